@@ -1,0 +1,1 @@
+"""The rules. No sockets, no disks, no JAX."""

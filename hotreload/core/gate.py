@@ -1,0 +1,117 @@
+"""Every request passes it, every swap closes it.
+
+It knows who is inside, who waits, and which generation answers; nothing of HTTP or weights.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from hotreload.errors import DrainTimedOut, NotServing
+from hotreload.events import GateChanged, Publish
+from hotreload.types import GateState, Generation
+
+
+class Gate:
+    """Starts sealed (`booting`); the first `open` says who answers."""
+
+    def __init__(
+        self,
+        *,
+        publish: Publish,
+        max_held: int = 1024,
+        hold_arrivals: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.state = GateState.SEALED
+        self.live: Generation | None = None
+        self.inside = 0
+        self.held = 0
+        self._publish = publish
+        self._max_held = max_held
+        self._hold_arrivals = hold_arrivals
+        self._clock = clock
+        self._sealed_for_good = False
+        self._refusal = NotServing("the engine is starting", code="booting", retry_after=2)
+        self._moved = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._held_since = 0.0
+
+    @asynccontextmanager
+    async def passing(self) -> AsyncIterator[Generation]:
+        """Let one request through; the generation it yields answers it from start to end."""
+        await self._admission()
+        # No await between the admission and this line: a swap cannot come in between.
+        assert self.live is not None
+        self.inside += 1
+        try:
+            yield self.live
+        finally:
+            self.inside -= 1
+            if self.inside == 0:
+                self._empty.set()
+
+    def hold(self) -> None:
+        """Make arrivals wait; those inside go on."""
+        if self.state is not GateState.SEALED:
+            self._held_since = self._clock()
+            self._move(GateState.HOLDING)
+
+    def open(self, live: Generation) -> float:
+        """Let everybody in, to be answered by `live`; return how long arrivals were held."""
+        if self._sealed_for_good:
+            return 0.0
+        paused = self._clock() - self._held_since if self.state is GateState.HOLDING else 0.0
+        self.live = live
+        self._move(GateState.OPEN)
+        return paused
+
+    def seal(self, reason: str, *, code: str = "not_serving") -> None:
+        """Refuse everybody from now on, those who wait too; those inside go on. It is final."""
+        if self._sealed_for_good:
+            return
+        self._sealed_for_good = True
+        self._refusal = NotServing(reason, code=code)
+        self._move(GateState.SEALED, reason)
+
+    async def drained(self, within: float) -> None:
+        """Wait until nobody is inside; DrainTimedOut names how many still are."""
+        self._empty.clear()
+        try:
+            async with asyncio.timeout(within):
+                while self.inside:
+                    self._empty.clear()
+                    await self._empty.wait()
+        except TimeoutError:
+            raise DrainTimedOut(
+                f"{self.inside} requests were still running {within:g} s after the gate closed; "
+                "raise [reload] drain_timeout or set on_drain_timeout = 'abort'"
+            ) from None
+
+    async def _admission(self) -> None:
+        while self.state is not GateState.OPEN:
+            if self.state is GateState.SEALED:
+                raise self._refusal
+            await self._wait_held()
+
+    async def _wait_held(self) -> None:
+        if not self._hold_arrivals:
+            raise NotServing("a swap is under way", code="swapping", retry_after=1)
+        if self.held >= self._max_held:
+            raise NotServing(
+                f"{self.held} requests already wait for a swap ([reload] max_held)",
+                code="too_many_held",
+                retry_after=1,
+            )
+        self.held += 1
+        try:
+            await self._moved.wait()
+        finally:
+            self.held -= 1
+
+    def _move(self, state: GateState, reason: str | None = None) -> None:
+        self.state = state
+        self._moved.set()
+        self._moved = asyncio.Event()
+        self._publish(GateChanged(state, self.inside, self.held, reason))

@@ -1,0 +1,201 @@
+"""What was tried and what came of it; what to try next. Survives a restart as plain data.
+
+The reconciler alone writes it; `decide` only reads, so the same ledger and time give the
+same answer. Where the data lie on disk is not known here.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter
+
+from hotreload.types import Attempt, Generation, Outcome, Reason, Refusal, Revision
+
+VERSION = 1
+KEPT_ATTEMPTS = 200
+KEPT_GENERATIONS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """Attempt this revision now."""
+
+    revision: Revision
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Nothing to do until `until` (None: until something changes); `why` in words."""
+
+    until: float | None
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the files of a generation lay when it went live, to find them again."""
+
+    number: int
+    revision: Revision
+    fingerprint: str
+    path: str
+    since: float
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Times are monotonic seconds where they order things, wall-clock where people read them."""
+
+    live: Generation | None = None
+    wanted: Revision | None = None
+    refused: dict[str, Refusal] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+    not_before: dict[str, float] = field(default_factory=dict)
+    rest_until: float = 0.0
+    pinned: bool = False
+    generations: deque[Place] = field(default_factory=lambda: deque(maxlen=KEPT_GENERATIONS))
+    history: deque[Attempt] = field(default_factory=lambda: deque(maxlen=KEPT_ATTEMPTS))
+    under_way: Revision | None = None
+    crashes: dict[str, int] = field(default_factory=dict)
+    superseded_last: bool = False
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next generation; it never falls, not even by a rollback."""
+        return max((place.number for place in self.generations), default=0) + 1
+
+    @property
+    def last_good(self) -> Place | None:
+        """The generation that went live last and was not refused since."""
+        good = (p for p in reversed(self.generations) if p.revision.id not in self.refused)
+        return next(good, None)
+
+    def place_of(self, number: int) -> Place | None:
+        """Where generation `number` came from, if it is still remembered."""
+        return next((place for place in self.generations if place.number == number), None)
+
+    def place_before(self, live: Generation) -> Place | None:
+        """The generation that answered before this one and had other weights."""
+        older = (p for p in reversed(self.generations) if p.number < live.number)
+        return next((p for p in older if p.fingerprint != live.fingerprint), None)
+
+    def place_of_revision(self, revision: Revision) -> Place | None:
+        """Where a revision that was live came from."""
+        return next((p for p in reversed(self.generations) if p.revision == revision), None)
+
+    def went_live(self, generation: Generation, path: str) -> None:
+        """Record what answers from now on; it is no longer refused."""
+        self.live = generation
+        self.refused.pop(generation.revision.id, None)
+        if self.place_of(generation.number) is None:
+            where = (generation.revision, generation.fingerprint, path, generation.since)
+            self.generations.append(Place(generation.number, *where))
+
+    def begin(self, revision: Revision) -> None:
+        """An attempt starts; if the process dies in it, the next start will know."""
+        self.under_way = revision
+
+    def finish(
+        self, attempt: Attempt, *, now: float, backoff: Callable[[int], float], rest: float
+    ) -> None:
+        """Record how an attempt ended, and with that what may be tried when."""
+        key = attempt.revision.id
+        self.under_way = None
+        self.crashes.pop(key, None)
+        self.history.appendleft(attempt)
+        self.superseded_last = attempt.outcome is Outcome.SUPERSEDED
+        if attempt.outcome is Outcome.POSTPONED:
+            self.failures[key] = self.failures.get(key, 0) + 1
+            self.not_before[key] = now + backoff(self.failures[key])
+        elif attempt.outcome is not Outcome.SUPERSEDED:
+            self.failures.pop(key, None)
+            self.not_before.pop(key, None)
+        if attempt.outcome is Outcome.REJECTED and attempt.reason:
+            self.refuse(attempt.revision, attempt.reason, attempt.finished_at)
+        if attempt.outcome is Outcome.LIVE:
+            self.rest_until = now + rest
+
+    def abandon(self) -> None:
+        """The attempt under way was cancelled by us: it says nothing about the checkpoint."""
+        self.under_way = None
+
+    def refuse(self, revision: Revision, reason: Reason, at: float) -> None:
+        """Never try this again until its bytes change or an operator forces it."""
+        self.refused[revision.id] = Refusal(revision, reason, at)
+
+    def count_crash(self, at: float) -> None:
+        """After a restart: blame a death on the attempt it ended; the second one refuses it."""
+        died_on, self.under_way = self.under_way, None
+        if died_on is None:
+            return
+        self.crashes[died_on.id] = self.crashes.get(died_on.id, 0) + 1
+        if self.crashes[died_on.id] >= 2:
+            reason = Reason("crashed", "the process died twice while this revision was tried")
+            self.refuse(died_on, reason, at)
+
+
+def decide(ledger: Ledger, now: float) -> Try | Sleep:
+    """Say what the source's wish calls for at this moment."""
+    wanted = ledger.wanted
+    if wanted is None:
+        return Sleep(None, None)
+    if ledger.live is not None and wanted == ledger.live.revision:
+        return Sleep(None, None)
+    if ledger.pinned:
+        return Sleep(None, f"{wanted} is wanted, and a pin holds {_name(ledger.live)}")
+    if refusal := ledger.refused.get(wanted.id):
+        return Sleep(None, f"{wanted} is refused ({refusal.reason.code}); waiting for another")
+    earliest = max(ledger.rest_until, ledger.not_before.get(wanted.id, 0.0))
+    if now < earliest:
+        return Sleep(earliest, f"{wanted} is tried again in {earliest - now:.0f} s")
+    return Try(wanted)
+
+
+def _name(live: Generation | None) -> str:
+    return f"generation {live.number}" if live else "what is live"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The part of a ledger that survives a restart; its fields are the state file's."""
+
+    version: int
+    generations: list[Place]
+    refused: list[Refusal]
+    history: list[Attempt]
+    pinned: bool
+    under_way: Revision | None
+    crashes: dict[str, int]
+
+
+_MEMORY = TypeAdapter(Memory)
+
+
+def to_json(ledger: Ledger) -> bytes:
+    """Return what must survive a restart."""
+    memory = Memory(
+        version=VERSION,
+        generations=list(ledger.generations),
+        refused=list(ledger.refused.values()),
+        history=list(ledger.history),
+        pinned=ledger.pinned,
+        under_way=ledger.under_way,
+        crashes=ledger.crashes,
+    )
+    return _MEMORY.dump_json(memory, indent=1)
+
+
+def from_json(data: bytes) -> Ledger:
+    """Rebuild a ledger; ValueError says what is wrong with the data."""
+    memory = _MEMORY.validate_json(data)
+    if memory.version != VERSION:
+        raise ValueError(f"state version {memory.version}; this hotreload reads {VERSION}")
+    return Ledger(
+        refused={refusal.revision.id: refusal for refusal in memory.refused},
+        pinned=memory.pinned,
+        generations=deque(memory.generations, maxlen=KEPT_GENERATIONS),
+        history=deque(memory.history, maxlen=KEPT_ATTEMPTS),
+        under_way=memory.under_way,
+        crashes=memory.crashes,
+    )

@@ -1,0 +1,69 @@
+"""Source and Engine: all the core needs of the world."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+from hotreload.types import Checkpoint, Revision, Staged
+
+
+class Source(Protocol):
+    """Where checkpoints come from."""
+
+    def wanted(self) -> AsyncIterator[Revision]:
+        """Yield the newest complete revision, now and whenever it becomes another one."""
+        ...
+
+    async def fetch(self, revision: Revision) -> Path:
+        """Return a local folder that holds the revision; SourceUnavailable when it cannot be."""
+        ...
+
+    async def resolve(self, name: str | None) -> Revision:
+        """Return the revision an operator names (a path, a folder's name, a hub revision).
+
+        None asks for the newest. SourceUnavailable or BadRequest when there is none.
+        """
+        ...
+
+
+class Engine(Protocol):
+    """What answers requests, and how its weights are exchanged."""
+
+    async def stage(self, checkpoint: Checkpoint) -> Staged:
+        """Load beside the live weights, complete, on the device and of the same signature.
+
+        Answers under way stay bit-identical. A cancelled or failed call leaves nothing behind.
+        """
+        ...
+
+    async def exchange(self, staged: Staged) -> Staged:
+        """Make `staged` live and return what was live: its own inverse.
+
+        Only while drained. Whatever the old weights left in caches is forgotten. Raises
+        EngineLost when nobody can say which weights are live.
+        """
+        ...
+
+    async def scrub(self) -> None:
+        """Overwrite all that failed weights computed (the KV pool), so none of it can answer."""
+        ...
+
+    async def probe(self) -> None:
+        """Ask the live weights the canary prompts; ProbeFailed when an answer is bad."""
+        ...
+
+    async def abort(self) -> None:
+        """End every generation under way; each answers with a finish reason `abort`."""
+        ...
+
+    async def stow(self, staged: Staged) -> Staged:
+        """Move spare weights to host memory, freeing the device; `staged` is spent."""
+        ...
+
+    async def unstow(self, staged: Staged) -> Staged:
+        """Bring stowed weights back beside the live ones; what is there already stays."""
+        ...
+
+    async def release(self, staged: Staged) -> None:
+        """Free spare weights; `staged` is spent."""
+        ...

@@ -1,0 +1,327 @@
+"""Wanted against live: what to try, and when. The one writer of the ledger.
+
+One change at a time: what an operator asks comes first, then the source's newest wish.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hotreload.core.ledger import Ledger, Place, Sleep, Try, decide
+from hotreload.core.ports import Source
+from hotreload.core.reload import Reload, Replica, Rules, Validate
+from hotreload.errors import BadRequest, Busy, EngineLost, HotReloadError
+from hotreload.events import (
+    AttemptFinished,
+    GenerationLive,
+    PhaseEntered,
+    Publish,
+    RevisionWanted,
+    Waiting,
+)
+from hotreload.types import Attempt, Generation, Outcome, Reason, Revision, Staged
+
+log = logging.getLogger("hotreload.reconcile")
+
+Save = Callable[[Ledger], Awaitable[None]]
+"""Make the ledger survive a restart; a disk that refuses must not raise here."""
+
+
+def default_backoff(failures: int) -> float:
+    """1, 2, 4 … seconds, about a minute at most."""
+    return float(2 ** min(failures - 1, 6))
+
+
+@dataclass(slots=True)
+class _Ask:
+    """What an operator asked for, and the promise to tell how it ended."""
+
+    revision: Revision
+    from_memory: bool = False
+    """Exchange the kept previous generation instead of loading the revision."""
+    is_rollback: bool = False
+    done: asyncio.Future[Attempt] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class Reconciler:
+    """Brings what is live to what is wanted, one attempt after the other."""
+
+    def __init__(
+        self,
+        *,
+        source: Source,
+        replica: Replica,
+        ledger: Ledger,
+        validate: Validate,
+        save: Save,
+        publish: Publish,
+        rules: Rules,
+        min_interval: float = 0.0,
+        backoff: Callable[[int], float] = default_backoff,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.ledger = ledger
+        self._source = source
+        self._replica = replica
+        self._validate = validate
+        self._save = save
+        self._publish = publish
+        self._rules = rules
+        self._min_interval = min_interval
+        self._backoff = backoff
+        self._clock = clock
+        self._wall = wall
+        self._asked: _Ask | None = None
+        self._wake = asyncio.Event()
+        self._waiting: str | None = None
+
+    async def run(self) -> None:
+        """Follow the source and work off its wishes, for ever; EngineLost ends it."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow(), name="follow the source")
+            tasks.create_task(self._work(), name="reconcile")
+
+    # --- what an operator may do -------------------------------------------------------
+
+    async def reload(self, name: str | None, *, force: bool = False) -> asyncio.Future[Attempt]:
+        """Ask for a revision (None: the newest); the future tells how the attempt ended."""
+        if name is None and self.ledger.pinned and not force:
+            raise Busy("a pin holds the live generation; unpin it, or name a revision")
+        revision = await self._source.resolve(name)
+        if self._asked is not None and self._asked.revision == revision:
+            return self._asked.done
+        if not force and revision == self._replica.live.revision:
+            live = self._replica.live.number
+            return _settled(self._unattempted(revision, Outcome.LIVE, None, live))
+        refusal = self.ledger.refused.get(revision.id)
+        if refusal is not None and not force:
+            again = f"{refusal.reason.message} (refused before; --force tries it again)"
+            reason = Reason(refusal.reason.code, again, refusal.reason.findings)
+            return _settled(self._unattempted(revision, Outcome.REJECTED, reason, None))
+        return self._ask(_Ask(revision))
+
+    async def rollback(self, number: int | None = None) -> asyncio.Future[Attempt]:
+        """Ask for the generation before this one, or for a named one, again."""
+        place = self._place_to_go_back_to(number)
+        previous = self._replica.previous
+        if previous is not None and previous.fingerprint == place.fingerprint:
+            return self._ask(_Ask(place.revision, from_memory=True, is_rollback=True))
+        revision = await self._source.resolve(place.path)
+        if revision != place.revision:
+            raise BadRequest(
+                f"generation {place.number} is no longer kept in memory, and {place.path} "
+                "holds other bytes now"
+            )
+        return self._ask(_Ask(revision, is_rollback=True))
+
+    async def pin(self) -> None:
+        """Hold the live generation against the source, across restarts too."""
+        await self._set_pinned(True)
+
+    async def unpin(self) -> None:
+        """Follow the source again."""
+        await self._set_pinned(False)
+
+    async def _set_pinned(self, pinned: bool) -> None:
+        self.ledger.pinned = pinned
+        self._wake.set()
+        await self._save(self.ledger)
+
+    def _place_to_go_back_to(self, number: int | None) -> Place:
+        live = self._replica.live
+        if number == live.number:
+            raise BadRequest(f"generation {number} is live already")
+        if number is not None:
+            place = self.ledger.place_of(number)
+        else:
+            place = self.ledger.place_before(live)
+        if place is None:
+            known = ", ".join(str(p.number) for p in self.ledger.generations)
+            wish = f"generation {number}" if number is not None else "an earlier generation"
+            raise BadRequest(f"{wish} is not remembered; known are {known}")
+        return place
+
+    def _ask(self, ask: _Ask) -> asyncio.Future[Attempt]:
+        if self._asked is not None:
+            raise Busy(f"{self._asked.revision} was asked for and is not done; ask again then")
+        self._asked = ask
+        self._wake.set()
+        return ask.done
+
+    # --- the loop ----------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        async for revision in self._source.wanted():
+            self.ledger.wanted = revision
+            self._publish(RevisionWanted(revision))
+            self._wake.set()
+
+    async def _work(self) -> None:
+        while True:
+            self._wake.clear()
+            if self._asked is not None:
+                await self._serve(self._asked)
+                continue
+            match decide(self.ledger, self._clock()):
+                case Try(revision):
+                    await self._attempt(revision, self._still_wanted(revision))
+                case Sleep(until, why):
+                    self._say_waiting(why)
+                    await self._sleep(until)
+
+    async def _serve(self, ask: _Ask) -> None:
+        left = self._replica.live.revision
+        try:
+            attempt = await self._attempt(ask.revision, lambda: True, ask.from_memory)
+            if attempt.outcome is Outcome.LIVE:
+                await self._obey(ask, left)
+            _settle(ask.done, attempt)
+        except EngineLost as lost:
+            if not ask.done.done():
+                ask.done.set_exception(lost)
+                ask.done.exception()  # nobody may be waiting for it any more
+            raise
+        finally:
+            self._asked = None
+            ask.done.cancel()
+
+    async def _obey(self, ask: _Ask, left: Revision) -> None:
+        """What an operator made live overrules the source until it wishes something new."""
+        self.ledger.wanted = ask.revision
+        if ask.is_rollback:
+            reason = Reason("rolled_back", "an operator rolled back from this revision")
+            self.ledger.refuse(left, reason, self._wall())
+        await self._save(self.ledger)
+
+    async def _sleep(self, until: float | None) -> None:
+        timeout = None if until is None else max(0.0, until - self._clock())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), timeout)
+
+    def _say_waiting(self, why: str | None) -> None:
+        if why != self._waiting:
+            self._waiting = why
+            self._publish(Waiting(why))
+
+    def _still_wanted(self, revision: Revision) -> Callable[[], bool]:
+        """A newer wish supersedes once; twice in a row, and nothing would ever go live."""
+        once_already = self.ledger.superseded_last
+        return lambda: once_already or (self._asked is None and self.ledger.wanted == revision)
+
+    # --- one attempt, and its record ---------------------------------------------------
+
+    async def _attempt(
+        self, revision: Revision, still_wanted: Callable[[], bool], from_memory: bool = False
+    ) -> Attempt:
+        self._say_waiting(None)
+        reload = self._new_reload(revision)
+        self.ledger.begin(revision)
+        await self._save(self.ledger)
+        error: BaseException | None = None
+        try:
+            await (reload.run_back() if from_memory else reload.run(still_wanted))
+        except asyncio.CancelledError as cancel:
+            error = cancel
+            if reload.generation is None:  # says nothing about the checkpoint
+                self.ledger.abandon()
+                await self._save(self.ledger)
+                raise
+        except Exception as failure:
+            error = failure
+        attempt = self._describe(reload, error)
+        await self._record(attempt)
+        self._raise_what_ends_us(error)
+        return attempt
+
+    def _new_reload(self, revision: Revision) -> Reload:
+        return Reload(
+            self._replica,
+            revision,
+            source=self._source,
+            validate=self._validate,
+            commit=self._commit,
+            publish=self._publish,
+            rules=self._rules,
+            clock=self._clock,
+        )
+
+    def _commit(self, staged: Staged, path: Path | None) -> Generation:
+        """Name what is live now. In memory only: the disk is written when the gate is open."""
+        generation = Generation(
+            self.ledger.next_number,
+            staged.revision,
+            staged.fingerprint,
+            self._wall(),
+            staged.leaves,
+            staged.bytes,
+        )
+        known = self.ledger.place_of_revision(staged.revision)
+        self.ledger.went_live(generation, str(path) if path else known.path if known else "")
+        return generation
+
+    def _describe(self, reload: Reload, error: BaseException | None) -> Attempt:
+        outcome, reason = Outcome.LIVE, None
+        if error is not None and reload.generation is None:
+            outcome, reason = self._judge(error)
+        elif isinstance(error, Exception):  # it is live all the same
+            log.error("reload.untidy", exc_info=error)
+        return Attempt(
+            revision=reload.revision,
+            outcome=outcome,
+            reason=reason,
+            phases=reload.phases,
+            pause_seconds=reload.pause_seconds,
+            finished_at=self._wall(),
+            generation=reload.generation.number if reload.generation else None,
+            rolled_back=reload.rolled_back,
+        )
+
+    def _judge(self, error: BaseException) -> tuple[Outcome, Reason]:
+        if isinstance(error, HotReloadError) and error.outcome is not None:
+            return error.outcome, error.reason
+        # A fault of ours: it must not stop the old weights from serving.
+        log.error("reload.internal_error", exc_info=error)
+        words = f"internal error in hotreload: {type(error).__name__}: {error}"
+        return Outcome.REJECTED, Reason("internal", words)
+
+    async def _record(self, attempt: Attempt) -> None:
+        self.ledger.finish(
+            attempt, now=self._clock(), backoff=self._backoff, rest=self._min_interval
+        )
+        self._publish(PhaseEntered(attempt.revision, None))
+        live = self._replica.live
+        if attempt.outcome is Outcome.LIVE:
+            self._publish(GenerationLive(live))
+        self._publish(AttemptFinished(attempt, live))
+        await self._save(self.ledger)
+
+    def _raise_what_ends_us(self, error: BaseException | None) -> None:
+        if isinstance(error, EngineLost | asyncio.CancelledError):
+            raise error
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError  # it came while a failure was more important
+
+    def _unattempted(
+        self, revision: Revision, outcome: Outcome, reason: Reason | None, number: int | None
+    ) -> Attempt:
+        """The answer to an ask that needs no attempt; it is not part of the history."""
+        return Attempt(revision, outcome, reason, {}, 0.0, self._wall(), number)
+
+
+def _settle(promise: asyncio.Future[Attempt], attempt: Attempt) -> None:
+    if not promise.done():
+        promise.set_result(attempt)
+
+
+def _settled(attempt: Attempt) -> asyncio.Future[Attempt]:
+    promise: asyncio.Future[Attempt] = asyncio.get_running_loop().create_future()
+    promise.set_result(attempt)
+    return promise

@@ -1,0 +1,277 @@
+"""One attempt, top to bottom: fetch, validate, stage, drain, swap, probe, and back if bad.
+
+Read `Reload.run`. Nothing that serves is touched before the gate is closed and empty, and
+whatever happens the gate opens again (or is sealed) and one set of weights is live.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from hotreload.core.gate import Gate
+from hotreload.core.ports import Engine, Source
+from hotreload.errors import (
+    CheckpointRejected,
+    DrainTimedOut,
+    EngineLost,
+    ProbeFailed,
+    Superseded,
+)
+from hotreload.events import PhaseEntered, Publish
+from hotreload.types import Checkpoint, Generation, Phase, Revision, Staged
+
+ABORT_GRACE = 5.0
+"""How long aborted generations may take to leave; one decode step is plenty."""
+
+
+class KeepPrevious(StrEnum):
+    """Where the generation before waits for a rollback."""
+
+    DEVICE = "device"
+    HOST = "host"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the operator decided about attempts."""
+
+    drain_timeout: float = 30.0
+    abort_on_drain_timeout: bool = False
+    probe_timeout: float = 30.0
+    keep_previous: KeepPrevious = KeepPrevious.DEVICE
+
+
+@dataclass(slots=True)
+class Replica:
+    """One engine, the gate before it, what answers, and what answered before (if kept)."""
+
+    engine: Engine
+    gate: Gate
+    live: Generation
+    previous: Staged | None = None
+
+
+Validate = Callable[[Revision, Path], Awaitable[Checkpoint]]
+Commit = Callable[[Staged, Path | None], Generation]
+"""Record that these weights are live, and return the generation they are now."""
+
+
+class Reload:
+    """One attempt to make other weights live; made anew for each."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        revision: Revision,
+        *,
+        source: Source,
+        validate: Validate,
+        commit: Commit,
+        publish: Publish,
+        rules: Rules,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.revision = revision
+        self.generation: Generation | None = None
+        self.phases: dict[Phase, float] = {}
+        self.pause_seconds = 0.0
+        self.rolled_back = False
+        self._replica = replica
+        self._engine = replica.engine
+        self._source = source
+        self._validate_files = validate
+        self._commit = commit
+        self._publish = publish
+        self._rules = rules
+        self._clock = clock
+
+    async def run(self, still_wanted: Callable[[], bool]) -> None:
+        """Make the revision live, or raise why not; then what answered before answers still."""
+        path = await self._fetch()
+        checkpoint = await self._validate(path)
+        async with self._staged(checkpoint) as spare:
+            if not still_wanted():  # the last cheap exit
+                raise Superseded(f"{self.revision} was staged when a newer one was wanted")
+            async with self._drained():
+                await uninterrupted(self._swap_probe_or_roll_back(spare, path))
+
+    async def run_back(self) -> None:
+        """Make the kept previous generation live again; the same way, without the loading."""
+        async with self._unstowed() as spare, self._drained():
+            await uninterrupted(self._swap_probe_or_roll_back(spare, None, scrub=True))
+
+    async def _fetch(self) -> Path:
+        with self._phase(Phase.FETCHING):
+            return await self._source.fetch(self.revision)
+
+    async def _validate(self, path: Path) -> Checkpoint:
+        with self._phase(Phase.VALIDATING):
+            return await self._validate_files(self.revision, path)
+
+    @asynccontextmanager
+    async def _staged(self, checkpoint: Checkpoint) -> AsyncIterator["_Spare"]:
+        """Hold new weights beside the live ones; what is spare at the end is put away."""
+        with self._phase(Phase.STAGING):
+            if self._rules.keep_previous is KeepPrevious.DEVICE:
+                # Two sets on the device at most: the rollback slot makes room for the new one.
+                await self._forget_previous()
+            staged = await self._engine.stage(checkpoint)
+        async with self._held(_Spare(staged)) as spare:
+            yield spare
+
+    @asynccontextmanager
+    async def _unstowed(self) -> AsyncIterator["_Spare"]:
+        previous = self._replica.previous
+        assert previous is not None, "the reconciler asks only while one is kept"
+        with self._phase(Phase.STAGING):
+            staged = await self._engine.unstow(previous)
+        self._replica.previous = None
+        async with self._held(_Spare(staged, was_live=True)) as spare:
+            yield spare
+
+    @asynccontextmanager
+    async def _held(self, spare: "_Spare") -> AsyncIterator["_Spare"]:
+        try:
+            yield spare
+        except EngineLost:
+            spare.is_known = False  # which set is the spare one? The process ends with both
+            raise
+        finally:
+            if spare.is_known:
+                await uninterrupted(self._put_away(spare))
+
+    async def _put_away(self, spare: "_Spare") -> None:
+        """Keep what was live for a rollback, as the operator decided; free what never was."""
+        if not spare.was_live or self._rules.keep_previous is KeepPrevious.NONE:
+            await self._engine.release(spare.weights)
+            return
+        await self._forget_previous()
+        if self._rules.keep_previous is KeepPrevious.HOST:
+            self._replica.previous = await self._engine.stow(spare.weights)
+        else:
+            self._replica.previous = spare.weights
+
+    async def _forget_previous(self) -> None:
+        previous, self._replica.previous = self._replica.previous, None
+        if previous is not None:
+            await self._engine.release(previous)
+
+    @asynccontextmanager
+    async def _drained(self) -> AsyncIterator[None]:
+        """Close the gate, wait until nobody is inside, and open it again whatever happens."""
+        gate = self._replica.gate
+        gate.hold()
+        try:
+            with self._phase(Phase.DRAINING):
+                await self._drain()
+            yield
+        except EngineLost as lost:
+            gate.seal(str(lost), code=lost.code)  # first, or held requests run on who knows what
+            raise
+        finally:
+            self.pause_seconds = gate.open(self._replica.live)
+
+    async def _drain(self) -> None:
+        gate, rules = self._replica.gate, self._rules
+        try:
+            await gate.drained(rules.drain_timeout)
+        except DrainTimedOut:
+            if not rules.abort_on_drain_timeout:
+                raise
+            await self._engine.abort()
+            await gate.drained(ABORT_GRACE)
+
+    async def _swap_probe_or_roll_back(
+        self, spare: "_Spare", path: Path | None, *, scrub: bool = False
+    ) -> None:
+        """The part that no cancel interrupts: it ends with one generation live, and recorded."""
+        fresh = spare.weights
+        with self._phase(Phase.SWAPPING):
+            old = await self._engine.exchange(fresh)
+            if scrub:
+                await self._scrub()
+        try:
+            with self._phase(Phase.PROBING):
+                await self._probe()
+        except EngineLost:
+            raise
+        except Exception as bad:  # a probe that breaks in any way is a bad answer
+            spare.weights = await self._roll_back(old)
+            raise _as_probe_failure(bad) from bad
+        spare.weights, spare.was_live = old, True
+        self.generation = self._replica.live = self._commit(fresh, path)
+
+    async def _probe(self) -> None:
+        try:
+            async with asyncio.timeout(self._rules.probe_timeout):
+                await self._engine.probe()
+        except TimeoutError:
+            raise ProbeFailed(
+                f"no answer to the probe within {self._rules.probe_timeout:g} s "
+                "([reload] probe_timeout)"
+            ) from None
+
+    async def _roll_back(self, old: Staged) -> Staged:
+        self.rolled_back = True
+        with self._phase(Phase.ROLLING_BACK):
+            try:
+                failed = await self._engine.exchange(old)
+            except Exception as broken:
+                raise EngineLost(f"the rollback failed: {broken}") from broken
+            await self._scrub()
+            return failed
+
+    async def _scrub(self) -> None:
+        """Old leaves alone are no rollback: NaN in the KV pool would poison every later answer."""
+        try:
+            await self._engine.scrub()
+        except Exception as broken:
+            raise EngineLost(f"the KV pool could not be scrubbed: {broken}") from broken
+
+    @contextmanager
+    def _phase(self, phase: Phase) -> Iterator[None]:
+        self._publish(PhaseEntered(self.revision, phase))
+        started = self._clock()
+        try:
+            yield
+        finally:
+            self.phases[phase] = self.phases.get(phase, 0.0) + self._clock() - started
+
+
+@dataclass(slots=True)
+class _Spare:
+    """The weights that are not live now, and whether they ever were."""
+
+    weights: Staged
+    was_live: bool = False
+    is_known: bool = True
+
+
+def _as_probe_failure(bad: Exception) -> CheckpointRejected:
+    if isinstance(bad, CheckpointRejected):
+        return bad
+    return ProbeFailed(f"the probe broke: {type(bad).__name__}: {bad}")
+
+
+async def uninterrupted[T](work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end even when cancelled meanwhile; the cancel is raised again afterwards.
+
+    An error of the work itself comes first: it must be recorded, and EngineLost must seal.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    result = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return result

@@ -1,0 +1,99 @@
+"""What happened, for observers: log, metrics, systemd, status, history and /events.
+
+The union of the frozen dataclasses here is the public log schema. Observers decide nothing,
+so one that fails costs a log line and nothing else.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hotreload.types import Attempt, GateState, Generation, Phase, Revision
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionWanted:
+    """The source or an operator wishes this revision to be live."""
+
+    revision: Revision
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What we wait for, in words; None when for nothing."""
+
+    waiting_for: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseEntered:
+    """An attempt moved on; None when it is over."""
+
+    revision: Revision
+    phase: Phase | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFinished:
+    """An attempt ended; `live` is what answers from now on."""
+
+    attempt: Attempt
+    live: Generation | None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationLive:
+    """These weights answer from now on: after the boot, a reload or a rollback."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class GateChanged:
+    """The gate opened, holds or is sealed; `reason` says why when it is sealed."""
+
+    state: GateState
+    inside: int
+    held: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceScanned:
+    """The source looked once; `cause` is what woke it (event, rescan, overflow, request)."""
+
+    cause: str
+    error: str | None = None
+
+
+Event = (
+    RevisionWanted
+    | Waiting
+    | PhaseEntered
+    | AttemptFinished
+    | GenerationLive
+    | GateChanged
+    | SourceScanned
+)
+Observer = Callable[[Event], None]
+Publish = Callable[[Event], None]
+
+
+class Events:
+    """Hands every event to every observer, in order, on the caller's thread."""
+
+    def __init__(self) -> None:
+        self._observers: list[Observer] = []
+
+    def subscribe(self, observer: Observer) -> Callable[[], None]:
+        """Add an observer; the returned call takes it out again."""
+        self._observers.append(observer)
+        return lambda: self._observers.remove(observer)
+
+    def publish(self, event: Event) -> None:
+        """Tell everybody; a fault in an observer never reaches the one who publishes."""
+        for observer in tuple(self._observers):
+            try:
+                observer(event)
+            except Exception:
+                logging.getLogger("hotreload.events").exception("events.observer_failed")

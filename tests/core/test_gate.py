@@ -1,0 +1,131 @@
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from hotreload.core.gate import Gate
+from hotreload.errors import DrainTimedOut, NotServing
+from hotreload.events import Event, GateChanged
+from hotreload.types import GateState, Generation, Revision
+
+ONE = Generation(1, Revision("a"), "f1", 0.0)
+TWO = Generation(2, Revision("b"), "f2", 0.0)
+
+
+@pytest.fixture
+def gate() -> Gate:
+    gate = Gate(publish=lambda event: None, max_held=2)
+    gate.open(ONE)
+    return gate
+
+
+async def enter(gate: Gate) -> int:
+    async with gate.passing() as generation:
+        return generation.number
+
+
+async def test_a_gate_refuses_everybody_until_it_is_opened_first() -> None:
+    gate = Gate(publish=lambda event: None)
+    with pytest.raises(NotServing) as refused:
+        await enter(gate)
+    assert refused.value.code == "booting"
+    assert refused.value.retry_after
+    gate.open(ONE)
+    assert await enter(gate) == 1
+
+
+async def test_arrivals_wait_while_it_holds_and_get_the_new_generation(gate: Gate) -> None:
+    gate.hold()
+    waiting = asyncio.create_task(enter(gate))
+    await asyncio.sleep(0)
+    assert (gate.held, gate.inside) == (1, 0)
+    gate.open(TWO)
+    assert await waiting == 2
+    assert (gate.held, gate.inside) == (0, 0)
+
+
+async def test_more_arrivals_than_may_wait_are_told_to_come_back(gate: Gate) -> None:
+    gate.hold()
+    waiting = [asyncio.create_task(enter(gate)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(NotServing, match="max_held") as refused:
+        await enter(gate)
+    assert refused.value.retry_after == 1
+    gate.open(TWO)
+    assert await asyncio.gather(*waiting) == [2, 2]
+
+
+async def test_a_gate_that_does_not_hold_arrivals_refuses_them() -> None:
+    gate = Gate(publish=lambda event: None, hold_arrivals=False)
+    gate.open(ONE)
+    gate.hold()
+    with pytest.raises(NotServing) as refused:
+        await enter(gate)
+    assert refused.value.code == "swapping"
+
+
+async def test_drained_waits_for_the_last_one_inside(gate: Gate) -> None:
+    leave = asyncio.Event()
+
+    async def stay() -> None:
+        async with gate.passing():
+            await leave.wait()
+
+    guest = asyncio.create_task(stay())
+    await asyncio.sleep(0)
+    gate.hold()
+    drained = asyncio.create_task(gate.drained(5))
+    await asyncio.sleep(0)
+    assert not drained.done()
+    leave.set()
+    await drained
+    await guest
+
+
+async def test_a_drain_that_takes_too_long_says_how_many_are_inside(gate: Gate) -> None:
+    async with gate.passing():
+        gate.hold()
+        with pytest.raises(DrainTimedOut, match=r"1 requests .* drain_timeout"):
+            await gate.drained(0.01)
+
+
+async def test_sealing_refuses_those_who_wait_and_is_final(gate: Gate) -> None:
+    gate.hold()
+    waiting = asyncio.create_task(enter(gate))
+    await asyncio.sleep(0)
+    gate.seal("the engine died", code="engine_lost")
+    with pytest.raises(NotServing, match="the engine died"):
+        await waiting
+    gate.open(TWO)
+    assert gate.state is GateState.SEALED
+    with pytest.raises(NotServing, match="the engine died"):
+        await enter(gate)
+
+
+async def test_a_cancelled_request_leaves_no_trace(gate: Gate) -> None:
+    gate.hold()
+    waiting = asyncio.create_task(enter(gate))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with suppress(asyncio.CancelledError):
+        await waiting
+    assert (gate.held, gate.inside) == (0, 0)
+
+
+async def test_open_tells_how_long_arrivals_were_held() -> None:
+    now = [10.0]
+    gate = Gate(publish=lambda event: None, clock=lambda: now[0])
+    assert gate.open(ONE) == 0.0
+    gate.hold()
+    now[0] = 10.5
+    assert gate.open(TWO) == 0.5
+
+
+async def test_every_move_is_an_event() -> None:
+    seen: list[Event] = []
+    gate = Gate(publish=seen.append)
+    gate.open(ONE)
+    gate.hold()
+    gate.seal("over")
+    states = [event.state for event in seen if isinstance(event, GateChanged)]
+    assert states == [GateState.OPEN, GateState.HOLDING, GateState.SEALED]

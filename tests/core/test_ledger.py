@@ -1,0 +1,174 @@
+import pytest
+
+from hotreload.core.ledger import KEPT_ATTEMPTS, Ledger, Sleep, Try, decide, from_json, to_json
+from hotreload.types import Attempt, Generation, Outcome, Phase, Reason, Revision
+
+A, B = Revision("a", "step_1"), Revision("b", "step_2")
+
+
+def generation(number: int, revision: Revision) -> Generation:
+    return Generation(number, revision, f"fp-{revision.id}", float(number))
+
+
+def attempt(revision: Revision, outcome: Outcome, code: str = "shape") -> Attempt:
+    reason = None if outcome is Outcome.LIVE else Reason(code, "words", ("one", "two"))
+    return Attempt(revision, outcome, reason, {Phase.STAGING: 0.5}, 0.01, 7.0)
+
+
+def finish(ledger: Ledger, made: Attempt, now: float = 0.0, rest: float = 0.0) -> None:
+    ledger.finish(made, now=now, backoff=lambda failures: 10.0 * failures, rest=rest)
+
+
+def serving(revision: Revision = A) -> Ledger:
+    ledger = Ledger()
+    ledger.went_live(generation(1, revision), "/checkpoints/a")
+    return ledger
+
+
+def test_nothing_is_tried_while_nothing_is_wanted() -> None:
+    assert decide(serving(), 0.0) == Sleep(None, None)
+
+
+def test_what_is_live_already_is_not_tried_again() -> None:
+    ledger = serving()
+    ledger.wanted = Revision("a", "another name for the same bytes")
+    assert decide(ledger, 0.0) == Sleep(None, None)
+
+
+def test_a_new_wish_is_tried_at_once() -> None:
+    ledger = serving()
+    ledger.wanted = B
+    assert decide(ledger, 0.0) == Try(B)
+
+
+def test_a_refused_revision_is_not_tried_until_it_goes_live_by_force() -> None:
+    ledger = serving()
+    ledger.wanted = B
+    finish(ledger, attempt(B, Outcome.REJECTED))
+    decision = decide(ledger, 1e9)
+    assert isinstance(decision, Sleep)
+    assert "refused (shape)" in str(decision.why)
+    ledger.went_live(generation(2, B), "/checkpoints/b")
+    assert not ledger.refused
+
+
+def test_a_postponed_revision_is_tried_again_later_and_later() -> None:
+    ledger = serving()
+    ledger.wanted = B
+    finish(ledger, attempt(B, Outcome.POSTPONED), now=100.0)
+    assert decide(ledger, 105.0) == Sleep(110.0, "step_2 (b) is tried again in 5 s")
+    assert decide(ledger, 110.0) == Try(B)
+    finish(ledger, attempt(B, Outcome.POSTPONED), now=110.0)
+    assert decide(ledger, 129.0) == Sleep(130.0, "step_2 (b) is tried again in 1 s")
+
+
+def test_another_revision_does_not_wait_for_the_backoff_of_the_first() -> None:
+    ledger = serving()
+    finish(ledger, attempt(B, Outcome.POSTPONED), now=100.0)
+    ledger.wanted = Revision("c")
+    assert decide(ledger, 100.0) == Try(Revision("c"))
+
+
+def test_swaps_keep_their_distance() -> None:
+    ledger = serving()
+    finish(ledger, attempt(A, Outcome.LIVE), now=100.0, rest=60.0)
+    ledger.wanted = B
+    assert isinstance(decide(ledger, 159.0), Sleep)
+    assert decide(ledger, 160.0) == Try(B)
+
+
+def test_a_pin_holds_against_the_source() -> None:
+    ledger = serving()
+    ledger.wanted, ledger.pinned = B, True
+    decision = decide(ledger, 0.0)
+    assert isinstance(decision, Sleep)
+    assert "pin" in str(decision.why)
+
+
+def test_numbers_never_fall() -> None:
+    ledger = serving()
+    ledger.went_live(generation(2, B), "/b")
+    ledger.went_live(generation(3, A), "/a")
+    assert ledger.next_number == 4
+
+
+def test_the_place_before_has_other_weights() -> None:
+    ledger = serving()
+    live = generation(3, A)
+    ledger.went_live(generation(2, B), "/b")
+    ledger.went_live(live, "/a")
+    before = ledger.place_before(live)
+    assert before is not None
+    assert (before.number, before.path) == (2, "/b")
+
+
+def test_the_last_good_generation_is_not_one_that_was_refused_since() -> None:
+    ledger = serving()
+    ledger.went_live(generation(2, B), "/b")
+    ledger.refuse(B, Reason("rolled_back", "an operator"), 0.0)
+    assert ledger.last_good is not None
+    assert ledger.last_good.number == 1
+
+
+def test_the_first_death_is_forgiven_and_the_second_refuses() -> None:
+    ledger = serving()
+    ledger.begin(B)
+    ledger = from_json(to_json(ledger))
+    ledger.count_crash(0.0)
+    assert not ledger.refused
+    ledger.begin(B)
+    ledger = from_json(to_json(ledger))
+    ledger.count_crash(0.0)
+    assert ledger.refused["b"].reason.code == "crashed"
+
+
+def test_a_cancelled_attempt_is_no_death() -> None:
+    ledger = serving()
+    for _ in range(3):
+        ledger.begin(B)
+        ledger.abandon()
+        ledger = from_json(to_json(ledger))
+        ledger.count_crash(0.0)
+    assert not ledger.refused
+    assert not ledger.crashes
+
+
+def test_a_finished_attempt_wipes_the_count_of_deaths() -> None:
+    ledger = serving()
+    ledger.begin(B)
+    ledger.count_crash(0.0)
+    finish(ledger, attempt(B, Outcome.POSTPONED))
+    assert not ledger.crashes
+
+
+def test_what_must_survive_a_restart_does() -> None:
+    ledger = serving()
+    ledger.pinned = True
+    finish(ledger, attempt(B, Outcome.REJECTED))
+    again = from_json(to_json(ledger))
+    assert again.pinned
+    assert again.refused == ledger.refused
+    assert list(again.history) == list(ledger.history)
+    assert again.history[0].revision.label == "step_2"
+    assert again.last_good == ledger.last_good
+    assert again.live is None
+
+
+def test_the_history_is_bounded_and_newest_first() -> None:
+    ledger = serving()
+    for number in range(KEPT_ATTEMPTS + 5):
+        finish(ledger, attempt(Revision(str(number)), Outcome.SUPERSEDED))
+    assert len(ledger.history) == KEPT_ATTEMPTS
+    assert ledger.history[0].revision.id == str(KEPT_ATTEMPTS + 4)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"version": 1}', b"\xff\xfe"])
+def test_data_that_is_no_ledger_is_a_value_error(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - whatever the words, it is caught as one
+        from_json(data)
+
+
+def test_a_state_of_another_version_is_named() -> None:
+    data = to_json(Ledger()).replace(b'"version": 1', b'"version": 99')
+    with pytest.raises(ValueError, match="version 99"):
+        from_json(data)

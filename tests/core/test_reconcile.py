@@ -1,0 +1,221 @@
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from hotreload.core.reload import KeepPrevious, Rules
+from hotreload.errors import BadRequest, Busy, EngineLost, SourceUnavailable
+from hotreload.events import RevisionWanted
+from hotreload.types import Outcome, Revision
+from tests.core.conftest import World
+from tests.fakes import HANG, lost
+
+ONE, TWO, THREE = (Revision(f"r{n}", f"step_{n}") for n in (1, 2, 3))
+BAD = Revision("rotten", "step_9_bad")
+
+
+async def test_the_newest_wish_supersedes_one_that_is_only_staged(world: World) -> None:
+    world.steps.faults["stage"] = HANG
+    async with world.running():
+        world.source.publish(ONE)
+        await world.steps.entered["stage"].wait()
+        world.source.publish(TWO)
+        await world.until(lambda: RevisionWanted(TWO) in world.happened)
+        del world.steps.faults["stage"]
+        world.steps.released["stage"].set()
+        await world.attempted(2)
+    assert [a.outcome for a in world.attempts] == [Outcome.SUPERSEDED, Outcome.LIVE]
+    assert world.replica.live.revision == TWO
+
+
+async def test_something_goes_live_however_fast_the_wishes_come(world: World) -> None:
+    real = world.engine.stage
+    count = 0
+
+    async def stage(checkpoint):  # type: ignore[no-untyped-def]
+        nonlocal count
+        count += 1
+        world.source.publish(Revision(f"storm{count}", f"step_{100 + count}"))
+        staged = await real(checkpoint)
+        await asyncio.sleep(0.001)
+        return staged
+
+    world.engine.stage = stage  # type: ignore[method-assign]
+    async with world.running():
+        world.source.publish(ONE)
+        await world.attempted(10)
+    outcomes = [a.outcome for a in world.attempts]
+    assert Outcome.LIVE in outcomes[:3]
+    for first, second in pairwise(outcomes):
+        assert (first, second) != (Outcome.SUPERSEDED, Outcome.SUPERSEDED)
+
+
+async def test_a_refused_revision_is_not_tried_twice(world: World) -> None:
+    async with world.running():
+        world.source.publish(BAD)
+        await world.attempted()
+        world.source.publish(Revision(BAD.id, "the same bytes, renamed, _bad"))
+        await world.until(lambda: "refused" in str(world.waiting_for))
+    assert len(world.attempts) == 1
+
+
+async def test_an_operator_asks_for_a_revision_and_hears_how_it_ended(world: World) -> None:
+    world.source.known[ONE.label] = ONE
+    async with world.running():
+        attempt = await (await world.reconciler.reload(ONE.label))
+    assert (attempt.outcome, attempt.generation) == (Outcome.LIVE, 2)
+
+
+async def test_asking_for_what_is_live_changes_nothing(world: World) -> None:
+    async with world.running():
+        attempt = await (await world.reconciler.reload("step_0"))
+    assert (attempt.outcome, attempt.generation) == (Outcome.LIVE, 1)
+    assert not world.attempts
+
+
+async def test_asking_for_a_refused_revision_repeats_the_reason_unless_forced(
+    world: World,
+) -> None:
+    async with world.running():
+        world.source.publish(BAD)
+        await world.attempted()
+        again = await (await world.reconciler.reload(BAD.label))
+        assert again.outcome is Outcome.REJECTED
+        assert again.reason is not None
+        assert "force" in again.reason.message
+        assert len(world.attempts) == 1
+        await (await world.reconciler.reload(BAD.label, force=True))
+        assert len(world.attempts) == 2
+
+
+async def test_asking_twice_is_one_attempt_and_asking_for_another_is_busy(world: World) -> None:
+    world.source.known |= {ONE.label: ONE, TWO.label: TWO}
+    world.steps.faults["stage"] = HANG
+    async with world.running():
+        first = await world.reconciler.reload(ONE.label)
+        await world.steps.entered["stage"].wait()
+        assert await world.reconciler.reload(ONE.label) is first
+        with pytest.raises(Busy, match="step_1"):
+            await world.reconciler.reload(TWO.label)
+        del world.steps.faults["stage"]
+        world.steps.released["stage"].set()
+        assert (await first).outcome is Outcome.LIVE
+    assert len(world.attempts) == 1
+
+
+async def test_an_unknown_name_is_the_sources_word(world: World) -> None:
+    async with world.running():
+        with pytest.raises(SourceUnavailable):
+            await world.reconciler.reload("step_77")
+
+
+async def test_what_an_operator_made_live_stays_until_the_source_wishes_anew(
+    world: World,
+) -> None:
+    async with world.running():
+        world.source.publish(TWO)
+        await world.attempted()
+        world.source.known[ONE.label] = ONE
+        await (await world.reconciler.reload(ONE.label))
+        await asyncio.sleep(0.01)
+        assert world.replica.live.revision == ONE
+        world.source.publish(THREE)
+        await world.attempted(3)
+    assert world.replica.live.revision == THREE
+
+
+@pytest.mark.parametrize("keep", [KeepPrevious.DEVICE, KeepPrevious.HOST])
+async def test_a_rollback_from_memory_loads_nothing_and_is_a_new_generation(
+    tmp_path: Path, keep: KeepPrevious
+) -> None:
+    world = World(tmp_path, Rules(keep_previous=keep))
+    async with world.running():
+        world.source.publish(ONE)
+        await world.attempted()
+        world.steps.entered["stage"].clear()
+        attempt = await (await world.reconciler.rollback())
+        assert (attempt.outcome, attempt.generation) == (Outcome.LIVE, 3)
+        assert not world.steps.entered["stage"].is_set()
+        assert world.engine.answer() == "first clean"
+        assert world.engine.scrubs == 1
+        await asyncio.sleep(0.01)
+        assert world.replica.live.revision.id == "first"
+    ledger = world.restarted_ledger()
+    assert ledger.refused["r1"].reason.code == "rolled_back"
+    assert ledger.last_good is not None
+    assert ledger.last_good.revision.id == "first"
+
+
+async def test_a_rollback_without_memory_loads_the_files_again(tmp_path: Path) -> None:
+    world = World(tmp_path, Rules(keep_previous=KeepPrevious.NONE))
+    async with world.running():
+        world.source.publish(ONE)
+        await world.attempted()
+        world.steps.entered["stage"].clear()
+        attempt = await (await world.reconciler.rollback())
+        assert world.steps.entered["stage"].is_set()
+    assert attempt.generation == 3
+    assert world.replica.live.revision.id == "first"
+
+
+async def test_a_rollback_to_a_named_generation(world: World) -> None:
+    async with world.running():
+        for count, revision in enumerate((ONE, TWO), 1):
+            world.source.publish(revision)
+            await world.attempted(count)
+        attempt = await (await world.reconciler.rollback(1))
+    assert attempt.generation == 4
+    assert world.replica.live.revision.id == "first"
+
+
+@pytest.mark.parametrize(("number", "words"), [(7, "known are 1"), (1, "live already")])
+async def test_a_rollback_to_nowhere_says_what_is_known(
+    world: World, number: int, words: str
+) -> None:
+    async with world.running():
+        with pytest.raises(BadRequest, match=words):
+            await world.reconciler.rollback(number)
+
+
+async def test_a_rollback_whose_drain_does_not_end_keeps_the_previous_one(world: World) -> None:
+    async with world.running():
+        world.source.publish(ONE)
+        await world.attempted()
+        async with world.gate.passing():
+            attempt = await (await world.reconciler.rollback())
+        assert attempt.outcome is Outcome.POSTPONED
+        assert world.replica.previous is not None
+        attempt = await (await world.reconciler.rollback())
+    assert attempt.outcome is Outcome.LIVE
+
+
+async def test_a_pin_survives_a_restart_and_holds_until_unpinned(world: World) -> None:
+    async with world.running():
+        await world.reconciler.pin()
+        world.source.publish(ONE)
+        await world.until(lambda: "pin" in str(world.waiting_for))
+        with pytest.raises(Busy, match="unpin"):
+            await world.reconciler.reload(None)
+        assert world.restarted_ledger().pinned
+        await world.reconciler.unpin()
+        assert (await world.attempted()).outcome is Outcome.LIVE
+
+
+async def test_an_operator_hears_of_a_lost_engine(world: World) -> None:
+    world.source.known[ONE.label] = ONE
+    world.steps.faults["exchange"] = lost()
+    task = asyncio.create_task(world.reconciler.run())
+    promise = await world.reconciler.reload(ONE.label)
+    with pytest.raises(EngineLost):
+        await promise
+    with pytest.RaisesGroup(EngineLost):
+        await task
+
+
+async def test_an_attempt_under_way_is_on_disk_before_anything_is_touched(world: World) -> None:
+    world.steps.faults["fetch"] = HANG
+    async with world.running():
+        world.source.publish(ONE)
+        await world.steps.entered["fetch"].wait()
+        assert world.restarted_ledger().under_way == ONE
