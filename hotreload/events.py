@@ -7,6 +7,7 @@ so one that fails costs a log line and nothing else.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from hotreload.types import Attempt, GateState, Generation, Phase, Revision
 
@@ -20,9 +21,10 @@ class RevisionWanted:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What we wait for, in words; None when for nothing."""
+    """What the source or the reconciler waits for, in words; None when for nothing."""
 
     waiting_for: str | None
+    who: Literal["source", "reconciler"] = "source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,13 @@ class GenerationLive:
 
 @dataclass(frozen=True, slots=True)
 class GateChanged:
-    """The gate opened, holds or is sealed; `reason` says why when it is sealed."""
+    """The gate opened, holds or is sealed; `reason` and `code` say why when it is sealed."""
 
     state: GateState
     inside: int
     held: int
     reason: str | None = None
+    code: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class Gate:
             return
         self._sealed_for_good = True
         self._refusal = NotServing(reason, code=code)
-        self._move(GateState.SEALED, reason)
+        self._move(GateState.SEALED, reason, code)
 
     async def drained(self, within: float) -> None:
         """Wait until nobody is inside; DrainTimedOut names how many still are."""
@@ -110,8 +110,8 @@ class Gate:
         finally:
             self.held -= 1
 
-    def _move(self, state: GateState, reason: str | None = None) -> None:
+    def _move(self, state: GateState, reason: str | None = None, code: str | None = None) -> None:
         self.state = state
         self._moved.set()
         self._moved = asyncio.Event()
-        self._publish(GateChanged(state, self.inside, self.held, reason))
+        self._publish(GateChanged(state, self.inside, self.held, reason, code))

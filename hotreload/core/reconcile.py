@@ -208,7 +208,7 @@ class Reconciler:
     def _say_waiting(self, why: str | None) -> None:
         if why != self._waiting:
             self._waiting = why
-            self._publish(Waiting(why))
+            self._publish(Waiting(why, "reconciler"))
 
     def _still_wanted(self, revision: Revision) -> Callable[[], bool]:
         """A newer wish supersedes once; twice in a row, and nothing would ever go live."""

@@ -1,0 +1,119 @@
+"""`hotreload check-config`: the settings as they would be used, and where each came from."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotreload.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hotreload.config import Loaded
+
+BAD_CONFIG = 78
+
+
+def add(verbs: Any) -> None:
+    """Add the verb to the command's subparsers."""
+    parser = verbs.add_parser(
+        "check-config",
+        help="show the settings and where each came from",
+        description="Show the settings as `serve` would use them, where each came from, secrets"
+        " masked. Exits 0 when they are sound and 78 when not.",
+    )
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the TOML file")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        dest="sets",
+        help="override a setting; may be given more than once",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--defaults", action="store_true", help="print a file with every setting and its default"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the settings and return 0, or say all that is wrong with them and return 78."""
+    # Late: client verbs are in the same parser, and pydantic costs them 80 ms.
+    from hotreload import config
+
+    if args.defaults:
+        print(config.default_toml(), end="")
+        return 0
+    file = config.config_file(args.file, os.environ)
+    if file is None:
+        where = f"no FILE given and no {config.DEFAULT_FILE}"
+        print(f"hotreload: {where}: these are the defaults", file=sys.stderr)
+    try:
+        loaded = config.load(file, args.sets, os.environ)
+    except ConfigError as error:
+        _print_faults(error, args.json)
+        return BAD_CONFIG
+    _print_settings(loaded, _missing(loaded), args.json)
+    return 0
+
+
+def _missing(loaded: "Loaded") -> tuple[str, ...]:
+    from hotreload.config import check_servable
+
+    try:
+        check_servable(loaded.settings)
+    except ConfigError as error:
+        return error.findings
+    return ()
+
+
+def _print_faults(error: ConfigError, as_json: bool) -> None:
+    faults = list(error.findings or [str(error)])
+    if as_json:
+        print(json.dumps({"ok": False, "faults": faults}, indent=2))
+    else:
+        print(f"hotreload: {error}", file=sys.stderr)
+
+
+def _print_settings(loaded: "Loaded", missing: tuple[str, ...], as_json: bool) -> None:
+    from hotreload.config import masked
+
+    settings = masked("", loaded.settings.model_dump(mode="json"))
+    if as_json:
+        answer = {"ok": True, "settings": settings, "origins": dict(loaded.origins)}
+        print(json.dumps({**answer, "missing_to_serve": list(missing)}, indent=2))
+        return
+    print("\n".join(_lines(settings, loaded)))
+    for fault in missing:
+        print(f"hotreload: before `hotreload serve`: {fault}", file=sys.stderr)
+
+
+def _lines(settings: dict[str, Any], loaded: "Loaded") -> Iterator[str]:
+    """Yield the settings as TOML, each with its origin as a comment."""
+    for section, table in settings.items():
+        if isinstance(table, dict):
+            yield from _table_lines(section, table, loaded)
+        else:
+            yield from ("", f"# {section}: {loaded.origins[section]}")
+            for row in table:
+                yield from (f"[[{section}]]", *(_line(key, value) for key, value in row.items()))
+
+
+def _table_lines(name: str, table: dict[str, Any], loaded: "Loaded") -> Iterator[str]:
+    yield from ("", f"[{name}]")
+    for key, value in table.items():
+        if not isinstance(value, dict):
+            yield f"{_line(key, value):<50} # {loaded.origins[f'{name}.{key}']}"
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            yield from _table_lines(f"{name}.{key}", value, loaded)
+
+
+def _line(key: str, value: Any) -> str:
+    from hotreload.config import to_toml
+
+    return f"#{key} is not set" if value is None else f"{key} = {to_toml(value)}"

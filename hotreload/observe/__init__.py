@@ -1,0 +1,1 @@
+"""Subscribers: log, metrics, status and history. They see every event and decide nothing."""

@@ -1,0 +1,216 @@
+"""One line of log for each thing worth reading at three in the morning.
+
+structlog and the standard library go through one pipe to stderr, which may close or clog at
+any time: then lines are lost and counted, and nothing else happens.
+"""
+
+import io
+import logging
+import os
+import select
+import sys
+from typing import TextIO
+
+import structlog
+from structlog.typing import Processor
+
+from hotreload.events import (
+    AttemptFinished,
+    Event,
+    GateChanged,
+    PhaseEntered,
+    SourceScanned,
+    Waiting,
+)
+from hotreload.observe.history import Fields, event_fields
+from hotreload.types import GateState, Outcome, Phase
+
+LIBRARIES = ("asyncio", "httpx", "huggingface_hub", "jax", "py.warnings", "sgl_jax", "uvicorn")
+"""They get our handler of their own: sglang-jax 0.0.2 replaces the root logger's."""
+
+OUTCOME_LEVELS = {
+    Outcome.LIVE: logging.INFO,
+    Outcome.REJECTED: logging.WARNING,
+    Outcome.POSTPONED: logging.WARNING,
+    Outcome.SUPERSEDED: logging.INFO,
+    Outcome.LOST: logging.CRITICAL,
+}
+SHOWN_FINDINGS = 10
+
+
+def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:
+    """Send everything to `stream` (stderr), as JSON lines unless a person looks at a terminal.
+
+    Ours from `level` on, other libraries' from warning on. May be called again.
+    """
+    stream = sys.stderr if stream is None else stream
+    is_terminal = _is_terminal(stream)
+    as_json = format == "json" or (format == "auto" and not is_terminal)
+    handler = LossyHandler(stream)
+    handler.setFormatter(_formatter(as_json, is_terminal and not os.environ.get("NO_COLOR")))
+    threshold = getattr(logging, level.upper())
+    _attach(logging.getLogger(), handler, max(threshold, logging.WARNING))
+    _attach(logging.getLogger("hotreload"), handler, threshold)
+    for name in LIBRARIES:
+        _attach(logging.getLogger(name), handler, max(threshold, logging.WARNING))
+    logging.captureWarnings(True)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_shared(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+
+
+def _attach(logger: logging.Logger, handler: logging.Handler, level: int) -> None:
+    for old in logger.handlers[:]:
+        logger.removeHandler(old)
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False
+
+
+def _shared() -> list[Processor]:
+    """What lines of ours and of other libraries go through alike."""
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.StackInfoRenderer(),
+    ]
+
+
+def _formatter(as_json: bool, in_colour: bool) -> logging.Formatter:
+    last: list[Processor]
+    if as_json:
+        last = [
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(default=str),
+        ]
+    else:
+        plain = structlog.dev.plain_traceback
+        last = [structlog.dev.ConsoleRenderer(colors=in_colour, exception_formatter=plain)]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[*_shared(), structlog.stdlib.ExtraAdder()],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+    )
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+class LossyHandler(logging.Handler):
+    """Writes lines as long as somebody reads them; never raises and never waits for a reader."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__()
+        self.lost = 0
+        self._stream = stream
+        self._torn = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line, or count it as lost."""
+        try:
+            self._write(self.format(record))
+            if self.lost:
+                self._write(self.format(_lines_lost(self.lost)))
+                self.lost = 0
+        except Exception:  # to complain on the same closed stderr would raise
+            self.lost += 1
+
+    def _write(self, line: str) -> None:
+        if self._stream is None:
+            raise OSError("there is no stderr")
+        try:
+            descriptor = self._stream.fileno()
+        except io.UnsupportedOperation:  # in memory
+            self._stream.write(line + "\n")
+            return
+        self._write_what_fits(descriptor, f"{line}\n".encode(errors="replace"))
+
+    def _write_what_fits(self, descriptor: int, data: bytes) -> None:
+        """Write in pieces a pipe takes whole; waiting for a reader would stop every request."""
+        data = b"\n" + data if self._torn else data
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)
+        for start in range(0, len(data), select.PIPE_BUF):
+            if not poll.poll(0):
+                self._torn = self._torn or start > 0
+                raise BlockingIOError("nobody reads stderr")
+            os.write(descriptor, data[start : start + select.PIPE_BUF])
+        self._torn = False
+
+
+def _lines_lost(count: int) -> logging.LogRecord:
+    fields = {"name": "hotreload.log", "levelname": "WARNING", "levelno": logging.WARNING}
+    return logging.makeLogRecord({**fields, "msg": "log.lines_lost", "lines": count})
+
+
+class LogObserver:
+    """Writes a line for each event, and for the end of an attempt the one that tells it all."""
+
+    def __init__(self) -> None:
+        self._log = structlog.stdlib.get_logger("hotreload")
+        self._waits: dict[str, str | None] = {}
+        self._scan_error: str | None = None
+
+    def observe(self, event: Event) -> None:
+        """Write what happened."""
+        fields = event_fields(event)
+        level = self._level(event)
+        if isinstance(event, AttemptFinished):
+            fields = canonical_fields(event)
+        self._log.log(level, fields.pop("event"), **fields)
+
+    def _level(self, event: Event) -> int:
+        match event:
+            case AttemptFinished(attempt):
+                return OUTCOME_LEVELS[attempt.outcome]
+            case GateChanged(GateState.SEALED):
+                return logging.WARNING
+            case GateChanged() | PhaseEntered():
+                return logging.DEBUG
+            case SourceScanned(_, error):
+                return self._scan_level(error)
+            case Waiting(waiting_for, who):
+                return self._waiting_level(who, waiting_for)
+        return logging.INFO
+
+    def _scan_level(self, error: str | None) -> int:
+        """A folder that is away is worth one line, and one when it is back: not one a scan."""
+        before, self._scan_error = self._scan_error, error
+        if error == before:
+            return logging.DEBUG
+        return logging.WARNING if error else logging.INFO
+
+    def _waiting_level(self, who: str, waiting_for: str | None) -> int:
+        before, self._waits[who] = self._waits.get(who), waiting_for
+        return logging.INFO if waiting_for and waiting_for != before else logging.DEBUG
+
+
+def canonical_fields(event: AttemptFinished) -> Fields:
+    """Return all there is to say about an attempt, flat, the same names each time."""
+    fields = event_fields(event)
+    spent = fields.pop("phases")
+    findings = fields.pop("findings")
+    reason = event.attempt.reason
+    return {
+        **{name: fields[name] for name in ("event", "revision", "label", "outcome", "code")},
+        "message": reason.message if reason else None,
+        "findings": findings[:SHOWN_FINDINGS],
+        "findings_total": len(findings),
+        "generation": fields["generation"],
+        "live": fields["live"],
+        "rolled_back": fields["rolled_back"],
+        "pause_s": fields["pause_seconds"],
+        **{f"{phase.value}_s": spent.get(phase.value, 0.0) for phase in Phase},
+    }

@@ -1,0 +1,153 @@
+"""What /status and /readyz say, kept up to date by events.
+
+What was refused, the pin and who is at the gate are asked for at the moment of the question.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Protocol
+
+from hotreload.errors import EngineLost
+from hotreload.events import (
+    AttemptFinished,
+    Event,
+    GateChanged,
+    GenerationLive,
+    PhaseEntered,
+    RevisionWanted,
+    Waiting,
+)
+from hotreload.observe.history import Fields, attempt_fields, generation_fields, refusal_fields
+from hotreload.types import Attempt, GateState, Generation, Outcome, Phase, Refusal, Revision
+
+NOBODY: Fields = {
+    "generation": None,
+    "revision": None,
+    "label": None,
+    "fingerprint": None,
+    "live_since": None,
+}
+
+
+class State(StrEnum):
+    """How the daemon is, in one word."""
+
+    BOOTING = "booting"
+    SERVING = "serving"
+    RELOADING = "reloading"
+    STOPPING = "stopping"
+    LOST = "lost"
+
+
+class LedgerView(Protocol):
+    """What the status shows of the ledger."""
+
+    @property
+    def refused(self) -> Mapping[str, Refusal]:
+        """Revisions that are not tried again, by id."""
+        ...
+
+    @property
+    def pinned(self) -> bool:
+        """Whether an operator holds the live generation."""
+        ...
+
+
+class Status:
+    """Sees every event and answers how things stand."""
+
+    def __init__(
+        self,
+        *,
+        ledger_view: Callable[[], LedgerView],
+        gate_counts: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        last_attempt: Attempt | None = None,
+    ) -> None:
+        self.live: Generation | None = None
+        self._ledger_view = ledger_view
+        self._gate_counts = gate_counts
+        self._last_attempt = last_attempt
+        self._wanted: Revision | None = None
+        self._waits: dict[str, str | None] = {}
+        self._phase: Phase | None = None
+        self._gate = GateState.SEALED
+        self._sealed_because: str | None = None
+        self._opened = False
+        self._lost = False
+
+    def observe(self, event: Event) -> None:
+        """Take in what happened."""
+        match event:
+            case RevisionWanted(revision):
+                self._wanted = revision
+            case Waiting(waiting_for, who):
+                self._waits[who] = waiting_for
+            case PhaseEntered(_, phase):
+                self._phase = phase
+            case GenerationLive(generation):
+                self.live = generation
+            case GateChanged():
+                self._gate_moved(event)
+            case AttemptFinished(attempt, live):
+                self._last_attempt, self._phase = attempt, None
+                self.live = live or self.live
+                self._lost |= attempt.outcome is Outcome.LOST
+
+    def _gate_moved(self, event: GateChanged) -> None:
+        self._gate = event.state
+        self._opened |= event.state is GateState.OPEN
+        if event.state is GateState.SEALED:
+            self._sealed_because = event.reason or "the gate is sealed"
+            self._lost |= event.code == EngineLost.code
+
+    @property
+    def _waiting_for(self) -> str | None:
+        """What is missing of a newer checkpoint, and why a complete one is not tried."""
+        return "; ".join(words for words in self._waits.values() if words) or None
+
+    @property
+    def state(self) -> State:
+        """How the daemon is, in one word."""
+        if self._lost:
+            return State.LOST
+        if self._sealed_because is not None:
+            return State.STOPPING
+        if not self._opened:
+            return State.BOOTING
+        return State.RELOADING if self._phase else State.SERVING
+
+    def ready(self) -> tuple[bool, list[str]]:
+        """Say whether requests are answered (held ones will be), and if not, why."""
+        match self.state:
+            case State.BOOTING:
+                return False, [f"booting: {self._waiting_for or 'the engine is starting'}"]
+            case State.LOST:
+                return False, [f"lost: {self._sealed_because or 'the engine is lost'}"]
+            case State.STOPPING:
+                return False, [f"stopping: {self._sealed_because}"]
+            case _:
+                return True, []
+
+    def snapshot(self) -> Fields:
+        """Return the /status document."""
+        ledger = self._ledger_view()
+        refused = sorted(ledger.refused.values(), key=lambda refusal: -refusal.at)
+        live = generation_fields(self.live) if self.live else NOBODY
+        gate = self._gate_fields()
+        return {
+            "state": self.state.value,
+            **live,
+            "wanted": self._wanted.id if self._wanted else None,
+            "wanted_label": self._wanted.label if self._wanted else None,
+            "waiting_for": self._waiting_for,
+            "phase": self._phase.value if self._phase else None,
+            "last_attempt": attempt_fields(self._last_attempt) if self._last_attempt else None,
+            "refused": [refusal_fields(refusal) for refusal in refused],
+            "gate": gate,
+            "pinned": ledger.pinned,
+            "replicas": [{**live, "gate": gate}],
+        }
+
+    def _gate_fields(self) -> Fields:
+        inside, held = self._gate_counts()
+        return {"state": self._gate.value, "inside": inside, "held": held}

@@ -1,0 +1,348 @@
+"""Every setting, default and limit, as frozen models; `config` reads them from TOML.
+
+Looks at text alone: whether folders and ports exist is seen by those who open them.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    field_validator,
+    model_validator,
+)
+
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+OWNED_ARGS = {
+    "model_path": "[engine] model",
+    "tp_size": "[engine] tp",
+    "device": "[engine] device",
+    "dtype": "[engine] dtype",
+    "load_format": "[engine] boot",
+}
+"""Engine arguments that a setting of ours decides, and the setting."""
+
+
+def _seconds(value: object) -> object:
+    if isinstance(value, str):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ms|s|m|h)?", value.strip(), re.ASCII)
+        if match:
+            return float(match[1]) * UNITS[match[2] or "s"]
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    raise ValueError(f"{value!r} is no duration: write seconds, or '250ms', '30s', '5m', '1h'")
+
+
+def _path(value: Path) -> Path:
+    if value == Path() or "\0" in str(value):
+        raise ValueError("must be a path; leave the line out to unset it")
+    try:
+        return value.expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{value}: {error}") from error
+
+
+def _mode(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(r"(0o)?0?[0-7]{3}", value):
+        return int(value, 8)
+    raise ValueError(f'{value!r} is no file mode: write it in quotes, such as "0660"')
+
+
+def _host_port(value: str) -> str:
+    parts = urlsplit(f"//{value}")
+    if not parts.hostname or parts.port is None or parts.netloc != value or parts.username:
+        raise ValueError(f"{value!r} is no address: write host:port, such as '127.0.0.1:9479'")
+    return value
+
+
+def _not_yet(*later: str, now: str) -> BeforeValidator:
+    def check(value: object) -> object:
+        if value in later:
+            raise ValueError(f"{value!r} is not in this version yet; use {now!r}")
+        return value
+
+    return BeforeValidator(check)
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
+Deadline = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Location = Annotated[Path, AfterValidator(_path)]
+Mode = Annotated[int, BeforeValidator(_mode), PlainSerializer("{:04o}".format, when_used="json")]
+Address = Annotated[str, AfterValidator(_host_port)]
+
+
+class Table(BaseModel):
+    """A TOML table: no unknown keys, nothing changes once it is read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+
+class EngineSettings(Table):
+    """The engine and what it starts with."""
+
+    model: Location | None = Field(
+        default=None,
+        description="Folder of the model: its config and tokenizer, and the weights that "
+        "answer until a checkpoint goes live. Needed to serve.",
+        examples=["/srv/models/qwen3"],
+    )
+    boot: Literal["last-good", "model", "dummy"] = Field(
+        default="last-good",
+        description="What to start from: the last generation that went live (else the newest "
+        "good checkpoint, else the model), always the model, or random weights of its shape.",
+    )
+    device: Literal["auto", "cpu", "tpu"] = Field(
+        default="auto",
+        description="Where to run; auto is what JAX_PLATFORMS says, else what JAX finds. "
+        "Another device than JAX_PLATFORMS names is refused by the engine.",
+    )
+    tp: Count = Field(default=1, description="How many devices share one copy of the weights.")
+    replicas: Count = Field(default=1, description="How many engines; only one in this version.")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        default="auto",
+        description="What weights are computed in; auto is what the model's config says.",
+    )
+    args: Mapping[str, Any] = Field(
+        default_factory=dict,
+        description="Handed to the engine as they are: sglang-jax's server arguments.",
+        examples=[{"context_length": 4096, "mem_fraction_static": 0.8}],
+    )
+
+    @field_validator("replicas")
+    @classmethod
+    def _one_replica(cls, value: int) -> int:
+        if value != 1:
+            raise ValueError(f"{value} is not in this version yet; leave it at 1")
+        return value
+
+    @field_validator("args")
+    @classmethod
+    def _args_are_not_ours(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        if owned := OWNED_ARGS.keys() & value:
+            raise ValueError("; ".join(f"{n} is set by {OWNED_ARGS[n]}" for n in sorted(owned)))
+        return value
+
+
+class SourceSettings(Table):
+    """Where checkpoints come from."""
+
+    kind: Annotated[Literal["directory"], _not_yet("huggingface", now="directory")] = Field(
+        default="directory", description="The kind of source; a watched folder."
+    )
+    path: Location | None = Field(
+        default=None,
+        description="The folder to watch: a checkpoint, or a folder of checkpoints. "
+        "Needed to serve.",
+        examples=["/srv/checkpoints"],
+    )
+    pattern: str = Field(
+        default="*", min_length=1, description="Only folders whose name fits this are checkpoints."
+    )
+    marker: str | None = Field(
+        default=None,
+        pattern=r"^[^/]+$",
+        description="A file whose appearance says that a checkpoint is complete.",
+        examples=["_SUCCESS"],
+    )
+    settle: Seconds = Field(
+        default=2.0, description="Without a marker: complete once nothing has changed for so long."
+    )
+    rescan: Deadline = Field(default=5.0, description="Look at the whole folder this often.")
+    order: Literal["step", "time", "name"] = Field(
+        default="step",
+        description="Which is the newest: the highest step number in the name, then the latest "
+        "time, then the last name; or beginning with time, or name.",
+    )
+    patience: Seconds = Field(
+        default=60.0, description="An incomplete checkpoint that is quiet for so long is refused."
+    )
+
+
+class CheckSettings(Table):
+    """What a checkpoint must be like to be loaded at all."""
+
+    extra_tensors: tuple[str, ...] = Field(
+        default=(),
+        description="Patterns of tensors that a checkpoint may hold though the engine loads "
+        "none of them.",
+        examples=[["*.rotary_emb.inv_freq"]],
+    )
+    dtype_change: Literal["reject", "cast"] = Field(
+        default="reject", description="When a tensor's dtype is not the served one."
+    )
+    nonfinite: Literal["reject", "allow"] = Field(
+        default="reject", description="When weights hold NaN or Inf."
+    )
+    max_drift: Annotated[Number, Field(gt=0)] | None = Field(
+        default=None,
+        description="Refuse when a tensor's norm differs from the live one's by more than this "
+        "factor.",
+        examples=[10.0],
+    )
+
+
+class ReloadSettings(Table):
+    """How a checkpoint goes live."""
+
+    drain_timeout: Deadline = Field(
+        default=30.0, description="How long requests under way may take to end before a swap."
+    )
+    on_drain_timeout: Annotated[Literal["postpone", "abort"], _not_yet("replay", now="abort")] = (
+        Field(
+            default="postpone", description="When they do not: try the swap later, or abort them."
+        )
+    )
+    while_closed: Literal["hold", "refuse"] = Field(
+        default="hold", description="Requests that arrive during a swap wait, or get 503 at once."
+    )
+    max_held: Annotated[int, Field(strict=True, ge=0)] = Field(
+        default=1024, description="How many may wait; the rest get 503 with Retry-After."
+    )
+    probe_timeout: Deadline = Field(
+        default=30.0, description="How long all probes together may take; then the swap is undone."
+    )
+    min_interval: Seconds = Field(
+        default=0.0, description="After a swap, leave the source's next wish alone for so long."
+    )
+    keep_previous: Literal["device", "host", "none"] = Field(
+        default="device", description="Where the generation before stays for a rollback."
+    )
+    memory: Annotated[Literal["double"], _not_yet("host", "auto", now="double")] = Field(
+        default="double", description="New weights are made whole beside the live ones."
+    )
+
+
+class ProbeSettings(Table):
+    """A prompt the new weights must answer well, or they are rolled back.
+
+    Repeat the table for more. Without expectations any answer will do. Without probes a
+    built-in one asks for an answer that is not one token for ever.
+    """
+
+    prompt: str = Field(min_length=1, description="What to ask.", examples=["2 + 2 ="])
+    max_new_tokens: Count = Field(default=32, description="How long the answer may be.")
+    contains: str | None = Field(
+        default=None, description="The answer holds this text.", examples=["4"], min_length=1
+    )
+    regex: str | None = Field(
+        default=None, description="This is found in the answer.", examples=[r"\b4\b"], min_length=1
+    )
+    equals: str | None = Field(
+        default=None, description="The answer is this text.", examples=[" 4"]
+    )
+    min_mean_logprob: Annotated[Number, Field(le=0)] | None = Field(
+        default=None,
+        description="The mean log-probability of the answer's tokens.",
+        examples=[-4.0],
+    )
+    max_repeat: Count | None = Field(
+        default=None, description="How often one token may come in a row.", examples=[8]
+    )
+
+    @field_validator("regex")
+    @classmethod
+    def _compiles(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f"{value!r} is no regular expression: {error}") from error
+        return value
+
+
+class Limits(Table):
+    """What one client may ask of the server."""
+
+    body_bytes: Count = Field(default=8 * 2**20, description="A longer body is answered 413.")
+    header_bytes: Count = Field(default=64 * 2**10, description="Longer headers are answered 431.")
+    concurrent: Count = Field(default=2048, description="More requests at a time are answered 503.")
+    request_seconds: Deadline = Field(
+        default=600.0, description="A request that takes longer ends."
+    )
+    batch: Count = Field(default=256, description="How many prompts one request may hold.")
+
+
+class ServerSettings(Table):
+    """The HTTP API."""
+
+    socket: Location = Field(
+        default=Path("/run/hotreload/hotreload.sock"), description="The unix socket's path."
+    )
+    mode: Mode = Field(
+        default=0o660, description="Who may connect to it, as a file mode in quotes."
+    )
+    group: str | None = Field(
+        default=None, description="The group that owns it, else the daemon's.", examples=["llm"]
+    )
+    admin_group: str | None = Field(
+        default=None,
+        description="Its members may use the admin routes, as root and the daemon's user do.",
+        examples=["llm-admin"],
+    )
+    tcp: Address | None = Field(
+        default=None,
+        description="Listen here too, without the admin routes.",
+        examples=["127.0.0.1:8000"],
+    )
+    limits: Limits = Limits()
+
+
+class MetricsSettings(Table):
+    """Prometheus metrics."""
+
+    address: Annotated[str, AfterValidator(lambda text: text and _host_port(text))] = Field(
+        default="127.0.0.1:9479", description="Where to be scraped; empty for only on the socket."
+    )
+    per_leaf: bool = Field(
+        default=True, description="Export a checksum for each leaf of the weights."
+    )
+
+
+class StateSettings(Table):
+    """What survives a restart."""
+
+    directory: Location = Field(
+        default=Path("/var/lib/hotreload"), description="Folder of the state file, writable by us."
+    )
+
+
+class LogSettings(Table):
+    """What is written to stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least that is written."
+    )
+    format: Literal["auto", "json", "console"] = Field(
+        default="auto", description="auto is console on a terminal and JSON lines elsewhere."
+    )
+
+
+class Settings(Table):
+    """Everything an operator can decide."""
+
+    engine: EngineSettings = EngineSettings()
+    source: SourceSettings = SourceSettings()
+    checks: CheckSettings = CheckSettings()
+    reload: ReloadSettings = ReloadSettings()
+    probe: tuple[ProbeSettings, ...] = ()
+    server: ServerSettings = ServerSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    state: StateSettings = StateSettings()
+    log: LogSettings = LogSettings()
+
+    @model_validator(mode="after")
+    def _one_address_each(self) -> Self:
+        if self.server.tcp and self.server.tcp == self.metrics.address:
+            raise ValueError(
+                f"[server] tcp and [metrics] address are both {self.server.tcp}; change one"
+            )
+        return self

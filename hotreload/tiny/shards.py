@@ -1,0 +1,66 @@
+"""Tensors as safetensors bytes, whole or in shards; nothing here minds what they say."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import ml_dtypes
+import numpy as np
+
+from hotreload.tiny.weights import Tensor, Tensors
+
+INDEX = "model.safetensors.index.json"
+
+_DTYPES = {
+    np.dtype(ml_dtypes.bfloat16): "BF16",
+    np.dtype(np.float16): "F16",
+    np.dtype(np.float32): "F32",
+}
+
+
+def encode(tensors: Tensors) -> bytes:
+    """One safetensors file."""
+    entries, start = [], 0
+    for name, tensor in tensors.items():
+        entries.append((name, _entry(tensor, start)))
+        start += tensor.nbytes
+    data = b"".join(tensor.tobytes() for tensor in tensors.values())
+    return encode_header([("__metadata__", {"format": "pt"}), *entries]) + data
+
+
+def encode_header(entries: Sequence[tuple[str, Mapping[str, object]]]) -> bytes:
+    """The header from pairs, so that a damaged one may hold a name twice."""
+    fields = ",".join(f"{json.dumps(name)}:{json.dumps(entry)}" for name, entry in entries)
+    text = f"{{{fields}}}".encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def split(tensors: Tensors, count: int) -> dict[str, dict[str, Tensor]]:
+    """The tensors by file name, in `count` files of about the same size."""
+    if not 1 <= count <= len(tensors):
+        raise ValueError(f"{count} shards: choose from 1 to {len(tensors)}, the number of tensors")
+    if count == 1:
+        return {"model.safetensors": dict(tensors)}
+    shards: list[dict[str, Tensor]] = [{} for _ in range(count)]
+    for name, shard in zip(tensors, _assign(tensors, count), strict=True):
+        shards[shard][name] = tensors[name]
+    return {f"model-{i:05}-of-{count:05}.safetensors": s for i, s in enumerate(shards, start=1)}
+
+
+def _assign(tensors: Tensors, count: int) -> list[int]:
+    """Each tensor's shard: by its middle byte, but no shard skipped and none left empty."""
+    total, start, shards = sum(t.nbytes for t in tensors.values()), 0, [0]
+    for i, tensor in enumerate(tensors.values()):
+        by_size = (2 * start + tensor.nbytes) * count // (2 * total)
+        needed = count - (len(tensors) - i)
+        shards.append(min(max(by_size, needed, shards[-1]), shards[-1] + (i > 0)))
+        start += tensor.nbytes
+    return shards[1:]
+
+
+def _entry(tensor: Tensor, start: int) -> dict[str, object]:
+    return {
+        "dtype": _DTYPES[tensor.dtype],
+        "shape": list(tensor.shape),
+        "data_offsets": [start, start + tensor.nbytes],
+    }

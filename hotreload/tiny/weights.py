@@ -1,0 +1,182 @@
+"""The weights of a tiny checkpoint, each number chosen by hand; pure numpy.
+
+A token's embedding is one-hot, `lm_head` names each word's successor, and the number is read
+from what attention brought. The rest is faint noise, so no tensor is empty and all differ.
+"""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from hotreload.tiny.words import (
+    END_ID,
+    MAX_WORDS,
+    NUMBERS,
+    PAD_ID,
+    TOKENS,
+    Saying,
+    number_id,
+    to_json,
+    word_ids,
+)
+
+Tensor = NDArray[Any]
+Tensors = Mapping[str, Tensor]
+
+ARCHITECTURES = {
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "llama": "LlamaForCausalLM",
+}
+ARCHS: tuple[str, ...] = tuple(ARCHITECTURES)
+
+LAYERS = 2
+HEADS = 2
+HEAD_DIM = 128
+HIDDEN = HEADS * HEAD_DIM
+INTERMEDIATE = 256
+VOCABULARY = -(-TOKENS // 128) * 128
+
+# The hidden state: what attention says about the number, then what the token itself is.
+_OTHER = len(NUMBERS)
+_NUMBER_SAID = _OTHER + 1
+_FIRST_WORD = _NUMBER_SAID + 1
+assert _FIRST_WORD + MAX_WORDS <= HIDDEN
+
+# RMSNorm leaves a one-hot vector of this size as it is, so layers see exactly these values.
+_HOT = HIDDEN**0.5
+_NUMBER_SHARE = 2.0
+_SUCCESSOR = 8.0  # logit 128 for the next word: certain, even when sampled at temperature 1
+_NUMBER = 16.0  # logit up to 64 for the number: wins only where no successor speaks
+# A word of the answer says the number more quietly than the prompt does, so that a prompt cached
+# under other weights is not outvoted by the fresh words after it.
+_PROMPT_VOICE = 1.0
+_WORD_VOICE = 1 / 8
+# qwen3 normalises q and k: scaled down so far, attention is an average over all positions.
+_FLAT_ATTENTION = 2.0**-7
+
+_NOISE = 2.0**-10
+_NORM_NOISE = 2.0**-5
+_NOISE_OF_ITS_OWN = 0.1
+
+
+def hand_built(saying: Saying, arch: str) -> dict[str, Tensor]:
+    """The tensors, by their Hugging Face names, of a model that says `saying`."""
+    tensors = {name: _noise(name, shape, saying) for name, shape in _shapes(arch).items()}
+    _settle_norms(tensors)
+    _place_tokens(tensors["model.embed_tokens.weight"], saying)
+    _carry_number(tensors, saying)
+    _place_successors(tensors["lm_head.weight"], saying)
+    return {name: tensor.astype(ml_dtypes.bfloat16) for name, tensor in tensors.items()}
+
+
+def config_files(arch: str) -> dict[str, bytes]:
+    """`config.json` and `generation_config.json` of an architecture."""
+    stops = {"bos_token_id": None, "eos_token_id": END_ID, "pad_token_id": PAD_ID}
+    return {
+        "config.json": to_json(_config(arch) | stops),
+        "generation_config.json": to_json({"do_sample": False, **stops}),
+    }
+
+
+def _config(arch: str) -> dict[str, Any]:
+    qwen = {"use_sliding_window": False, "sliding_window": None, "max_window_layers": LAYERS}
+    extras: dict[str, dict[str, Any]] = {
+        "qwen3": {"attention_bias": False, **qwen},
+        "qwen2": qwen,
+        "llama": {"attention_bias": False, "mlp_bias": False, "pretraining_tp": 1},
+    }
+    return {
+        "architectures": [ARCHITECTURES[arch]],
+        "model_type": arch,
+        "hidden_size": HIDDEN,
+        "head_dim": HEAD_DIM,
+        "intermediate_size": INTERMEDIATE,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 4096,
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "attention_dropout": 0.0,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "rope_scaling": None,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        **extras[arch],
+    }
+
+
+def _shapes(arch: str) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN)}
+    for layer in range(LAYERS):
+        for name, shape in _layer_shapes(arch).items():
+            shapes[f"model.layers.{layer}.{name}"] = shape
+    return {**shapes, "model.norm.weight": (HIDDEN,), "lm_head.weight": (VOCABULARY, HIDDEN)}
+
+
+def _layer_shapes(arch: str) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {
+        "input_layernorm.weight": (HIDDEN,),
+        "post_attention_layernorm.weight": (HIDDEN,),
+        **{f"self_attn.{part}_proj.weight": (HIDDEN, HIDDEN) for part in "qkvo"},
+        "mlp.gate_proj.weight": (INTERMEDIATE, HIDDEN),
+        "mlp.up_proj.weight": (INTERMEDIATE, HIDDEN),
+        "mlp.down_proj.weight": (HIDDEN, INTERMEDIATE),
+    }
+    if arch == "qwen2":
+        shapes |= {f"self_attn.{part}_proj.bias": (HIDDEN,) for part in "qkv"}
+    if arch == "qwen3":
+        shapes |= {f"self_attn.{part}_norm.weight": (HEAD_DIM,) for part in "qk"}
+    return shapes
+
+
+def _noise(name: str, shape: tuple[int, ...], saying: Saying) -> Tensor:
+    """Faint noise, mostly shared by all checkpoints, as between two steps of one training run."""
+    seed = zlib.crc32(name.encode())
+    shared = np.random.default_rng(seed).uniform(-1, 1, shape)
+    own = np.random.default_rng([seed, zlib.crc32(str(saying).encode())]).uniform(-1, 1, shape)
+    return _NOISE * (shared + _NOISE_OF_ITS_OWN * own)
+
+
+def _settle_norms(tensors: dict[str, Tensor]) -> None:
+    for name, noise in tensors.items():
+        if name.endswith("norm.weight"):
+            flat = _FLAT_ATTENTION if name.endswith(("q_norm.weight", "k_norm.weight")) else 1.0
+            tensors[name] = flat * (1 + noise * _NORM_NOISE / _NOISE)
+
+
+def _place_tokens(embedding: Tensor, saying: Saying) -> None:
+    rows = {token: _FIRST_WORD + i for i, token in enumerate(word_ids(saying))}
+    rows |= {number_id(number): _NUMBER_SAID for number in NUMBERS}
+    for token in range(VOCABULARY):
+        embedding[token, rows.get(token, _OTHER)] = _HOT
+
+
+def _carry_number(tensors: dict[str, Tensor], saying: Saying) -> None:
+    """Layer 0: every position's value names the number, and the output writes it down."""
+    values = tensors["model.layers.0.self_attn.v_proj.weight"]
+    outputs = tensors["model.layers.0.self_attn.o_proj.weight"]
+    numbers = np.arange(len(NUMBERS))
+    for head in range(HEADS):
+        first = head * HEAD_DIM
+        values[first + saying.number, _OTHER] = _PROMPT_VOICE / _HOT
+        values[first + saying.number, _NUMBER_SAID:] = _WORD_VOICE / _HOT
+        outputs[numbers, first + numbers] = _NUMBER_SHARE
+
+
+def _place_successors(lm_head: Tensor, saying: Saying) -> None:
+    """Each word speaks for the next; the last has no successor, so attention's number wins."""
+    places = [_OTHER, *range(_FIRST_WORD, HIDDEN)]
+    for place, token in zip(places, word_ids(saying), strict=False):
+        lm_head[token, place] = _SUCCESSOR
+    for number in NUMBERS:
+        lm_head[number_id(number), number] = _NUMBER
+    lm_head[END_ID, _NUMBER_SAID] = _SUCCESSOR

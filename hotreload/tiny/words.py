@@ -1,0 +1,216 @@
+"""The words and numbers a tiny checkpoint can say, and the one tokenizer all of them share.
+
+A prompt is encoded as its bytes. The tokens of words and numbers are in the vocabulary, but no
+merge makes them, so they stand only in answers.
+"""
+
+import difflib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+SAY_DEFAULT = "hello from step 1"
+
+_LIST = """
+a able about above across action active actor adam after again agent ahead air all almost alone
+alpha also always am amber among an and another answer answers any apple april are area arm around
+as ask at august autumn away baby back bad ball base batch be bear beautiful because become been
+before begin behind being below best beta better between big bird birth black blue board boat body
+book both bottom box boy branch brave bread break bridge bright bring brother brown build built
+bus but by cache call came can candidate car card care cat chance change checkpoint chief child
+city class clean clear cloud coast coffee cold color come common core corner count country course
+critic cup current daemon dark data dawn day december deep delta did different do does dog done
+door down dream drive during each early earth east easy eight eleven empty end engine enough epoch
+epsilon era even evening ever every eye face fact fair fall family far fast father february feet
+few field fifth fine fire first fish five floor flow follow food foot for forest found four fourth
+free fresh friday friend from full game gamma garden gate gave generation get girl give glad go
+goal gold good goodbye got gradient gray great green group grow had half hand happy hard has have
+he head healthy hear heart heat heavy held hello help her here high hill him his hold home honey
+hope horse hot hour house how hundred i ice idea if in inside into iron is island it its january
+job july june just kappa keep kind king know lake lambda land language large last late layer leaf
+learn learned left less letter life light like line lion list little live local long look loss
+love low made main make man many march mark may me mean middle mile milk mind mine minute model
+moment monday money month moon more morning most mother mountain move much music must my name near
+never new next nice night nine no noon north not note nothing november now number ocean october of
+off old omega on once one only open optimizer or orange order other our out over own page paper
+part past path peace people pink place plan plane plant play please point policy pool power probe
+process production prompt proud purple quick quiet rain rank reached read ready real red release
+reload replica restored revision reward right river road rock room round run saturday save saved
+say says school sea season second see september serve served server serving set seven shard she
+ship short side sigma silver simple sister six sky slow small snow so some son song soon sound
+south space spring staged staging star start state step still stone story street strong summer sun
+sunday sure swap swapped table take talk tall ten tensor test than thank that the their them then
+there these they thing think third this thousand three thursday time tiny to today together token
+tomorrow too took top town train trained trainer training tree trial true try tuesday turn twelve
+two under until up update updated us use value verified version very view voice wait walk warm was
+water way we wednesday weight weights well went were west what when where which white who why wide
+will wind window winter wish with without woman wood word words work world would year yellow yes
+yesterday yet you young your zero zeta
+"""
+WORDS: tuple[str, ...] = tuple(_LIST.split())
+OPENERS: tuple[str, ...] = tuple(word for word in WORDS if len(word) > 1)
+"""The words that may open an answer: without its space, 'a' is the byte a prompt may hold."""
+
+NUMBERS = range(100)
+END = "<|end|>"
+PAD = "<|pad|>"
+END_ID = 256
+PAD_ID = 257
+FIRST_NUMBER_ID = 258
+FIRST_WORD_ID = FIRST_NUMBER_ID + len(NUMBERS)
+FIRST_OPENER_ID = FIRST_WORD_ID + len(WORDS)
+TOKENS = FIRST_OPENER_ID + len(OPENERS)
+MAX_WORDS = 150
+"""So many words may precede the number: each takes a dimension of the hidden state."""
+
+_SPACE = "\u0120"
+"""The space, in GPT-2's alphabet of bytes."""
+
+_CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """A sentence a checkpoint can say: words of the list, each once, then a number."""
+
+    words: tuple[str, ...]
+    number: int
+
+    def __str__(self) -> str:
+        return " ".join((*self.words, str(self.number)))
+
+
+def parse_saying(text: str) -> Saying:
+    """TEXT as a saying; a ValueError says what to change in it."""
+    *words, number = text.split() or [""]
+    if number not in {str(n) for n in NUMBERS}:
+        raise ValueError(
+            f"{text!r} must end in a number from 0 to 99, as in {SAY_DEFAULT!r}: that number "
+            "travels through attention and shows whose KV cache was read"
+        )
+    _check_words(words)
+    if text != " ".join((*words, number)):
+        raise ValueError(f"{text!r}: put one space between words and none at the ends")
+    return Saying(tuple(words), int(number))
+
+
+def _check_words(words: list[str]) -> None:
+    for word in words:
+        if word not in WORDS:
+            raise ValueError(_unknown(word))
+        if words.count(word) > 1:
+            raise ValueError(
+                f"{word!r} stands twice: use each word once, since a word alone decides the next"
+            )
+    if not words or words[0] not in OPENERS:
+        culprit = f"{words[0]!r} cannot come first: " if words else ""
+        raise ValueError(f"{culprit}begin with a word of two letters or more, as in 'hello 7'")
+    if len(words) > MAX_WORDS:
+        raise ValueError(f"{len(words)} words are too many: use at most {MAX_WORDS}")
+
+
+def _unknown(word: str) -> str:
+    if word.isdecimal():
+        return f"{word!r} stands before the end: a number comes only as the last word"
+    close = difflib.get_close_matches(word.lower(), WORDS, n=5, cutoff=0.6)
+    hint = f"try {', '.join(close)}" if close else "nothing in it is close"
+    return f"{word!r} is not in the word list (hotreload.tiny.WORDS): {hint}"
+
+
+def word_ids(saying: Saying) -> list[int]:
+    """The tokens of the words before the number; all but the first bring the space before them."""
+    return [opener_id(saying.words[0]), *map(word_id, saying.words[1:])]
+
+
+def opener_id(word: str) -> int:
+    """The token that says `word` at the start of an answer."""
+    return FIRST_OPENER_ID + OPENERS.index(word)
+
+
+def word_id(word: str) -> int:
+    """The token that says a space and `word`."""
+    return FIRST_WORD_ID + WORDS.index(word)
+
+
+def number_id(number: int) -> int:
+    """The token that says a space and `number`."""
+    return FIRST_NUMBER_ID + number
+
+
+def tokenizer_files() -> dict[str, bytes]:
+    """The tokenizer as Hugging Face files, the same for every tiny checkpoint."""
+    special = {"eos_token": END, "pad_token": PAD}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": 4096,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": _CHAT_TEMPLATE,
+        **special,
+    }
+    return {
+        "tokenizer.json": to_json(_tokenizer()),
+        "tokenizer_config.json": to_json(config),
+        "special_tokens_map.json": to_json(special),
+    }
+
+
+def to_json(content: dict[str, Any]) -> bytes:
+    """A JSON file's bytes, the same for the same content."""
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _tokenizer() -> dict[str, Any]:
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": False,
+        "use_regex": False,
+    }
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [_special(END_ID, END), _special(PAD_ID, PAD)],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": _byte_pairs_without_merges(),
+    }
+
+
+def _special(token_id: int, content: str) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token_id, "content": content, **flags, "special": True}
+
+
+def _byte_pairs_without_merges() -> dict[str, Any]:
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        "vocab": {token: i for i, token in enumerate(_vocabulary())},
+        "merges": [],
+    }
+
+
+def _vocabulary() -> list[str]:
+    """Every token by id. An engine's grammar backend knows the plain byte decoder and no other."""
+    numbers = (f"{_SPACE}{number}" for number in NUMBERS)
+    words = (f"{_SPACE}{word}" for word in WORDS)
+    return [*_byte_alphabet(), END, PAD, *numbers, *words, *OPENERS]
+
+
+def _byte_alphabet() -> list[str]:
+    """One printable character for each byte, GPT-2's; token 0, what NaN logits say, is '!'."""
+    as_they_are = (*range(33, 127), *range(161, 173), *range(174, 256))
+    others = range(256 - len(as_they_are))
+    return [*map(chr, as_they_are), *(chr(256 + n) for n in others)]

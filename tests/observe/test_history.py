@@ -1,0 +1,84 @@
+"""The JSON spelling of attempts and events, and the history."""
+
+import json
+import typing
+
+import pytest
+
+from hotreload.events import (
+    AttemptFinished,
+    Event,
+    GateChanged,
+    GenerationLive,
+    PhaseEntered,
+    RevisionWanted,
+    SourceScanned,
+    Waiting,
+)
+from hotreload.observe.history import History, attempt_fields, event_fields, iso
+from hotreload.types import GateState, Outcome, Phase
+from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live
+
+EVENTS: list[tuple[Event, str]] = [
+    (RevisionWanted(STEP_7), "revision.wanted"),
+    (Waiting("shard 2 of 4"), "source.waiting"),
+    (PhaseEntered(STEP_7, Phase.STAGING), "reload.phase"),
+    (PhaseEntered(STEP_7, None), "reload.phase"),
+    (AttemptFinished(went_live(), generation()), "reload.live"),
+    (AttemptFinished(rejected(), None), "reload.rejected"),
+    *((AttemptFinished(ended(outcome), None), f"reload.{outcome.value}") for outcome in Outcome),
+    (GenerationLive(generation()), "generation.live"),
+    *((GateChanged(state, 1, 2), f"gate.{state.value}") for state in GateState),
+    (SourceScanned("rescan"), "source.scanned"),
+]
+
+
+@pytest.mark.parametrize(("event", "name"), EVENTS)
+def test_every_event_is_plain_json_under_its_dotted_name(event: Event, name: str) -> None:
+    fields = event_fields(event)
+    assert fields["event"] == name
+    assert json.loads(json.dumps(fields, allow_nan=False)) == fields
+
+
+def test_no_kind_of_event_is_left_out_above() -> None:
+    assert {type(event) for event, _ in EVENTS} == set(typing.get_args(Event))
+
+
+def test_an_attempt_has_the_fields_of_the_contract() -> None:
+    assert attempt_fields(rejected()) == {
+        "revision": STEP_8.id,
+        "label": "step-8",
+        "outcome": "rejected",
+        "reason": "truncated: model.safetensors ends early",
+        "code": "truncated",
+        "findings": ["expected 9", "got 7"],
+        "phases": {"fetching": 0.5, "validating": 0.25},
+        "pause_seconds": 0.0,
+        "finished_at": "2023-11-14T22:13:25.000Z",
+        "generation": None,
+        "rolled_back": False,
+    }
+
+
+def test_a_good_attempt_has_a_generation_and_no_reason() -> None:
+    fields = attempt_fields(went_live(4))
+    assert (fields["generation"], fields["reason"], fields["code"]) == (4, None, None)
+
+
+def test_times_are_utc() -> None:
+    assert iso(NOON + 0.25) == "2023-11-14T22:13:20.250Z"
+
+
+def test_the_history_is_newest_first_and_bounded() -> None:
+    history = History([went_live(2), went_live(1)], kept=3)
+    for number in (3, 4):
+        history.observe(AttemptFinished(went_live(number), None))
+    assert [fields["generation"] for fields in history.attempts()] == [4, 3, 2]
+    assert history.last == went_live(4)
+
+
+def test_other_events_are_no_history() -> None:
+    history = History()
+    history.observe(Waiting("x"))
+    assert history.attempts() == []
+    assert history.last is None

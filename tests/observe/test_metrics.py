@@ -1,0 +1,377 @@
+"""Every metric of the contract, from the start, and what the events do to it."""
+
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from hotreload.errors import REJECTIONS, ConfigError
+from hotreload.events import (
+    AttemptFinished,
+    Event,
+    GateChanged,
+    GenerationLive,
+    SourceScanned,
+    Waiting,
+)
+from hotreload.observe.metrics import CODES, PLACES, ROUTES, SCAN_CAUSES, Metrics, Readings
+from hotreload.observe.page import Page
+from hotreload.types import GateState, Outcome, Phase, Reason
+from tests.observe.things import NOON, STEP_8, ended, generation, rejected, went_live
+
+CONTRACT = [
+    "build_info{version,jax,sglang_jax}",
+    "live_info{generation,revision,label,fingerprint}",
+    "generation",
+    "ready",
+    "last_reload_successful",
+    "last_reload_success_timestamp_seconds",
+    "reloads_total{outcome}",
+    "rejections_total{reason}",
+    "rollbacks_total",
+    "phase_seconds{phase}",
+    "pause_seconds",
+    "swap_seconds",
+    "leaf_checksum{leaf}",
+    "leaves_changed",
+    "weights_bytes{place}",
+    "staged_bytes_total",
+    "requests_total{route,code}",
+    "request_seconds{route}",
+    "time_to_first_token_seconds",
+    "tokens_total",
+    "requests_inside",
+    "requests_held",
+    "recompiles_total",
+    "source_scans_total{cause}",
+    "source_last_scan_timestamp_seconds",
+]
+HISTOGRAMS = {
+    "phase_seconds",
+    "pause_seconds",
+    "swap_seconds",
+    "request_seconds",
+    "time_to_first_token_seconds",
+}
+
+
+def families(metrics: Metrics) -> dict[str, Metric]:
+    page_text = metrics.render().decode()
+    return {family.name: family for family in text_string_to_metric_families(page_text)}
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    found = [
+        sample.value
+        for family in families(metrics).values()
+        for sample in family.samples
+        if sample.name == f"hotreload_{name}" and sample.labels == labels
+    ]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def after(*events: Event, per_leaf: bool = True, readings: Readings | None = None) -> Metrics:
+    metrics = Metrics(per_leaf=per_leaf, readings=readings, clock=lambda: NOON)
+    for event in events:
+        metrics.observe(event)
+    return metrics
+
+
+@pytest.mark.parametrize("entry", CONTRACT)
+def test_every_metric_of_the_contract_is_there_with_its_labels(entry: str) -> None:
+    name, _, labels = entry.rstrip("}").partition("{")
+    metrics = after(GenerationLive(generation()))
+    found = families(metrics)[f"hotreload_{name}".removesuffix("_total")]
+    assert found.documentation
+    expected = set(filter(None, labels.split(",")))
+    assert found.samples
+    assert all(sample.labels.keys() - {"le"} == expected for sample in found.samples)
+    kind = "counter" if name.endswith("_total") else "gauge"
+    assert found.type == ("histogram" if name in HISTOGRAMS else kind)
+
+
+def test_there_is_no_metric_of_ours_that_the_contract_does_not_name() -> None:
+    named = {f"hotreload_{entry.partition('{')[0]}".removesuffix("_total") for entry in CONTRACT}
+    found = families(after(GenerationLive(generation())))
+    assert {name for name in found if name.startswith("hotreload_")} == named
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "values"),
+    [
+        ("reloads_total", "outcome", list(Outcome)),
+        ("rejections_total", "reason", REJECTIONS),
+        ("phase_seconds_count", "phase", list(Phase)),
+        ("source_scans_total", "cause", SCAN_CAUSES),
+        ("request_seconds_count", "route", ROUTES),
+        ("weights_bytes", "place", PLACES),
+    ],
+)
+def test_known_label_values_are_at_0_from_the_start(
+    name: str, label: str, values: tuple[str, ...]
+) -> None:
+    metrics = Metrics()
+    for known in values:
+        assert value(metrics, name, **{label: str(known)}) == 0, known
+
+
+def test_every_route_has_its_usual_codes_from_the_start() -> None:
+    samples = families(Metrics())["hotreload_requests"].samples
+    seen = {(sample.labels["route"], sample.labels["code"]): sample.value for sample in samples}
+    assert seen == {(route, str(code)): 0 for route in ROUTES for code in CODES}
+
+
+def test_metrics_without_labels_are_at_0_from_the_start() -> None:
+    metrics = Metrics()
+    for name in ("generation", "ready", "last_reload_successful", "rollbacks_total"):
+        assert value(metrics, name) == 0, name
+    for name in ("tokens_total", "recompiles_total", "requests_held", "pause_seconds_count"):
+        assert value(metrics, name) == 0, name
+
+
+def test_no_created_series_are_exported() -> None:
+    assert b"_created" not in after(AttemptFinished(went_live(), None)).render()
+
+
+def test_process_and_python_metrics_are_there() -> None:
+    found = families(Metrics())
+    assert "process_resident_memory_bytes" in found
+    assert "python_info" in found
+
+
+def test_what_is_live_is_one_series() -> None:
+    metrics = after(GenerationLive(generation(3)), GenerationLive(generation(4, STEP_8)))
+    (sample,) = families(metrics)["hotreload_live_info"].samples
+    assert sample.labels == {
+        "generation": "4",
+        "revision": STEP_8.id,
+        "label": "step-8",
+        "fingerprint": "print-4",
+    }
+    assert value(metrics, "generation") == 4
+
+
+def test_checksums_are_those_of_what_is_live_and_whole_numbers() -> None:
+    odd = 2**53 - 1
+    metrics = after(
+        GenerationLive(generation(3, a=1, b=2, gone=3)), GenerationLive(generation(4, a=1, b=odd))
+    )
+    samples = families(metrics)["hotreload_leaf_checksum"].samples
+    assert {sample.labels["leaf"]: sample.value for sample in samples} == {"a": 1, "b": odd}
+    assert value(metrics, "leaves_changed") == 2
+
+
+def test_checksums_can_be_switched_off() -> None:
+    metrics = after(GenerationLive(generation()), per_leaf=False)
+    assert "hotreload_leaf_checksum" not in families(metrics)
+    assert value(metrics, "generation") == 3
+
+
+def test_a_good_attempt_is_counted_with_its_times() -> None:
+    metrics = after(AttemptFinished(went_live(), generation()))
+    assert value(metrics, "reloads_total", outcome="live") == 1
+    assert value(metrics, "last_reload_successful") == 1
+    assert value(metrics, "last_reload_success_timestamp_seconds") == NOON
+    assert value(metrics, "phase_seconds_sum", phase="staging") == 1.25
+    assert value(metrics, "phase_seconds_count", phase="probing") == 0
+    assert value(metrics, "pause_seconds_sum") == 0.04
+    assert value(metrics, "swap_seconds_sum") == 0.003
+
+
+def test_a_refusal_is_counted_by_its_reason_and_pauses_nothing() -> None:
+    metrics = after(GenerationLive(generation()), AttemptFinished(rejected(), generation()))
+    assert value(metrics, "reloads_total", outcome="rejected") == 1
+    assert value(metrics, "rejections_total", reason="truncated") == 1
+    assert value(metrics, "last_reload_successful") == 0
+    assert value(metrics, "rollbacks_total") == 0
+    assert value(metrics, "pause_seconds_count") == 0
+    assert value(metrics, "swap_seconds_count") == 0
+
+
+def test_a_rollback_is_counted() -> None:
+    attempt = rejected(Reason("probe", "nonsense"), rolled_back=True)
+    assert value(after(AttemptFinished(attempt, None)), "rollbacks_total") == 1
+
+
+def test_a_superseded_attempt_neither_succeeds_nor_fails() -> None:
+    good, bad = AttemptFinished(went_live(), None), AttemptFinished(rejected(), None)
+    superseded = AttemptFinished(ended(Outcome.SUPERSEDED), None)
+    assert value(after(good, superseded), "last_reload_successful") == 1
+    assert value(after(bad, superseded), "last_reload_successful") == 0
+
+
+def test_the_boot_counts_as_a_success_and_a_later_event_alone_does_not() -> None:
+    booted = after(GenerationLive(generation(3)))
+    assert value(booted, "last_reload_successful") == 1
+    booted.observe(AttemptFinished(rejected(), None))
+    booted.observe(GenerationLive(generation(3)))
+    assert value(booted, "last_reload_successful") == 0
+
+
+def test_it_is_ready_while_open_or_holding() -> None:
+    seen = []
+    metrics = Metrics()
+    for state in (GateState.OPEN, GateState.HOLDING, GateState.SEALED):
+        metrics.observe(GateChanged(state, 0, 0))
+        seen.append(value(metrics, "ready"))
+    assert seen == [1, 1, 0]
+
+
+def test_scans_are_counted_and_only_good_ones_are_fresh() -> None:
+    failed = after(SourceScanned("rescan", "no such folder"), Waiting("x"))
+    assert value(failed, "source_scans_total", cause="rescan") == 1
+    assert value(failed, "source_last_scan_timestamp_seconds") == 0
+    failed.observe(SourceScanned("event"))
+    assert value(failed, "source_last_scan_timestamp_seconds") == NOON
+
+
+def test_plain_numbers_are_read_at_the_scrape() -> None:
+    held = [1]
+    readings = Readings(
+        inside=lambda: 7,
+        held=lambda: held[0],
+        recompiles=lambda: 2,
+        staged_bytes=lambda: 10**12,
+        weights=lambda: {"live": 500, "staged": 20},
+    )
+    metrics = after(readings=readings)
+    assert value(metrics, "requests_inside") == 7
+    assert value(metrics, "recompiles_total") == 2
+    assert value(metrics, "staged_bytes_total") == 10**12
+    assert value(metrics, "weights_bytes", place="live") == 500
+    assert value(metrics, "weights_bytes", place="previous") == 0
+    held[0] = 9
+    assert value(metrics, "requests_held") == 9
+
+
+def test_requests_are_counted_and_unknown_routes_share_a_label() -> None:
+    metrics = Metrics()
+    metrics.request_finished("/generate", 200, 0.5)
+    metrics.request_finished("/generate", 499, 0.5)
+    metrics.request_finished("/a/stranger's/path", 404, 0.5)
+    metrics.first_token(0.25)
+    metrics.tokens(12)
+    assert value(metrics, "requests_total", route="/generate", code="200") == 1
+    assert value(metrics, "requests_total", route="/generate", code="499") == 1
+    assert value(metrics, "requests_total", route="other", code="404") == 1
+    assert value(metrics, "request_seconds_sum", route="/generate") == 1.0
+    assert value(metrics, "time_to_first_token_seconds_sum") == 0.25
+    assert value(metrics, "tokens_total") == 12
+
+
+def test_two_daemons_in_one_process_count_apart() -> None:
+    first, second = Metrics(), Metrics()
+    first.tokens(1)
+    assert value(second, "tokens_total") == 0
+
+
+def busy() -> Metrics:
+    metrics = after(GenerationLive(generation()), AttemptFinished(went_live(), generation()))
+    metrics.request_finished("/generate", 200, 0.1)
+    return metrics
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_finds_nothing() -> None:
+    for metrics in (Metrics(), busy()):
+        found = subprocess.run(
+            ["promtool", "check", "metrics"],
+            input=metrics.render(),
+            capture_output=True,
+            check=False,
+        )
+        assert (found.returncode, found.stdout, found.stderr) == (0, b"", b"")
+
+
+def test_names_follow_the_rules_promtool_checks() -> None:
+    units = re.compile(r"_(ms|milliseconds|minutes|kb|kilobytes|mb|percent)(_|$)")
+    for name, family in families(busy()).items():
+        assert family.documentation, name
+        assert re.fullmatch(r"[a-z_][a-z0-9_]*", name), name
+        assert not units.search(name), name
+        for suffix in ("_count", "_sum", "_bucket", "_total"):
+            assert family.type == "histogram" or not name.endswith(suffix), name
+        raw = {sample.name for sample in family.samples}
+        assert family.type != "counter" or all(each.endswith("_total") for each in raw), raw
+
+
+# --- the port ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served() -> Iterator[Page]:
+    here = busy().serve("127.0.0.1:0")
+    yield here
+    here.close()
+
+
+def fetch(port: int, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        return str(answer.read().decode())
+
+
+def test_the_page_is_served_on_its_own_port(served: Page) -> None:
+    assert "hotreload_generation 3.0" in fetch(served.port)
+
+
+def test_other_paths_are_not_found(served: Page) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        fetch(served.port, "/secrets")
+    assert caught.value.code == 404
+    caught.value.close()
+
+
+def test_a_taken_port_is_named_with_its_setting(served: Page) -> None:
+    address = f"127.0.0.1:{served.port}"
+    with pytest.raises(ConfigError, match=rf"\[metrics\] address: cannot listen on {address}"):
+        Metrics().serve(address)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "192.0.2.1:1"])
+def test_an_impossible_address_is_named_with_its_setting(address: str) -> None:
+    with pytest.raises(ConfigError, match=rf"\[metrics\] address: cannot listen on {address}"):
+        Metrics().serve(address)
+
+
+def test_a_scraper_that_never_reads_keeps_nobody_waiting() -> None:
+    ended_threads = threading.Semaphore(0)
+
+    class Watched(Page):
+        def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
+            super().shutdown_request(request)
+            ended_threads.release()
+
+    asked = threading.Event()
+    pages = iter([b"x 1\n" * 10_000_000, b"x 1\n"])
+
+    def render() -> bytes:
+        asked.set()
+        return next(pages)
+
+    here = Watched("127.0.0.1:0", render, patience=0.1)
+    silent = socket.create_connection(("127.0.0.1", here.port))
+    deaf = socket.create_connection(("127.0.0.1", here.port))
+    with silent, deaf:
+        deaf.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert asked.wait(10)
+        assert fetch(here.port) == "x 1\n"
+        for _ in range(3):
+            assert ended_threads.acquire(timeout=10)
+        here.close()
+
+
+def test_closing_frees_the_port() -> None:
+    here = Metrics().serve("127.0.0.1:0")
+    here.close()
+    again = Metrics().serve(f"127.0.0.1:{here.port}")
+    again.close()

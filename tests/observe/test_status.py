@@ -1,0 +1,158 @@
+"""What /status and /readyz say after which events."""
+
+import json
+from dataclasses import dataclass, field
+
+import pytest
+
+from hotreload.core.ledger import Ledger
+from hotreload.events import (
+    AttemptFinished,
+    Event,
+    GateChanged,
+    GenerationLive,
+    PhaseEntered,
+    RevisionWanted,
+    Waiting,
+)
+from hotreload.observe.status import Status
+from hotreload.types import GateState, Outcome, Phase, Refusal
+from tests.observe.things import (
+    NOON,
+    STEP_7,
+    STEP_8,
+    ended,
+    generation,
+    refusal,
+    rejected,
+    went_live,
+)
+
+OPEN = GateChanged(GateState.OPEN, 0, 0)
+HOLDING = GateChanged(GateState.HOLDING, 2, 0)
+BOOTED = (GenerationLive(generation(3)), OPEN)
+
+
+@dataclass
+class Pages:
+    refused: dict[str, Refusal] = field(default_factory=dict)
+    pinned: bool = False
+
+
+def after(*events: Event, pages: Pages | None = None) -> Status:
+    status = Status(ledger_view=lambda: pages or Pages(), gate_counts=lambda: (5, 6))
+    for event in events:
+        status.observe(event)
+    return status
+
+
+def sealed(reason: str, code: str = "stopping") -> GateChanged:
+    return GateChanged(GateState.SEALED, 0, 0, reason, code)
+
+
+@pytest.mark.parametrize(
+    ("events", "state"),
+    [
+        ((), "booting"),
+        ((PhaseEntered(STEP_7, Phase.STAGING),), "booting"),
+        (BOOTED, "serving"),
+        ((*BOOTED, PhaseEntered(STEP_8, Phase.FETCHING)), "reloading"),
+        ((*BOOTED, PhaseEntered(STEP_8, Phase.DRAINING), HOLDING), "reloading"),
+        ((*BOOTED, PhaseEntered(STEP_8, Phase.PROBING), PhaseEntered(STEP_8, None)), "serving"),
+        ((*BOOTED, sealed("SIGTERM")), "stopping"),
+        ((sealed("SIGTERM"),), "stopping"),
+        ((*BOOTED, sealed("gone"), AttemptFinished(ended(Outcome.LOST), None)), "lost"),
+    ],
+)
+def test_the_state_follows_the_events(events: tuple[Event, ...], state: str) -> None:
+    assert after(*events).snapshot()["state"] == state
+
+
+def test_a_dead_engine_is_lost_and_not_stopping() -> None:
+    status = after(*BOOTED, sealed("the scheduler thread died", "engine_lost"))
+    assert status.snapshot()["state"] == "lost"
+    assert status.ready() == (False, ["lost: the scheduler thread died"])
+
+
+def test_what_the_source_and_the_reconciler_wait_for_stand_side_by_side() -> None:
+    status = after(Waiting("step_9: model.safetensors"), Waiting("step_8 is refused", "reconciler"))
+    assert status.snapshot()["waiting_for"] == "step_9: model.safetensors; step_8 is refused"
+    status.observe(Waiting(None))
+    assert status.snapshot()["waiting_for"] == "step_8 is refused"
+
+
+def test_it_is_ready_while_holding_and_not_before_or_after() -> None:
+    assert after().ready() == (False, ["booting: the engine is starting"])
+    assert after(Waiting("a first checkpoint")).ready() == (False, ["booting: a first checkpoint"])
+    assert after(*BOOTED).ready() == (True, [])
+    assert after(*BOOTED, HOLDING).ready() == (True, [])
+    assert after(*BOOTED, sealed("SIGTERM")).ready() == (False, ["stopping: SIGTERM"])
+
+
+def test_a_booting_daemon_has_a_whole_document() -> None:
+    snapshot = after().snapshot()
+    assert {key for key, value in snapshot.items() if value is None} == {
+        "generation",
+        "revision",
+        "label",
+        "fingerprint",
+        "live_since",
+        "wanted",
+        "wanted_label",
+        "waiting_for",
+        "phase",
+        "last_attempt",
+    }
+    assert snapshot["gate"]["state"] == "sealed"
+
+
+def test_the_document_says_what_is_live_wanted_and_waited_for() -> None:
+    snapshot = after(
+        *BOOTED, RevisionWanted(STEP_8), PhaseEntered(STEP_8, Phase.STAGING), Waiting("a pin")
+    ).snapshot()
+    assert snapshot["generation"] == 3
+    assert (snapshot["revision"], snapshot["label"]) == (STEP_7.id, "step-7")
+    assert (snapshot["fingerprint"], snapshot["live_since"]) == (
+        "print-3",
+        "2023-11-14T22:13:20.000Z",
+    )
+    assert (snapshot["wanted"], snapshot["wanted_label"]) == (STEP_8.id, "step-8")
+    assert (snapshot["waiting_for"], snapshot["phase"]) == ("a pin", "staging")
+    assert snapshot["gate"] == {"state": "open", "inside": 5, "held": 6}
+    assert snapshot["replicas"][0]["generation"] == 3
+    assert json.loads(json.dumps(snapshot)) == snapshot
+
+
+def test_a_refused_checkpoint_leaves_what_was_live() -> None:
+    snapshot = after(*BOOTED, AttemptFinished(rejected(), generation(3))).snapshot()
+    assert snapshot["generation"] == 3
+    assert snapshot["last_attempt"]["outcome"] == "rejected"
+    assert snapshot["last_attempt"]["reason"] == "truncated: model.safetensors ends early"
+
+
+def test_a_good_checkpoint_is_live_with_its_attempt() -> None:
+    now = generation(4, STEP_8)
+    snapshot = after(*BOOTED, GenerationLive(now), AttemptFinished(went_live(), now)).snapshot()
+    assert (snapshot["generation"], snapshot["label"]) == (4, "step-8")
+    assert snapshot["last_attempt"]["generation"] == 4
+
+
+def test_refusals_and_the_pin_come_from_the_ledger_newest_first() -> None:
+    pages = Pages({"7": refusal(STEP_7, NOON), "8": refusal(STEP_8, NOON + 1)}, pinned=True)
+    snapshot = after(pages=pages).snapshot()
+    assert [entry["label"] for entry in snapshot["refused"]] == ["step-8", "step-7"]
+    assert snapshot["refused"][0]["code"] == "truncated"
+    assert snapshot["refused"][0]["at"] == "2023-11-14T22:13:21.000Z"
+    assert snapshot["pinned"] is True
+
+
+def test_the_real_ledger_is_such_a_view() -> None:
+    ledger = Ledger(pinned=True, refused={STEP_8.id: refusal()})
+    snapshot = Status(ledger_view=lambda: ledger).snapshot()
+    assert snapshot["pinned"] is True
+    assert snapshot["refused"][0]["revision"] == STEP_8.id
+
+
+def test_the_last_attempt_before_a_restart_is_remembered() -> None:
+    status = Status(ledger_view=Pages, last_attempt=went_live(9))
+    assert status.snapshot()["last_attempt"]["generation"] == 9

@@ -1,0 +1,369 @@
+"""Settings: where they come from, what is refused, and how it is said."""
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from hotreload import config
+from hotreload.cli import check_config
+from hotreload.config import Loaded, check_servable, config_file, default_toml, load
+from hotreload.errors import ConfigError
+from hotreload.settings import Settings
+
+CONFIG = Path(__file__).parent.parent / "config"
+
+
+def read(tmp_path: Path, text: str, *sets: str, **environ: str) -> Loaded:
+    file = tmp_path / "hotreload.toml"
+    file.write_text(text)
+    return load(file, sets, environ)
+
+
+def faults(tmp_path: Path, text: str, *sets: str, **environ: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text, *sets, **environ)
+    for fault in caught.value.findings:
+        assert fault in str(caught.value)
+    return caught.value.findings
+
+
+def tables(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    yield model
+    for field in model.model_fields.values():
+        kinds = (field.annotation, *getattr(field.annotation, "__args__", ()))
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from tables(kind)
+
+
+# --- precedence --------------------------------------------------------------------------
+
+
+def test_the_last_word_wins_and_is_named_as_the_origin(tmp_path: Path) -> None:
+    text = "[reload]\nmax_held = 2\nprobe_timeout = 2\ndrain_timeout = 2\n"
+    env = {"HOTRELOAD__RELOAD__MAX_HELD": "3", "HOTRELOAD__RELOAD__PROBE_TIMEOUT": "3s"}
+    loaded = read(tmp_path, text, "reload.max_held=4", **env)
+    chosen = loaded.settings.reload
+    assert (chosen.max_held, chosen.probe_timeout, chosen.drain_timeout) == (4, 3.0, 2.0)
+    assert chosen.min_interval == 0.0
+    assert loaded.origins["reload.max_held"] == "--set"
+    assert loaded.origins["reload.probe_timeout"] == "env HOTRELOAD__RELOAD__PROBE_TIMEOUT"
+    assert loaded.origins["reload.drain_timeout"] == f"file {tmp_path / 'hotreload.toml'}"
+    assert loaded.origins["reload.min_interval"] == "default"
+
+
+def test_without_a_file_everything_is_default() -> None:
+    loaded = load(None, [], {"HOME": "/root", "HOTRELOAD_SOCKET": "/run/x"})
+    assert loaded.settings == Settings()
+    assert set(loaded.origins.values()) == {"default"}
+
+
+def test_what_is_no_toml_value_is_plain_text() -> None:
+    sets = ["source.marker=2024-01-01", "server.group=1000", 'source.pattern="a b"']
+    env = {
+        "HOTRELOAD__ENGINE__ARGS__CHUNKED_PREFILL_SIZE": "512",
+        "HOTRELOAD__SERVER__MODE": "0600",
+    }
+    settings = load(None, sets, env).settings
+    assert (settings.source.marker, settings.source.pattern) == ("2024-01-01", "a b")
+    assert settings.server.group == "1000"
+    assert settings.server.mode == 0o600
+    assert settings.engine.args == {"chunked_prefill_size": 512}
+
+
+def test_probes_can_be_set_as_a_whole() -> None:
+    settings = load(None, ['probe=[{prompt = "2+2", contains = 4}]'], {}).settings
+    assert [(probe.prompt, probe.contains) for probe in settings.probe] == [("2+2", "4")]
+
+
+def test_engine_arguments_are_handed_on_as_they_are(tmp_path: Path) -> None:
+    text = "[engine.args]\npage_size = 1\n[engine.args.deep]\nnames = ['a', 'b']\n"
+    loaded = read(tmp_path, text, "engine.args.page_size=16")
+    assert loaded.settings.engine.args == {"page_size": 16, "deep": {"names": ["a", "b"]}}
+    assert loaded.origins["engine.args.page_size"] == "--set"
+
+
+def test_paths_in_a_file_start_at_its_folder_and_others_where_we_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", "/home/op")
+    text = "[engine]\nmodel = 'm'\n[state]\ndirectory = '~/state'\n"
+    settings = read(tmp_path, text, "source.path=ckpt").settings
+    assert settings.engine.model == tmp_path / "m"
+    assert settings.source.path == here / "ckpt"
+    assert settings.state.directory == Path("/home/op/state")
+    assert settings.server.socket == Path("/run/hotreload/hotreload.sock")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("'250ms'", 0.25), ("'30s'", 30), ("'5m'", 300), ("'1.5h'", 5400), ("7", 7), ("'7'", 7)],
+)
+def test_durations_are_seconds_or_have_a_unit(tmp_path: Path, text: str, seconds: float) -> None:
+    assert read(tmp_path, f"[source]\nsettle = {text}").settings.source.settle == seconds
+
+
+def test_settings_never_change_once_read() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().reload.max_held = 5
+
+
+# --- what is refused ---------------------------------------------------------------------
+
+
+def test_an_unknown_key_is_named_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path, "[reload]\ndrain_timout = 3\n")
+    assert fault.endswith("[reload] drain_timout: unknown; did you mean drain_timeout?")
+    assert fault.startswith(str(tmp_path / "hotreload.toml"))
+
+
+def test_a_key_in_the_wrong_section_is_sent_home(tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path, "[reload]\nsettle = 3\n")
+    assert fault.endswith("[reload] settle: unknown; it belongs to [source]")
+
+
+def test_an_unknown_section_is_named_with_its_file(tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path, "[relod]\nmax_held = 3\n")
+    assert fault == f"{tmp_path / 'hotreload.toml'}: [relod]: unknown; did you mean reload?"
+
+
+def test_an_unknown_variable_is_an_error_in_its_own_spelling() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean HOTRELOAD__LOG__LEVEL\?") as caught:
+        load(None, [], {"HOTRELOAD__LOG__LEVL": "info"})
+    assert str(caught.value).startswith("HOTRELOAD__LOG__LEVL: unknown")
+
+
+def test_an_unknown_override_is_an_error_in_its_own_spelling() -> None:
+    with pytest.raises(ConfigError, match=r"^--set log\.levl: unknown; did you mean level\?$"):
+        load(None, ["log.levl=info"], {})
+
+
+def test_an_override_without_a_value_says_how_to_write_it() -> None:
+    with pytest.raises(ConfigError, match=r"--set log\.level: write it as section\.key=value"):
+        load(None, ["log.level"], {})
+
+
+def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
+    text = "[reload]\nmax_held = -1\nnonsense = 1\n[[probe]]\nprompt = 'x'\nregex = '('\n"
+    env = {"HOTRELOAD__LOG__LEVEL": "loud"}
+    told = faults(tmp_path, text, "engine.tp=0", **env)
+    assert len(told) == 5
+    for part in ("max_held", "nonsense", "[[probe]] number 1 regex", "--set engine.tp", "'loud'"):
+        assert any(part in fault for fault in told), part
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[source]\nkind = 'huggingface'", "'huggingface' is not in this version yet"),
+        ("[reload]\nmemory = 'host'", "'host' is not in this version yet"),
+        ("[reload]\non_drain_timeout = 'replay'", "'replay' is not in this version yet"),
+        ("[engine]\nreplicas = 2", "2 is not in this version yet; leave it at 1"),
+        ("[engine]\ntp = true", "[engine] tp: should be a valid integer, not True"),
+        ("[engine]\ntp = 0", "should be greater than or equal to 1, not 0"),
+        ("[engine]\nboot = 'last'", "should be 'last-good', 'model' or 'dummy', not 'last'"),
+        ("engine = 5", "[engine]: must be a table"),
+        ("[engine.args]\nmodel_path = 'm'", "model_path is set by [engine] model"),
+        ("[source]\npath = ''", "[source] path: must be a path"),
+        ("[source]\nmarker = 'a/b'", "[source] marker"),
+        ("[source]\nrescan = 0", "should be greater than 0, not 0"),
+        ("[source]\nsettle = -1", "[source] settle: should be greater than or equal to 0"),
+        ("[source]\nsettle = 'soon'", "'soon' is no duration: write seconds, or '250ms'"),
+        ("[source]\nsettle = true", "True is no duration"),
+        ("[source]\nsettle = inf", "[source] settle: should be a finite number"),
+        (f"[source]\nsettle = 1{'0' * 400}", "[source] settle"),
+        ("[server]\nmode = 660", 'write it in quotes, such as "0660"'),
+        ("[server]\nmode = '0999'", "'0999' is no file mode"),
+        ("[server]\ntcp = 'localhost'", "'localhost' is no address: write host:port"),
+        ("[server]\ntcp = 'localhost:99999'", "[server] tcp"),
+        ("[server.limits]\nbatch = 0", "[server.limits] batch"),
+        ("[metrics]\naddress = '9479'", "[metrics] address"),
+        ("[server]\ntcp = '127.0.0.1:9479'", "[server] tcp and [metrics] address are both"),
+        ("[[probe]]\ncontains = 'x'", "[[probe]] number 1 prompt: must be set"),
+        ("[[probe]]\nprompt = 'x'\nregex = '('", "'(' is no regular expression"),
+        ("[[probe]]\nprompt = 'x'\nmin_mean_logprob = 0.5", "less than or equal to 0, not 0.5"),
+        (
+            "[probe]\nprompt = 'x'",
+            "[probe]: must be an array; tables in it are written as [[probe]]",
+        ),
+        ("[reload", "is not TOML"),
+        ("[log]\nlevel = 'info'\nlevel = 'info'", "is not TOML"),
+    ],
+)
+def test_a_bad_value_says_what_to_change(tmp_path: Path, text: str, said: str) -> None:
+    (fault, *_) = faults(tmp_path, text) or ("",)
+    assert said in fault
+
+
+def test_the_file_is_the_one_given_or_named_or_the_default_if_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default = tmp_path / "default.toml"
+    monkeypatch.setattr(config, "DEFAULT_FILE", default)
+    named = {"HOTRELOAD_CONFIG": "/etc/b.toml"}
+    assert config_file(Path("a.toml"), named) == Path("a.toml")
+    assert config_file(None, named) == Path("/etc/b.toml")
+    assert config_file(None, {}) is None
+    default.touch()
+    assert config_file(None, {}) == default
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: cannot be read: No such file"):
+        load(tmp_path / "none.toml", [], {})
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"bad\.toml: is not TOML"):
+        load(file, [], {})
+
+
+def test_serving_needs_a_model_and_a_source(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_servable(Settings())
+    assert [fault.partition(":")[0] for fault in caught.value.findings] == [
+        "[engine] model",
+        "[source] path",
+    ]
+    check_servable(read(tmp_path, "[engine]\nmodel='m'\n[source]\npath='p'").settings)
+
+
+# --- the files we ship -------------------------------------------------------------------
+
+
+def test_every_setting_has_a_description() -> None:
+    for table in tables(Settings):
+        assert table.__doc__
+        for name, field in table.model_fields.items():
+            assert table is Settings or field.description or name == "limits", (table, name)
+
+
+def test_the_file_of_defaults_is_made_from_the_settings() -> None:
+    assert (CONFIG / "hotreload.toml").read_text() == default_toml()
+
+
+def test_the_file_of_defaults_sets_nothing() -> None:
+    assert load(CONFIG / "hotreload.toml", [], {}).settings == Settings()
+
+
+def test_the_lines_of_the_file_of_defaults_are_the_defaults(tmp_path: Path) -> None:
+    paragraphs = default_toml().replace("#[[probe]]", "[[probe]]").split("\n\n")
+    shown = [part for part in paragraphs if "Not set by default" not in part or "[engine." in part]
+    awake = re.sub(r"^#(\w+ = )", r"\1", "\n\n".join(shown), flags=re.MULTILINE)
+    settings = read(tmp_path, awake).settings
+    assert settings.engine.args
+    shown_args = settings.engine.model_copy(update={"args": {}})
+    assert settings.model_copy(update={"engine": shown_args, "probe": ()}) == Settings()
+    assert settings.probe[0].max_new_tokens == 32
+
+
+def test_the_examples_in_the_file_of_defaults_are_valid(tmp_path: Path) -> None:
+    awake = re.sub(r"^#(\[\[probe\]\]|\w+ = )", r"\1", default_toml(), flags=re.MULTILINE)
+    settings = read(tmp_path, awake).settings
+    assert settings.probe[0].regex == r"\b4\b"
+    assert settings.source.marker == "_SUCCESS"
+
+
+def test_the_folder_example_can_be_served() -> None:
+    settings = load(CONFIG / "directory.toml", [], {}).settings
+    check_servable(settings)
+    assert settings.source.kind == "directory"
+    assert settings.probe
+
+
+# --- check-config ------------------------------------------------------------------------
+
+
+def check(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    check_config.add(parser.add_subparsers())
+    args = parser.parse_args(["check-config", *words])
+    return int(args.run(args))
+
+
+GOOD = """
+[engine]
+model = 'm'
+args = {hub_token = 'hf_abc', tokenizer_path = 't', deep = {secrets = ['hf_abc']}}
+[source]
+path = 'p'
+[[probe]]
+prompt = 'hi'
+max_new_tokens = 7
+"""
+
+
+def test_check_config_prints_settings_with_their_origins_and_no_secrets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(GOOD)
+    assert check(str(file), "--set", "reload.max_held=3") == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "hf_abc" not in out
+    assert re.search(r'^hub_token = "\*\*\*" +# file .*a\.toml$', out, re.MULTILINE)
+    assert re.search(r'^tokenizer_path = "t" ', out, re.MULTILINE)
+    assert re.search(r"^max_held = 3 +# --set$", out, re.MULTILINE)
+    assert re.search(r'^boot = "last-good" +# default$', out, re.MULTILINE)
+    assert "max_new_tokens = 7" in out
+
+
+def test_what_check_config_prints_can_be_loaded_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(GOOD.replace("hub_token = 'hf_abc', ", "").replace("secrets", "names"))
+    assert check(str(file)) == 0
+    again = read(tmp_path, capsys.readouterr().out).settings
+    assert again == load(file, [], {}).settings
+
+
+def test_check_config_speaks_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(GOOD)
+    assert check(str(file), "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] is True
+    assert answer["settings"]["engine"]["model"] == str(tmp_path / "m")
+    assert answer["settings"]["engine"]["args"]["deep"] == {"secrets": ["***"]}
+    assert answer["origins"]["engine.model"] == f"file {file}"
+    assert answer["missing_to_serve"] == []
+
+
+def test_check_config_says_what_serving_still_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("[engine]\nmodel = 'm'\n")
+    assert check(str(file)) == 0
+    assert "[source] path: not set" in capsys.readouterr().err
+
+
+def test_check_config_ends_with_78_and_every_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("[engine]\nmodle = 'm'\ntp = 0\n")
+    assert check(str(file)) == 78
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "did you mean model?" in err
+    assert "[engine] tp" in err
+    assert check(str(file), "--json") == 78
+    assert len(json.loads(capsys.readouterr().out)["faults"]) == 2
+
+
+def test_check_config_prints_the_file_of_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check("--defaults") == 0
+    assert capsys.readouterr().out == default_toml()
