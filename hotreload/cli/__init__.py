@@ -1,0 +1,99 @@
+"""The command `hotreload`: one small file a group of verbs.
+
+Every verb is built at every start, so what is heavy is imported where it runs.
+"""
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from hotreload import __version__
+from hotreload.cli import ask, change, check, check_config, look, serve, tiny
+from hotreload.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, exit_code
+from hotreload.errors import HotReloadError
+
+MODULES: tuple[Any, ...] = (serve, tiny, check, check_config, look, change, ask)
+"""Each has `add(verbs)`, which adds its verbs to the subparsers and sets `run` for each."""
+
+GROUPS = (
+    ("run it", ("serve", "check-config")),
+    ("look", ("status", "history", "checksums", "events")),
+    ("change", ("reload", "rollback", "pin", "unpin")),
+    ("try it", ("demo", "tiny", "check", "generate")),
+)
+
+INTRODUCTION = """\
+Keeps a running sglang-jax engine's weights equal to the newest good checkpoint:
+drop one into the watched folder and it goes live, or is refused with a reason."""
+
+CLOSING = """\
+Those that look and change find the daemon's socket by --socket, $HOTRELOAD_SOCKET,
+the settings (--config, $HOTRELOAD_CONFIG), or take /run/hotreload/hotreload.sock.
+
+exit codes: 0 ok, 1 refused or failed, 2 usage, 3 unreachable, 4 busy, 5 timed out,
+            70 engine lost, 78 bad settings
+
+`hotreload VERB --help` tells more."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb and return the exit code of the process."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a folder's name may hold what is no text
+            stream.reconfigure(errors="backslashreplace")
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if not hasattr(args, "run"):
+        parser.print_help(sys.stderr)
+        return USAGE
+    try:
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except HotReloadError as error:
+        print(f"hotreload: {error}", file=sys.stderr)
+        return exit_code(error)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing left to flush
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser of all verbs."""
+    parser = argparse.ArgumentParser(
+        prog="hotreload",
+        usage="hotreload VERB …",
+        description=INTRODUCTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"hotreload {__version__}")
+    verbs = _Verbs(parser.add_subparsers(prog="hotreload", metavar="VERB", help=argparse.SUPPRESS))
+    for module in MODULES:
+        module.add(verbs)
+    parser.epilog = f"{verbs.listed()}\n\n{CLOSING}"
+    return parser
+
+
+class _Verbs:
+    """Subparsers that are listed by what they are for, which argparse cannot."""
+
+    def __init__(self, subparsers: Any) -> None:
+        self._subparsers = subparsers
+        self._lines: dict[str, str] = {}
+
+    def add_parser(self, name: str, *, help: str, **kwargs: Any) -> Any:
+        self._lines[name] = help
+        return self._subparsers.add_parser(name, **kwargs)
+
+    def listed(self) -> str:
+        blocks = []
+        for title, names in GROUPS:
+            known = (name for name in names if name in self._lines)
+            lines = (f"  {name:<14}{self._lines[name]}" for name in known)
+            blocks.append("\n".join([f"{title}:", *lines]))
+        return "\n\n".join(blocks)

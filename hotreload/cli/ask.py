@@ -1,0 +1,70 @@
+"""`hotreload generate`: ask the model."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from hotreload.cli.daemon_args import add_client_verb
+from hotreload.errors import HotReloadError
+
+Fields = dict[str, Any]
+
+
+def add(verbs: Any) -> None:
+    """Add the verb."""
+    parser = add_client_verb(
+        verbs,
+        "generate",
+        "Ask the model. The answer is greedy: the likeliest token each time.",
+        run,
+    )
+    parser.add_argument("prompt", metavar="PROMPT", help="what to ask")
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=64, metavar="N", help="how long at most (64)"
+    )
+    parser.add_argument("--stream", action="store_true", help="print the answer as it comes")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the model's answer."""
+    from hotreload.cli.client import Daemon, find_socket
+
+    daemon = Daemon(find_socket(args))
+    params = {"temperature": 0.0, "max_new_tokens": args.max_new_tokens}
+    wish: Fields = {"text": args.prompt, "sampling_params": params}
+    if args.stream:
+        last = _print_stream(daemon.events("POST", "/generate", wish | {"stream": True}), args.json)
+    else:
+        last = daemon.ask("POST", "/generate", wish).fields
+        print(json.dumps(last, indent=2) if args.json else last["text"])
+    _check_end(last)
+    return 0
+
+
+def _print_stream(chunks: Iterable[Fields], as_json: bool) -> Fields:
+    from hotreload.cli.client import error_of
+
+    last: Fields = {"text": ""}
+    for chunk in chunks:
+        if "error" in chunk:
+            _end_line(as_json)
+            raise error_of(chunk["error"].get("status", 503), chunk["error"])
+        new = chunk["text"].removeprefix(last["text"])
+        print(json.dumps(chunk) if as_json else new, end="\n" if as_json else "", flush=True)
+        last = chunk
+    _end_line(as_json)
+    return last
+
+
+def _end_line(as_json: bool) -> None:
+    if not as_json:
+        print(flush=True)
+
+
+def _check_end(answer: Fields) -> None:
+    end = answer.get("meta_info", {}).get("finish_reason") or {}
+    if end.get("type") == "abort":
+        sys.stdout.flush()
+        raise HotReloadError(f"the answer was cut off: {end.get('message', 'aborted')}")

@@ -1,0 +1,127 @@
+"""`hotreload reload`, `rollback`, `pin` and `unpin`: tell the daemon what shall be live."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from hotreload.cli.daemon_args import add_client_verb
+from hotreload.errors import EngineLost, HotReloadError
+
+Fields = dict[str, Any]
+
+SPARE_SECONDS = 10.0
+"""How much longer than the daemon we wait: it is the one who tells the time."""
+
+
+def add(verbs: Any) -> None:
+    """Add the verbs."""
+    reload_verb = add_client_verb(
+        verbs,
+        "reload",
+        "Make a checkpoint live, or the newest. With --wait it exits 0 once it is live, 1 when "
+        "it was refused, 4 when another change is under way, 5 when --timeout was over first; "
+        "the attempt then goes on.",
+        reload,
+    )
+    reload_verb.add_argument(
+        "name",
+        metavar="PATH|REVISION",
+        nargs="?",
+        help="a checkpoint's folder, or its name in the source; without one, the newest",
+    )
+    reload_verb.add_argument("--wait", action="store_true", help="wait for the outcome")
+    reload_verb.add_argument(
+        "--force", action="store_true", help="also if it was refused before, or is live, or pinned"
+    )
+    _add_timeout(reload_verb)
+    rollback_verb = add_client_verb(
+        verbs,
+        "rollback",
+        "Go back to the generation before, or to a named one. The one left is refused from then "
+        "on.",
+        rollback,
+    )
+    rollback_verb.add_argument(
+        "generation", metavar="GENERATION", nargs="?", type=int, help="its number, from `history`"
+    )
+    _add_timeout(rollback_verb)
+    add_client_verb(verbs, "pin", "Hold what is live against the source.", pin)
+    add_client_verb(verbs, "unpin", "Follow the source again.", unpin)
+
+
+def _add_timeout(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="wait so many seconds for the outcome"
+    )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError("must be a positive number of seconds")
+    return seconds
+
+
+def reload(args: argparse.Namespace) -> int:
+    """Ask for a checkpoint, and with --wait tell how it went."""
+    wish: Fields = {"force": args.force, "wait": args.wait or args.timeout is not None}
+    if args.name is not None:
+        # The daemon runs elsewhere: what is relative to us means nothing to it.
+        here = Path(args.name)
+        key = "model_path" if here.exists() or here.is_absolute() else "revision"
+        wish[key] = str(here.absolute()) if key == "model_path" else args.name
+    return _change(args, "/admin/reload_weights", wish)
+
+
+def rollback(args: argparse.Namespace) -> int:
+    """Ask for an earlier generation and tell how it went."""
+    wish = {} if args.generation is None else {"generation": args.generation}
+    return _change(args, "/admin/rollback", wish)
+
+
+def pin(args: argparse.Namespace) -> int:
+    """Pin what is live."""
+    return _set_pin(args, "/admin/pin", "pinned: the source is not followed until unpinned")
+
+
+def unpin(args: argparse.Namespace) -> int:
+    """Undo a pin."""
+    return _set_pin(args, "/admin/unpin", "unpinned: the source is followed")
+
+
+def _set_pin(args: argparse.Namespace, path: str, words: str) -> int:
+    fields = _daemon(args).ask("POST", path, {}, timeout=SPARE_SECONDS).fields
+    print(json.dumps(fields) if args.json else words)
+    return 0
+
+
+def _change(args: argparse.Namespace, path: str, wish: Fields) -> int:
+    from hotreload.cli.status_text import outcome_text
+
+    timeout = None
+    if args.timeout is not None:
+        wish["timeout"] = args.timeout
+        timeout = args.timeout + SPARE_SECONDS
+    answer = _daemon(args).ask("POST", path, wish, timeout=timeout)
+    if args.json:
+        print(json.dumps(answer.fields, indent=2), flush=True)
+    if answer.status == 202:
+        _say(args, "asked for; `hotreload status` tells what comes of it")
+        return 0
+    words = outcome_text(answer.fields, answer.generation)
+    if answer.fields["outcome"] != "live":
+        raise (EngineLost if answer.fields["outcome"] == "lost" else HotReloadError)(words)
+    _say(args, words)
+    return 0
+
+
+def _say(args: argparse.Namespace, words: str) -> None:
+    if not args.json:
+        print(words)
+
+
+def _daemon(args: argparse.Namespace) -> Any:
+    from hotreload.cli.client import Daemon, find_socket
+
+    return Daemon(find_socket(args))

@@ -1,0 +1,177 @@
+"""Talks to the daemon over its unix socket, with the standard library alone."""
+
+import argparse
+import errno
+import http.client
+import json
+import os
+import socket
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hotreload.cli.exits import TimedOut, Unreachable
+from hotreload.errors import Busy, ConfigError, EngineLost, HotReloadError
+
+DEFAULT_SOCKET = Path("/run/hotreload/hotreload.sock")
+DEFAULT_CONFIG = Path("/etc/hotreload/hotreload.toml")
+LOOK_SECONDS = 10.0
+"""How long a daemon may take to say how it is."""
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A socket's path, and who named it."""
+
+    path: Path
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer that was understood; `generation` is who answers requests now."""
+
+    status: int
+    fields: Fields
+    generation: str | None
+
+
+def find_socket(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Where:
+    """Find the daemon's socket: --socket, $HOTRELOAD_SOCKET, the settings, the default."""
+    if args.socket is not None:
+        return Where(Path(args.socket), "--socket")
+    if environ.get("HOTRELOAD_SOCKET"):
+        return Where(Path(environ["HOTRELOAD_SOCKET"]), "$HOTRELOAD_SOCKET")
+    if args.config is not None:
+        return _in_settings(Path(args.config), environ)
+    if environ.get("HOTRELOAD_CONFIG"):
+        return _in_settings(Path(environ["HOTRELOAD_CONFIG"]), environ)
+    if os.access(DEFAULT_CONFIG, os.R_OK):
+        return _in_settings(DEFAULT_CONFIG, environ)
+    return _named_in_environ(environ) or Where(DEFAULT_SOCKET, "the default")
+
+
+def _in_settings(file: Path, environ: Mapping[str, str]) -> Where:
+    try:
+        settings = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{file}: is not TOML: {error}") from error
+    if (named := _named_in_environ(environ)) is not None:
+        return named
+    server = settings.get("server", {})
+    path = server.get("socket") if isinstance(server, dict) else None
+    if path is None:
+        return Where(DEFAULT_SOCKET, f"the default; {file} names none")
+    if not isinstance(path, str):
+        raise ConfigError(f"{file}: [server] socket must be a path")
+    return Where(file.absolute().parent / Path(path).expanduser(), f"[server] socket in {file}")
+
+
+def _named_in_environ(environ: Mapping[str, str]) -> Where | None:
+    name = "HOTRELOAD__SERVER__SOCKET"
+    return Where(Path(environ[name]), f"${name}") if environ.get(name) else None
+
+
+class Daemon:
+    """The daemon behind one socket."""
+
+    def __init__(self, where: Where) -> None:
+        self._where = where
+
+    def get(self, path: str) -> Fields:
+        """Ask how things are."""
+        return self.ask("GET", path, timeout=LOOK_SECONDS).fields
+
+    def ask(
+        self, method: str, path: str, fields: Fields | None = None, *, timeout: float | None = None
+    ) -> Answer:
+        """Send one request; an answer that is a problem is raised as the error it stands for."""
+        with self._exchange(method, path, fields, timeout) as response:
+            content = response.read()
+        try:
+            said = json.loads(content) if content else {}
+        except ValueError:
+            raise Unreachable(f"what answers on {self._where.path} is not hotreload") from None
+        if response.status >= 400 and "outcome" not in said:
+            raise error_of(response.status, said)
+        return Answer(response.status, said, response.headers.get("X-Hotreload-Generation"))
+
+    def events(self, method: str, path: str, fields: Fields | None = None) -> Iterator[Fields]:
+        """Send a request and yield what is streamed, until the daemon ends it."""
+        with self._exchange(method, path, fields, None) as response:
+            if response.status >= 400:
+                raise error_of(response.status, json.loads(response.read()))
+            for line in _lines(response):
+                data = line.removeprefix(b"data: ")
+                if data not in (line, b"[DONE]"):
+                    yield json.loads(data)
+
+    @contextmanager
+    def _exchange(
+        self, method: str, path: str, fields: Fields | None, timeout: float | None
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection = _Connection(self._where.path, timeout)
+        body = None if fields is None else json.dumps(fields).encode()
+        headers = {"Content-Type": "application/json"} if body else {}
+        try:
+            try:
+                connection.connect()
+            except OSError as error:
+                raise self._unreachable(error) from error
+            connection.request(method, path, body, headers)
+            yield connection.getresponse()
+        except TimeoutError:
+            raise TimedOut(f"no answer on {self._where.path} within {timeout:g} s") from None
+        except (ConnectionError, http.client.HTTPException) as error:
+            words = f"the daemon on {self._where.path} broke off ({error or type(error).__name__})"
+            raise Unreachable(words) from error
+        finally:
+            connection.close()
+
+    def _unreachable(self, error: OSError) -> Unreachable:
+        what = {
+            errno.ENOENT: "there is no such socket; is `hotreload serve` running?",
+            errno.ECONNREFUSED: "nobody listens there any more; start `hotreload serve` again",
+            errno.EACCES: "you may not connect; ask for its group ([server] group)",
+            errno.EAGAIN: "it takes no more connections; too many are waiting",
+        }.get(error.errno or 0, str(error))
+        path, origin = self._where.path, self._where.origin
+        return Unreachable(
+            f"cannot reach the daemon on {path} (from {origin}): {what}"
+            "\n  name another with --socket, $HOTRELOAD_SOCKET or --config"
+        )
+
+
+def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Yield lines as they come. `readline` would take a stream that breaks off for a whole one."""
+    rest = b""
+    while piece := response.read1(65536):
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+
+
+def error_of(status: int, problem: Fields) -> HotReloadError:
+    """Turn the daemon's problem back into an error."""
+    kinds = {409: Busy, 504: TimedOut}
+    code = problem.get("code")
+    kind = EngineLost if code == "engine_lost" else kinds.get(status, HotReloadError)
+    words = problem.get("detail", f"the daemon answered {status}")
+    return kind(str(words), code=code, findings=problem.get("reasons", ()))
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout: float | None) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(os.fspath(self._path))

@@ -1,0 +1,40 @@
+"""What the command's exit codes mean, and the errors only a client has."""
+
+from hotreload.errors import Busy, ConfigError, EngineLost, HotReloadError
+
+FAILED, USAGE, UNREACHABLE, BUSY, TIMED_OUT = 1, 2, 3, 4, 5
+ENGINE_LOST, BAD_CONFIG = 70, 78
+INTERRUPTED, BROKEN_PIPE = 130, 141
+
+
+class Unreachable(HotReloadError):
+    """No daemon answers where we look for it."""
+
+    code = "unreachable"
+
+
+class TimedOut(HotReloadError):
+    """The daemon did not answer, or the attempt did not end, in the time given."""
+
+    code = "timed_out"
+
+
+class Misused(HotReloadError):
+    """What was asked for makes no sense."""
+
+    code = "usage"
+
+
+_CODES: tuple[tuple[type[HotReloadError], int], ...] = (
+    (Misused, USAGE),
+    (Unreachable, UNREACHABLE),
+    (Busy, BUSY),
+    (TimedOut, TIMED_OUT),
+    (EngineLost, ENGINE_LOST),
+    (ConfigError, BAD_CONFIG),
+)
+
+
+def exit_code(error: HotReloadError) -> int:
+    """Return the exit code that stands for this error."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

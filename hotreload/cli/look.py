@@ -1,0 +1,89 @@
+"""`hotreload status`, `history`, `checksums` and `events`: ask the daemon how things are."""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from hotreload.cli.daemon_args import add_client_verb
+from hotreload.cli.exits import FAILED
+
+Fields = dict[str, Any]
+
+
+def add(verbs: Any) -> None:
+    """Add the verbs."""
+    add_client_verb(verbs, "status", "What is live, what is wanted, what was refused.", status)
+    history_verb = add_client_verb(verbs, "history", "The attempts so far, newest first.", history)
+    history_verb.add_argument("-n", type=int, metavar="N", default=20, help="how many (20)")
+    add_client_verb(
+        verbs,
+        "checksums",
+        "Checksums of the live weights, computed now. Exits 1 when they are no longer those that "
+        "went live.",
+        checksums,
+    )
+    add_client_verb(verbs, "events", "Every event as it happens, until interrupted.", events)
+
+
+def status(args: argparse.Namespace) -> int:
+    """Print how the daemon is."""
+    from hotreload.cli.status_text import status_text
+
+    fields = _daemon(args).get("/status")
+    print(_dumped(fields) if args.json else status_text(fields))
+    return 0
+
+
+def history(args: argparse.Namespace) -> int:
+    """Print the last attempts."""
+    from hotreload.cli.status_text import history_text
+
+    attempts = _daemon(args).get("/history")["attempts"][: max(args.n, 0)]
+    if args.json:
+        print(_dumped({"attempts": attempts}))
+    elif attempts:
+        print(history_text(attempts))
+    else:
+        print("no attempt yet", file=sys.stderr)
+    return 0
+
+
+def checksums(args: argparse.Namespace) -> int:
+    """Print the checksum of each leaf and of them all."""
+    from hotreload.cli.show import plain
+
+    fields = _daemon(args).ask("GET", "/admin/weights_checksum?leaves=1").fields
+    if args.json:
+        print(_dumped(fields))
+    else:
+        for path, checksum in fields["leaves"].items():
+            print(f"{checksum:>16}  {plain(path)}")
+        print(f"fingerprint {fields['fingerprint']} of generation {fields['generation']}")
+    return _told_of_changes(fields)
+
+
+def _told_of_changes(fields: Fields) -> int:
+    for path in fields["changed"]:
+        print(f"hotreload: {path} is no longer what went live", file=sys.stderr)
+    return FAILED if fields["changed"] else 0
+
+
+def events(args: argparse.Namespace) -> int:
+    """Print events until the daemon stops or nobody reads on."""
+    from hotreload.cli.status_text import event_text
+
+    for event in _daemon(args).events("GET", "/events"):
+        print(json.dumps(event) if args.json else event_text(event), flush=True)
+    print("hotreload: the daemon ended the stream; it is stopping", file=sys.stderr)
+    return 0
+
+
+def _dumped(fields: Fields) -> str:
+    return json.dumps(fields, indent=2)
+
+
+def _daemon(args: argparse.Namespace) -> Any:
+    from hotreload.cli.client import Daemon, find_socket
+
+    return Daemon(find_socket(args))

@@ -1,0 +1,347 @@
+"""START HERE: builds the parts, joins them, supervises them.
+
+The parts know each other only through the core's ports, the gate and events. Whatever ends the
+daemon, the gate is sealed first, so that nobody is answered by weights nobody vouches for.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from socket import socket
+from typing import Any
+
+from hotreload.boot import first_generation, first_weights, model_folder, start_engine
+from hotreload.checks.check import check_checkpoint
+from hotreload.checks.files import Digests, content_id, survey
+from hotreload.checks.fit import Policy, served_by
+from hotreload.config import Settings
+from hotreload.core.gate import Gate
+from hotreload.core.reconcile import Reconciler
+from hotreload.core.reload import KeepPrevious, Replica, Rules, uninterrupted
+from hotreload.engine.sglang import SglangEngine
+from hotreload.errors import ConfigError, DrainTimedOut, EngineLost, NotServing
+from hotreload.events import Event, Events, GenerationLive
+from hotreload.observe.history import Fields, History, attempt_fields, event_fields
+from hotreload.observe.log import LogObserver
+from hotreload.observe.metrics import Metrics, Readings
+from hotreload.observe.status import Status
+from hotreload.server.app import create_app
+from hotreload.server.limits import Limits
+from hotreload.server.sockets import HttpServer, bind_tcp, bind_unix, group_id
+from hotreload.sources.directory import DirectorySource
+from hotreload.state import StateFile
+from hotreload.types import Attempt, Checkpoint, Generation, Revision, Served
+
+log = logging.getLogger("hotreload")
+
+STOP_DEADLINE = 30.0
+"""How long requests under way may take to end after SIGTERM."""
+
+EXIT_OK, EXIT_FORCED, EXIT_ENGINE_LOST, EXIT_BAD_CONFIG = 0, 1, 70, 78
+
+
+class Stopped(Exception):
+    """Somebody asked us to stop."""
+
+
+class Daemon:
+    """One engine, one folder of checkpoints, one socket; `run` is its whole life."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.events = Events()
+        self.state = StateFile(settings.state.directory)
+        self.ledger = self.state.read()
+        self.ledger.count_crash(time.time())
+        self.gate = Gate(
+            publish=self.events.publish,
+            max_held=settings.reload.max_held,
+            hold_arrivals=settings.reload.while_closed == "hold",
+        )
+        self.source = self._make_source()
+        self.engine = Later()
+        self.control = Later()
+        self.history = History(self.ledger.history)
+        self.status = Status(
+            ledger_view=lambda: self.ledger,
+            gate_counts=lambda: (self.gate.inside, self.gate.held),
+            last_attempt=self.history.last,
+        )
+        self.metrics = Metrics(per_leaf=settings.metrics.per_leaf, readings=self._readings())
+        for observer in (LogObserver(), self.history, self.status, self.metrics):
+            self.events.subscribe(observer.observe)
+        self._stop = asyncio.Event()
+        self._served = Served({}, {}, {})
+
+    # --- a life ------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Serve until told to stop or the engine is lost; return the exit code."""
+        with self._listening() as sockets:
+            self._take_signals()
+            http = self._make_server()
+            serving = asyncio.create_task(http.serve(sockets))
+            try:
+                return await self._live()
+            finally:
+                http.stop()
+                await serving
+                await self.source.close()
+
+    async def _live(self) -> int:
+        code = EXIT_OK
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._boot_and_reconcile(), name="the engine and its weights")
+                tasks.create_task(self._wait_for_stop(), name="wait for a signal")
+        except* Stopped:
+            pass
+        except* ConfigError as faults:
+            code = self._end(faults, EXIT_BAD_CONFIG, "daemon.bad_config")
+        except* EngineLost as losses:
+            code = self._end(losses, EXIT_ENGINE_LOST, "daemon.engine_lost")
+        return code
+
+    def _end(self, causes: BaseExceptionGroup[Any], code: int, message: str) -> int:
+        cause: Any = causes
+        while isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        self._seal(cause)
+        log.critical(message, extra={"cause": str(cause), "exit_code": code})
+        return code
+
+    async def _boot_and_reconcile(self) -> None:
+        model = model_folder(self.settings)
+        weights = await self._choose_weights(model)
+        engine = await start_engine(self.settings, model, weights)
+        self._take_signals()
+        try:
+            if not self._served.tensors:  # a folder without weights; the engine knows its needs
+                self._served = replace(self._served, tensors=engine.expected_tensors())
+            live = await first_generation(
+                engine,
+                path=weights.path if weights else model,
+                ledger=self.ledger,
+                save=self.state.save,
+                probe_timeout=self.settings.reload.probe_timeout,
+            )
+            reconciler = self._join(engine, live)
+            gc.freeze()  # what the start made stays: no collection need look at it again
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(reconciler.run(), name="reconcile")
+                tasks.create_task(self._seal_when_lost(engine), name="watch the engine")
+        finally:
+            await uninterrupted(engine.close())
+
+    async def _choose_weights(self, model: Path) -> Checkpoint | None:
+        self._served = await asyncio.to_thread(served_by, model)
+        return await first_weights(
+            self.settings.engine.boot,
+            ledger=self.ledger,
+            source=self.source,
+            model=model,
+            check=self._check,
+        )
+
+    async def _seal_when_lost(self, engine: SglangEngine) -> None:
+        try:
+            await engine.died()
+        except EngineLost as lost:
+            self._seal(lost)
+            raise
+
+    async def _wait_for_stop(self) -> None:
+        """SIGTERM: refuse newcomers, let those inside be answered, then end everything."""
+        await self._stop.wait()
+        self.gate.seal("hotreload is stopping", code="stopping")
+        try:
+            await self.gate.drained(STOP_DEADLINE)
+        except DrainTimedOut as late:
+            log.warning("daemon.stop_deadline", extra={"still_inside": self.gate.inside})
+            log.debug(str(late))
+        raise Stopped
+
+    def _join(self, engine: SglangEngine, live: Generation) -> Reconciler:
+        replica = Replica(engine, self.gate, live)
+        reload = self.settings.reload
+        reconciler = Reconciler(
+            source=self.source,
+            replica=replica,
+            ledger=self.ledger,
+            validate=self._check,
+            save=self.state.save,
+            publish=self.events.publish,
+            rules=Rules(
+                drain_timeout=reload.drain_timeout,
+                abort_on_drain_timeout=reload.on_drain_timeout == "abort",
+                probe_timeout=reload.probe_timeout,
+                keep_previous=KeepPrevious(reload.keep_previous),
+            ),
+            min_interval=reload.min_interval,
+        )
+        self.engine.arrive(engine)
+        self.control.arrive(reconciler)
+        self.events.publish(GenerationLive(live))
+        self.gate.open(live)
+        return reconciler
+
+    # --- the parts ---------------------------------------------------------------------
+
+    def _make_source(self) -> DirectorySource:
+        source = self.settings.source
+        assert source.path is not None, "check_servable saw to it"
+        roots = self._roots()
+        digests = Digests()
+        return DirectorySource(
+            path=source.path,
+            pattern=source.pattern,
+            marker=source.marker,
+            settle=source.settle,
+            rescan=source.rescan,
+            order=source.order,
+            patience=source.patience,
+            roots=roots,
+            survey=partial(survey, root=roots),
+            identify=partial(content_id, digests=digests),
+            publish=self.events.publish,
+        )
+
+    def _roots(self) -> list[Path]:
+        """The only folders a checkpoint may come from."""
+        named = (self.settings.source.path, self.settings.engine.model)
+        return [folder for folder in named if folder is not None]
+
+    async def _check(self, revision: Revision, path: Path) -> Checkpoint:
+        """Every check, in a thread: a cancel waits for it, as no thread can be cancelled."""
+        checks = self.settings.checks
+        run = partial(
+            check_checkpoint,
+            revision,
+            path,
+            served=self._served if self._served.tensors else None,
+            policy=Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite),
+            root=self._roots(),
+            content_id=revision.id,
+        )
+        return await uninterrupted(asyncio.to_thread(run))
+
+    def _readings(self) -> Readings:
+        """What a scrape asks for; answered with plain numbers while the engine is not there."""
+        return Readings(
+            inside=lambda: self.gate.inside,
+            held=lambda: self.gate.held,
+            recompiles=lambda: self.engine.get("recompiles", 0),
+            staged_bytes=lambda: self.engine.get("staged_bytes", 0),
+            weights=lambda: self.engine.get("weights_bytes", {}),
+        )
+
+    def _make_server(self) -> HttpServer:
+        server = self.settings.server
+        limits = Limits(**server.limits.model_dump())
+        group = server.admin_group
+        app = create_app(
+            gate=self.gate,
+            engine=self.engine,
+            control=self.control,
+            view=View(self.status, self.history),
+            events=self.events,
+            metrics=self.metrics,
+            limits=limits,
+            admin_group=group_id(group, "[server] admin_group") if group else None,
+        )
+        return HttpServer(app, limits=limits, graceful_seconds=STOP_DEADLINE)
+
+    @contextmanager
+    def _listening(self) -> Iterator[list[socket]]:
+        """Take all addresses before anything slow begins: a taken one is a fault at the start."""
+        server, metrics = self.settings.server, self.settings.metrics
+        with ExitStack() as stack:
+            sockets = [bind_unix(server.socket, server.mode, server.group)]
+            stack.callback(sockets[0].close)
+            if server.tcp:
+                sockets.append(bind_tcp(server.tcp))
+                stack.callback(sockets[1].close)
+            if metrics.address:
+                stack.callback(self.metrics.serve(metrics.address).close)
+            yield sockets
+
+    def _take_signals(self) -> None:
+        """Once at the start, and again after the engine's: XLA installs a SIGTERM handler."""
+        handlers: dict[signal.Signals, Callable[[], None]] = {
+            signal.SIGTERM: self.stop,
+            signal.SIGINT: self.stop,
+            signal.SIGHUP: partial(self.source.wake, "signal"),
+        }
+        for number, handler in handlers.items():
+            asyncio.get_running_loop().add_signal_handler(number, handler)
+
+    def stop(self) -> None:
+        """Leave in order; a second time, at once."""
+        if self._stop.is_set():
+            log.warning("daemon.stopped_at_once: asked to stop a second time")
+            os._exit(EXIT_FORCED)
+        log.info("daemon.stopping")
+        self._stop.set()
+
+    def _seal(self, why: Exception) -> None:
+        self.gate.seal(str(why), code=getattr(why, "code", "engine_lost"))
+
+
+class Later:
+    """Stands for a part that the boot makes; to use it before says so."""
+
+    def __init__(self) -> None:
+        self._part: Any = None
+
+    def arrive(self, part: Any) -> None:
+        """From now on this is that part."""
+        self._part = part
+
+    def get(self, name: str, default: Any) -> Any:
+        """An attribute of the part; `default` while there is none."""
+        return getattr(self._part, name) if self._part is not None else default
+
+    def __getattr__(self, name: str) -> Any:
+        if self._part is None:
+            raise NotServing("the engine is starting", code="booting", retry_after=2)
+        return getattr(self._part, name)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the server shows of the observers."""
+
+    _status: Status
+    _history: History
+
+    def status(self) -> Fields:
+        """Everything /status says."""
+        return self._status.snapshot()
+
+    def ready(self) -> tuple[bool, list[str]]:
+        """Whether requests are answered, and why not."""
+        return self._status.ready()
+
+    def history(self) -> list[Fields]:
+        """Attempts, newest first."""
+        return self._history.attempts()
+
+    def attempt(self, attempt: Attempt) -> Fields:
+        """One attempt, as in the history."""
+        return attempt_fields(attempt)
+
+    def event(self, event: Event) -> Fields:
+        """One event, its name under `event`."""
+        return event_fields(event)
+
+    def live(self) -> Generation | None:
+        """Who answers; None while booting."""
+        return self._status.live

@@ -1,0 +1,73 @@
+"""Puts the routes together. What they stand on is handed in; see ports.py."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from hotreload.errors import BadRequest
+from hotreload.events import Events
+from hotreload.server.admin import Admission, admin_routes
+from hotreload.server.exchange import Exchange
+from hotreload.server.generate import Generate
+from hotreload.server.limits import Limited, Limits
+from hotreload.server.ports import Control, Engine, Gate, Metrics, View
+from hotreload.server.problems import Refused, problem_of
+from hotreload.server.watch import EventStream, Feeds, watch_routes
+
+ROUTES_OF_NOTE = "POST /generate, GET /status, GET /readyz, POST /admin/reload_weights"
+
+
+def create_app(
+    *,
+    gate: Gate,
+    engine: Engine,
+    control: Control,
+    view: View,
+    events: Events,
+    metrics: Metrics,
+    limits: Limits | None = None,
+    admin_group: int | None = None,
+) -> FastAPI:
+    """Build the app. `HttpServer` serves it; another server would not know who connects."""
+    limits = limits or Limits()
+    app = FastAPI(title="hotreload", openapi_url=None, redirect_slashes=False)
+    app.state.feeds = Feeds(events, view.event, limits)
+    app.state.live = view.live
+    generate = Generate(gate=gate, engine=engine, metrics=metrics, limits=limits)
+    app.router.routes.append(Route("/generate", generate, methods=["POST"]))
+    app.router.routes.append(Route("/events", EventStream(app.state.feeds, limits)))
+    app.include_router(watch_routes(view, metrics))
+    admission = Admission(admin_group)
+    app.include_router(
+        admin_routes(gate=gate, engine=engine, control=control, view=view, admission=admission)
+    )
+    app.add_exception_handler(HTTPException, _no_such_route)
+    app.add_exception_handler(RequestValidationError, _bad_query)
+    app.add_middleware(Limited, limits=limits)
+    app.add_middleware(Exchange, live=view.live, metrics=metrics)
+    return app
+
+
+async def _no_such_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    status = error.status_code
+    code = HTTPStatus(status).phrase.lower().replace(" ", "_")
+    words = f"{request.method} {request.url.path}: {HTTPStatus(status).phrase.lower()}"
+    headers: Mapping[str, str] = error.headers or {}
+    if status == 404:
+        words += f"; there are for example {ROUTES_OF_NOTE}"
+    elif status == 405:
+        words += f"; allowed: {headers.get('Allow', 'another method')}"
+    return problem_of(Refused(status, code, words, headers=headers))
+
+
+async def _bad_query(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    faults = [f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors()]
+    return problem_of(BadRequest("; ".join(faults), findings=faults))

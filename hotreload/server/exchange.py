@@ -1,0 +1,136 @@
+"""Round every request: which generation answered, how long it took, and no exception escapes."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hotreload.errors import HotReloadError
+from hotreload.server.ports import Metrics
+from hotreload.server.problems import Refused, problem_of
+from hotreload.types import Generation
+
+log = logging.getLogger("hotreload.server")
+
+GENERATION_HEADER = "X-Hotreload-Generation"
+CLIENT_GONE = 499
+"""The code under which requests are counted whose client did not wait for the answer."""
+
+
+class ClientGone(Exception):
+    """Nobody is there to be answered any more."""
+
+
+@asynccontextmanager
+async def while_connected(receive: Receive) -> AsyncIterator[None]:
+    """Cancel what is inside when the client hangs up, and raise ClientGone.
+
+    The body must have been read.
+    """
+    try:
+        async with asyncio.timeout(None) as scope:
+            listener = asyncio.create_task(_expire_when_gone(receive, scope))
+            try:
+                yield
+            finally:
+                listener.cancel()
+    except TimeoutError:
+        if scope.expired():
+            raise ClientGone from None
+        raise
+
+
+async def _expire_when_gone(receive: Receive, scope: asyncio.Timeout) -> None:
+    await client_gone(receive)
+    scope.reschedule(asyncio.get_running_loop().time())
+
+
+async def client_gone(receive: Receive) -> None:
+    """Return once the client has hung up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def hang_up(scope: Scope, receive: Receive) -> None:
+    """Drop the connection with all that is still unsent, and wait until that is known."""
+    abort = scope.get("extensions", {}).get("hang_up")
+    if abort is not None:
+        abort()
+        await client_gone(receive)
+
+
+def generation_header(generation: Generation) -> dict[str, str]:
+    """Name the generation that made this answer."""
+    return {GENERATION_HEADER: str(generation.number)}
+
+
+class Exchange:
+    """The outermost middleware: turns errors into problems, stamps and counts every answer."""
+
+    def __init__(
+        self, app: ASGIApp, live: Callable[[], Generation | None], metrics: Metrics
+    ) -> None:
+        self._app = app
+        self._live = live
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answer = _Answer(send, self._live)
+        began = time.perf_counter()
+        try:
+            await self._app(scope, receive, answer.send)
+        except (ClientGone, ClientDisconnect):
+            answer.code = CLIENT_GONE
+        except Exception as error:
+            await self._fail(error, answer, scope, receive)
+        finally:
+            seconds = time.perf_counter() - began
+            self._metrics.request_finished(_route(scope), answer.code, seconds)
+
+    async def _fail(
+        self, error: Exception, answer: "_Answer", scope: Scope, receive: Receive
+    ) -> None:
+        if not isinstance(error, HotReloadError):
+            log.error("request.failed", exc_info=error, extra={"path": scope["path"]})
+            error = Refused(500, "internal", "hotreload failed to answer; its log says why")
+        if answer.is_started:  # an answer cut off must not look like a whole one
+            await hang_up(scope, receive)
+        else:
+            await problem_of(error)(scope, receive, answer.send)
+
+
+class _Answer:
+    """The sending half of one exchange."""
+
+    def __init__(self, send: Send, live: Callable[[], Generation | None]) -> None:
+        self._send = send
+        self._live = live
+        self.code = CLIENT_GONE
+        self.is_started = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.is_started = True
+            self.code = message["status"]
+            self._name_generation(message)
+        await self._send(message)
+
+    def _name_generation(self, message: Message) -> None:
+        name = GENERATION_HEADER.lower().encode()
+        headers: list[tuple[bytes, bytes]] = message["headers"]
+        live = self._live()
+        if live is not None and all(key != name for key, _ in headers):
+            message["headers"] = [*headers, (name, str(live.number).encode())]
+
+
+def _route(scope: Any) -> str:
+    """A label of few values: paths that lead nowhere are all the same one."""
+    return str(scope["path"]) if "endpoint" in scope else "other"

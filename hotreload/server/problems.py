@@ -1,0 +1,121 @@
+"""Answers in JSON: what went wrong as RFC 9457 problem details, and numbers JSON can hold."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from starlette.responses import Response
+
+from hotreload.errors import (
+    BadRequest,
+    Busy,
+    CheckpointRejected,
+    EngineLost,
+    HotReloadError,
+    NotServing,
+    SourceUnavailable,
+    Superseded,
+    TryAgain,
+)
+
+RETRY_AFTER = 5
+"""Seconds until something that was only put off is worth another try."""
+
+_STATUS: tuple[tuple[type[HotReloadError], int], ...] = (
+    (BadRequest, 400),
+    (Busy, 409),
+    (Superseded, 409),
+    (CheckpointRejected, 422),
+    (SourceUnavailable, 422),  # an operator named what is not there
+    (TryAgain, 503),
+    (NotServing, 503),
+    (EngineLost, 503),
+)
+
+
+class Refused(HotReloadError):
+    """The server itself says no, with a status that no other error has."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        findings: Sequence[str] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, code=code, findings=findings)
+        self.status = status
+        self.headers = dict(headers or {})
+
+
+class Json(Response):
+    """A JSON answer in which NaN and Inf are null."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Encode the content."""
+        return to_json(content)
+
+
+class Problem(Json):
+    """An RFC 9457 answer."""
+
+    media_type = "application/problem+json"
+
+
+def problem_of(error: HotReloadError) -> Problem:
+    """Answer with what went wrong."""
+    return Problem(problem_fields(error), _status(error), _headers(error))
+
+
+def problem_fields(error: HotReloadError) -> dict[str, Any]:
+    """Say what went wrong: `code` for machines, `detail` and `reasons` for people."""
+    status = _status(error)
+    return {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": str(error),
+        "code": error.code,
+        "reasons": list(error.findings) or [str(error)],
+    }
+
+
+def to_json(value: Any) -> bytes:
+    """Encode; NaN and Inf, which JSON has not, become null."""
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+    return text.encode()
+
+
+def _status(error: HotReloadError) -> int:
+    if isinstance(error, Refused):
+        return error.status
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def _headers(error: HotReloadError) -> dict[str, str]:
+    if isinstance(error, Refused):
+        return error.headers
+    if isinstance(error, NotServing) and error.retry_after is not None:
+        return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+    if isinstance(error, TryAgain) and not isinstance(error, SourceUnavailable):
+        return {"Retry-After": str(RETRY_AFTER)}
+    return {}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

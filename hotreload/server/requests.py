@@ -1,0 +1,111 @@
+"""What a request's body may be: a JSON object of known fields, decently nested and spelled."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from starlette.requests import Request
+
+from hotreload.errors import BadRequest
+from hotreload.server.ports import Fields
+
+Kind = tuple[str, Callable[[Any], bool]]
+"""What a field must be, in words and as a test."""
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a JSON number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_integer(value: Any) -> bool:
+    """Whether it is a JSON integer."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+BOOLEAN: Kind = ("true or false", lambda value: isinstance(value, bool))
+STRING: Kind = ("a string", lambda value: isinstance(value, str))
+INTEGER: Kind = ("an integer", is_integer)
+SECONDS: Kind = ("a positive number of seconds", lambda value: is_number(value) and value > 0)
+
+
+async def read_fields(
+    request: Request, kinds: Mapping[str, Kind], *, nesting: int = 32, may_be_empty: bool = False
+) -> Fields:
+    """Read the body as an object of these fields; a field that is null counts as left out."""
+    body = await request.body()
+    if may_be_empty and not body.strip():
+        return {}
+    fields = _object(body, nesting)
+    unknown = [name for name in fields if name not in kinds]
+    if unknown:
+        raise BadRequest(
+            f"unknown field {_names(unknown)}; known are {', '.join(sorted(kinds))}",
+            code="unknown_field",
+        )
+    given = {name: value for name, value in fields.items() if value is not None}
+    for name, value in given.items():
+        words, fits = kinds[name]
+        if not fits(value):
+            raise BadRequest(f"{name} must be {words}, not {_shown(value)}", code="bad_field")
+    return given
+
+
+def _object(body: bytes, nesting: int) -> Fields:
+    try:
+        value = json.loads(body.decode(), parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the body is not UTF-8: byte {error.start}", code="bad_utf8") from None
+    except RecursionError:
+        raise _too_deep(nesting) from None
+    except ValueError as error:
+        raise BadRequest(f"the body is not JSON: {error}", code="bad_json") from None
+    if not isinstance(value, dict):
+        raise BadRequest(f"the body must be a JSON object, not {_shown(value)}", code="bad_json")
+    _check_nesting(body, value, nesting)
+    _check_surrogates(body, value)
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _check_nesting(body: bytes, value: Any, nesting: int) -> None:
+    """Refuse what would exhaust the stack of whoever copies or pickles it further in."""
+    if body.count(b"[") + body.count(b"{") <= nesting:
+        return
+    level = [value]
+    for _ in range(nesting):
+        level = [inner for outer in level for inner in _containers(outer)]
+        if not level:
+            return
+    raise _too_deep(nesting)
+
+
+def _containers(outer: Any) -> list[Any]:
+    items = outer.values() if isinstance(outer, dict) else outer
+    return [item for item in items if isinstance(item, dict | list)]
+
+
+def _too_deep(nesting: int) -> BadRequest:
+    return BadRequest(f"the body is nested deeper than {nesting} levels", code="too_deep")
+
+
+def _check_surrogates(body: bytes, value: Any) -> None:
+    if b"\\ud" not in body.lower():
+        return
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise BadRequest("the body holds half a surrogate pair", code="bad_utf8") from None
+
+
+def _names(unknown: list[str]) -> str:
+    shown = ", ".join(repr(name[:60]) for name in unknown[:5])
+    return shown if len(unknown) <= 5 else f"{shown} and {len(unknown) - 5} more"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value) if not isinstance(value, dict | list) else type(value).__name__
+    return {"dict": "an object", "list": "a list"}.get(text, text[:60])

@@ -1,0 +1,251 @@
+"""The sockets we bind ourselves, and the server that serves on them and leaves without loss.
+
+Signals are the daemon's: it calls `stop`.
+"""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import functools
+import grp
+import logging
+import math
+import os
+import socket
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from hotreload.errors import ConfigError
+from hotreload.server.limits import Limits
+from hotreload.server.peers import PeerProtocol
+
+log = logging.getLogger("hotreload.server")
+
+BACKLOG = 2048
+"""On a full backlog of a unix socket asyncio's clients believe they are connected."""
+LONGEST_PATH = 107
+ACCEPT_SECONDS = 0.02
+"""Without a name nobody connects any more; meanwhile the loop accepts all that had."""
+FLUSH_SECONDS = 0.01
+LINGER_SECONDS = 0.5
+"""How long a connection that was accepted has to send what it came for."""
+
+
+def bind_unix(path: Path, mode: int = 0o660, group: str | int | None = None) -> socket.socket:
+    """Listen on a unix socket that has its mode and group before anyone can connect.
+
+    A stale socket is replaced; a live one, or a file that is no socket, is a ConfigError.
+    """
+    path = path.absolute()
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise ConfigError(f"[server] socket: {path} is longer than {LONGEST_PATH} bytes")
+    gid = group_id(group, "[server] group") if group is not None else None
+    _make_folder(path.parent)
+    try:
+        with _alone_in(path.parent):
+            _clear(path)
+            return _listen(path, mode, gid)
+    except OSError as error:
+        raise ConfigError(f"[server] socket: {path}: {error.strerror or error}") from error
+
+
+def bind_tcp(address: str) -> socket.socket:
+    """Listen on `host:port`; port 0 takes a free one."""
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
+    except (OSError, ValueError, OverflowError) as error:
+        raise ConfigError(f"[server] tcp: cannot listen on {address}: {error}") from error
+
+
+def group_id(group: str | int, setting: str) -> int:
+    """The number of a group; ConfigError names the setting when there is none."""
+    if isinstance(group, int) or group.isdigit():
+        return int(group)
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise ConfigError(f"{setting}: there is no group {group!r} on this machine") from None
+
+
+def _make_folder(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    try:
+        folder.mkdir(mode=0o755)
+    except OSError as error:
+        raise ConfigError(
+            f"[server] socket: its folder {folder} does not exist and cannot be made "
+            f"({error.strerror}); create it, or name another"
+        ) from error
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Let no other daemon look for a stale socket between our looking and our binding."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ConfigError(f"another hotreload is just binding a socket in {folder}") from None
+    finally:
+        os.close(lock)
+
+
+def _clear(path: Path) -> None:
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(kind):
+        raise ConfigError(f"[server] socket: {path} exists and is no socket; move it away")
+    if _is_answered(path):
+        raise ConfigError(
+            f"another hotreload answers on {path}; stop it, or set another [server] socket"
+        )
+    path.unlink()
+
+
+def _is_answered(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        code = probe.connect_ex(os.fspath(path))
+    if code in (errno.EACCES, errno.EPERM):
+        raise ConfigError(f"[server] socket: {path} belongs to somebody else: {os.strerror(code)}")
+    return code not in (errno.ECONNREFUSED, errno.ENOENT)
+
+
+def _listen(path: Path, mode: int, gid: int | None) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(os.fspath(path))
+        if gid is not None:
+            os.chown(path, -1, gid)
+        path.chmod(mode)
+        listener.listen(BACKLOG)  # until here nobody can connect, whatever the mode is
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+class HttpServer(uvicorn.Server):
+    """Serves until `stop`, and then still answers every request that had been sent."""
+
+    def __init__(
+        self,
+        app: FastAPI,
+        *,
+        limits: Limits | None = None,
+        graceful_seconds: float = 30.0,
+        linger_seconds: float = LINGER_SECONDS,
+    ) -> None:
+        limits = limits or Limits()
+        self._feeds = app.state.feeds
+        self._graceful_seconds = graceful_seconds
+        self._linger_seconds = linger_seconds
+        self._stopping = asyncio.Event()
+        self._owned: list[tuple[str, tuple[int, int]]] = []
+        protocol = functools.partial(
+            PeerProtocol, arrival_seconds=limits.arrival_seconds, live=app.state.live
+        )
+        super().__init__(_config(app, protocol, limits))
+
+    async def serve(self, sockets: Sequence[socket.socket] | None = None) -> None:
+        """Serve on these listening sockets until `stop` and the end of what is under way."""
+        listeners = list(sockets or ())
+        self._owned = [_identity(listener) for listener in listeners if _is_unix(listener)]
+        try:
+            await super().serve(listeners)
+        finally:
+            self._unlink()
+
+    def stop(self) -> None:
+        """Begin to leave; `serve` returns when all is answered or the grace is over."""
+        self._stopping.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+    async def main_loop(self) -> None:
+        """Wait for `stop`; uvicorn would look ten times a second."""
+        await self._stopping.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, answer those that came, end streams of events, leave.
+
+        uvicorn's own drops those it has accepted and not read yet.
+        """
+        # From here on every answer ends its connection, so that nobody asks again on it.
+        self.server_state.default_headers = [(b"connection", b"close")]
+        self._unlink()
+        await asyncio.sleep(ACCEPT_SECONDS)
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(self._linger_seconds)
+        self._feeds.end()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self._last_answers()
+
+    async def _last_answers(self) -> None:
+        """Wait until all is answered and sent; after the grace, cut off what is not."""
+        state = self.server_state
+        try:
+            async with asyncio.timeout(self._graceful_seconds):
+                while state.connections or state.tasks:  # noqa: ASYNC110 uvicorn tells nobody
+                    await asyncio.sleep(FLUSH_SECONDS)
+        except TimeoutError:
+            log.warning("server.cut_off", extra={"requests": len(state.tasks)})
+        for connection in list(state.connections):
+            connection.transport.abort()
+        if state.tasks:  # most end by themselves when their client is gone
+            _, late = await asyncio.wait(state.tasks, timeout=1.0)
+            for task in late:
+                task.cancel()
+
+    def _unlink(self) -> None:
+        """Remove our sockets' names, unless another daemon has taken them since."""
+        while self._owned:
+            path, ours = self._owned.pop()
+            with contextlib.suppress(FileNotFoundError):
+                found = os.lstat(path)
+                if (found.st_dev, found.st_ino) == ours:
+                    os.unlink(path)
+
+
+def _config(app: FastAPI, protocol: object, limits: Limits) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=protocol,  # type: ignore[arg-type]  # any callable does that makes a protocol
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        backlog=BACKLOG,
+        h11_max_incomplete_event_size=limits.header_bytes,
+        timeout_keep_alive=math.ceil(limits.keep_alive_seconds),
+    )
+
+
+def _is_unix(listener: socket.socket) -> bool:
+    return listener.family == socket.AF_UNIX
+
+
+def _identity(listener: socket.socket) -> tuple[str, tuple[int, int]]:
+    path = listener.getsockname()
+    found = os.lstat(path)
+    return path, (found.st_dev, found.st_ino)

@@ -1,0 +1,59 @@
+"""Server-sent events, written as the client reads them."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from hotreload.server.exchange import ClientGone, hang_up
+from hotreload.server.problems import to_json
+
+
+class EventWriter:
+    """One answer as `text/event-stream`; its first write starts it."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, *, write_seconds: float) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._write_seconds = write_seconds
+        self._headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+        self.is_started = False
+
+    def add_headers(self, headers: Mapping[str, str]) -> None:
+        """Send these too; only before the first write."""
+        self._headers |= headers
+
+    async def write(self, value: Any) -> None:
+        """Send a value as one event."""
+        await self._chunk(b"data: " + to_json(value) + b"\n\n")
+
+    async def comment(self, text: str) -> None:
+        """Send what every client ignores, to show that we are there."""
+        await self._chunk(f": {text}\n\n".encode())
+
+    async def done(self) -> None:
+        """Say that nothing follows, as the engine's own server and OpenAI's do."""
+        await self._chunk(b"data: [DONE]\n\n")
+        await self.end()
+
+    async def end(self) -> None:
+        """End the answer."""
+        await self._chunk(b"", more=False)
+
+    async def _chunk(self, chunk: bytes, *, more: bool = True) -> None:
+        try:
+            async with asyncio.timeout(self._write_seconds):
+                await self._start()
+                await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+        except TimeoutError:  # it reads nothing, and inside the gate it would hold up every swap
+            await hang_up(self._scope, self._receive)
+            raise ClientGone from None
+
+    async def _start(self) -> None:
+        if self.is_started:
+            return
+        self.is_started = True
+        headers = [(name.lower().encode(), value.encode()) for name, value in self._headers.items()]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})

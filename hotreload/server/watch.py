@@ -1,0 +1,137 @@
+"""The routes that look: health, status, history, metrics, and every event as it happens."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+
+from fastapi import APIRouter
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from hotreload.events import Event, Events
+from hotreload.server.exchange import while_connected
+from hotreload.server.limits import Limits
+from hotreload.server.ports import Fields, Metrics, View
+from hotreload.server.problems import Json, Refused
+from hotreload.server.sse import EventWriter
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def watch_routes(view: View, metrics: Metrics) -> APIRouter:
+    """Build the routes that anyone who can connect may use, and that never wait."""
+    router = APIRouter()
+
+    @router.get("/livez")
+    async def livez() -> Response:
+        return Json({"alive": True})
+
+    @router.get("/readyz")
+    async def readyz() -> Response:
+        _check_ready(view)
+        return Json({"ready": True})
+
+    @router.get("/health")
+    async def health() -> Response:
+        _check_ready(view)
+        return Response(status_code=200)  # empty, as the engine's own server answers
+
+    @router.get("/status")
+    async def status() -> Response:
+        return Json(view.status())
+
+    @router.get("/history")
+    async def history() -> Response:
+        return Json({"attempts": view.history()})
+
+    @router.get("/metrics")
+    async def page() -> Response:
+        # On a thread: with a gauge for each of 700 leaves the page takes 27 ms.
+        return Response(await asyncio.to_thread(metrics.render), media_type=METRICS_TYPE)
+
+    return router
+
+
+def _check_ready(view: View) -> None:
+    is_ready, reasons = view.ready()
+    if not is_ready:
+        words = "; ".join(reasons) or "not serving"
+        raise Refused(503, "not_ready", words, findings=reasons, headers={"Retry-After": "2"})
+
+
+class Feeds:
+    """Everyone who reads /events. Events are published on the loop's own thread."""
+
+    def __init__(self, events: Events, to_fields: Callable[[Event], Fields], limits: Limits):
+        self._events = events
+        self._to_fields = to_fields
+        self._limits = limits
+        self._feeds: set[_Feed] = set()
+        self._is_over = False
+
+    @contextmanager
+    def listening(self, drop: Callable[[], None]) -> Iterator["_Feed"]:
+        """Hear every event from now on; `drop` is called when the reader is too slow."""
+        if len(self._feeds) >= self._limits.listeners:
+            words = f"{len(self._feeds)} clients listen to events already"
+            raise Refused(503, "too_many_listeners", words, headers={"Retry-After": "5"})
+        feed = _Feed(self._limits.listener_queue, drop)
+        unsubscribe = self._events.subscribe(lambda event: feed.offer(self._to_fields(event)))
+        self._feeds.add(feed)
+        if self._is_over:
+            feed.offer(None)
+        try:
+            yield feed
+        finally:
+            unsubscribe()
+            self._feeds.discard(feed)
+
+    def end(self) -> None:
+        """Let every reader have what it has coming, and then the end."""
+        self._is_over = True
+        for feed in self._feeds:
+            feed.offer(None)
+
+
+class _Feed:
+    """What one reader has still to be sent; None is the end."""
+
+    def __init__(self, size: int, drop: Callable[[], None]) -> None:
+        self._queue: asyncio.Queue[Fields | None] = asyncio.Queue(size)
+        self._drop = drop
+
+    def offer(self, fields: Fields | None) -> None:
+        try:
+            self._queue.put_nowait(fields)
+        except asyncio.QueueFull:
+            self._drop()
+
+    async def events(self, heartbeat_seconds: float) -> AsyncIterator[Fields | None]:
+        """Yield events, and None whenever there was none for so long."""
+        while True:
+            try:
+                fields = await asyncio.wait_for(self._queue.get(), heartbeat_seconds)
+            except TimeoutError:
+                yield None
+                continue
+            if fields is None:
+                return
+            yield fields
+
+
+class EventStream:
+    """GET /events, as an ASGI app."""
+
+    def __init__(self, feeds: Feeds, limits: Limits) -> None:
+        self._feeds = feeds
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        out = EventWriter(scope, receive, send, write_seconds=self._limits.write_seconds)
+        drop = scope.get("extensions", {}).get("hang_up", lambda: None)
+        with self._feeds.listening(drop) as feed:
+            async with while_connected(receive):
+                await out.comment("listening")  # from here on nothing is missed
+                async for fields in feed.events(self._limits.heartbeat_seconds):
+                    await (out.comment("still here") if fields is None else out.write(fields))
+            await out.end()

@@ -1,0 +1,137 @@
+"""The verbs that tell the daemon what shall be live: words and exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hotreload.errors import (
+    Busy,
+    EngineLost,
+    HotReloadError,
+    NotServing,
+    SourceUnavailable,
+)
+from hotreload.types import Outcome, Reason
+from tests.cli.conftest import Command
+from tests.server.world import World, attempt
+
+NAN = Reason("nonfinite", "lm_head: 3 NaN, and 2 more", ("lm_head: 3 NaN", "norm: 1 NaN", "q: NaN"))
+
+
+async def test_a_reload_that_went_live_says_so(world: World, hotreload: Command) -> None:
+    world.control.outcome = attempt()
+    said = await hotreload("reload", "--wait")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("step-2 (bbbb2222) is live as generation 2; it took 1.2 s, ")
+    assert world.control.asked == [("reload", None, False)]
+
+
+async def test_a_refused_reload_exits_1_with_every_finding_once(
+    world: World, hotreload: Command
+) -> None:
+    world.control.outcome = attempt(Outcome.REJECTED, NAN)
+    said = await hotreload("reload", "--wait", "--force")
+    assert (said.code, said.out) == (1, "")
+    assert said.err.splitlines() == [
+        "hotreload: step-2 (bbbb2222) was refused: nonfinite: lm_head: 3 NaN, and 2 more",
+        "  norm: 1 NaN",
+        "  q: NaN",
+        "  generation 1 goes on answering",
+    ]
+    assert world.control.asked == [("reload", None, True)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "words"),
+    [
+        (Outcome.POSTPONED, 1, "was put off"),
+        (Outcome.SUPERSEDED, 1, "was let go for a newer one"),
+        (Outcome.LOST, 70, "cost us the engine"),
+    ],
+)
+async def test_every_other_end_has_its_words_and_code(
+    world: World, hotreload: Command, outcome: Outcome, code: int, words: str
+) -> None:
+    world.control.outcome = attempt(outcome, Reason("oom", "no room"))
+    said = await hotreload("reload", "--wait", "--json")
+    assert said.code == code
+    assert words in said.err
+    assert json.loads(said.out)["outcome"] == outcome
+
+
+async def test_without_wait_a_reload_is_asked_for_and_no_more(
+    world: World, hotreload: Command
+) -> None:
+    said = await hotreload("reload", "step-2")
+    assert (said.code, world.control.asked) == (0, [("reload", "step-2", False)])
+    assert "hotreload status" in said.out
+
+
+async def test_a_path_that_exists_is_made_absolute(world: World, hotreload: Command) -> None:
+    (hotreload.folder / "step-2").mkdir()
+    await hotreload("reload", "step-2")
+    await hotreload("reload", "/elsewhere/step-3")
+    names = [name for _, name, _ in world.control.asked]
+    assert names == [str(hotreload.folder / "step-2"), "/elsewhere/step-3"]
+
+
+async def test_a_timeout_exits_5_and_the_attempt_goes_on(world: World, hotreload: Command) -> None:
+    said = await hotreload("reload", "--wait", "--timeout", "0.05")
+    assert (said.code, said.out) == (5, "")
+    assert "the attempt goes on" in said.err
+    assert world.control.promise is not None
+    assert not world.control.promise.done()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [
+        (Busy("another reload is under way"), 4),
+        (SourceUnavailable("/ckpt/step-9 is not there"), 1),
+        (NotServing("the engine is starting", code="booting"), 1),
+        (EngineLost("nobody knows what is live"), 70),
+    ],
+)
+async def test_a_wish_that_is_not_accepted_has_its_exit_code(
+    world: World, hotreload: Command, refusal: HotReloadError, code: int
+) -> None:
+    world.control.refusal = refusal
+    said = await hotreload("reload", "--wait")
+    assert (said.code, said.err) == (code, f"hotreload: {refusal}\n")
+
+
+async def test_rollback_waits_for_its_outcome(world: World, hotreload: Command) -> None:
+    world.control.outcome = attempt()
+    assert (await hotreload("rollback")).code == 0
+    said = await hotreload("rollback", "1")
+    assert "is live as generation 2" in said.out
+    asked = [(verb, name) for verb, name, _ in world.control.asked]
+    assert asked == [("rollback", None), ("rollback", 1)]
+
+
+async def test_pin_and_unpin_say_what_they_did(world: World, hotreload: Command) -> None:
+    assert (await hotreload("pin")).out.startswith("pinned")
+    assert json.loads((await hotreload("unpin", "--json")).out) == {"ok": True, "pinned": False}
+    assert [verb for verb, _, _ in world.control.asked] == ["pin", "unpin"]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["rollback", "one"], ["reload", "--timeout", "-1"], ["reload", "--timeout", "x"], ["frob"]],
+)
+async def test_usage_errors_exit_2(hotreload: Command, args: list[str]) -> None:
+    said = await hotreload(*args)
+    assert (said.code, said.out) == (2, "")
+    assert "usage: hotreload" in said.err
+
+
+async def test_a_daemon_that_died_is_told_from_one_that_never_was(
+    hotreload: Command, tmp_path: Path
+) -> None:
+    from hotreload.server.sockets import bind_unix
+
+    bind_unix(tmp_path / "hotreload.sock").close()
+    said = await hotreload("pin")
+    assert said.code == 3
+    assert "nobody listens there any more" in said.err

@@ -1,0 +1,153 @@
+"""The command as a whole: its help, what it costs to start, where it looks for the daemon."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotreload import __version__
+from hotreload.cli import GROUPS, MODULES, build_parser, main
+from hotreload.cli.client import DEFAULT_SOCKET, find_socket
+from hotreload.cli.tiny import ARCHS, DAMAGES
+from hotreload.errors import ConfigError
+from tests.cli.conftest import ROOT, Command
+
+HEAVY = {"jax", "flax", "sgl_jax", "numpy", "fastapi", "starlette", "pydantic", "uvicorn", "xxhash"}
+HEAVY |= {"structlog", "watchdog", "prometheus_client", "transformers"}
+
+
+def where(
+    *, socket: str | None = None, config: Path | None = None, **environ: str
+) -> tuple[str, str]:
+    found = find_socket(argparse.Namespace(socket=socket, config=config), environ)
+    return str(found.path), found.origin
+
+
+@pytest.mark.parametrize("module", ["hotreload.cli", "hotreload.cli.client"])
+def test_a_client_verb_starts_without_anything_heavy(module: str) -> None:
+    code = (
+        f"import sys, json, {module}, hotreload.cli.status_text; print(json.dumps([*sys.modules]))"
+    )
+    out = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
+    loaded = {name.partition(".")[0] for name in json.loads(out)}
+    assert "hotreload" in loaded
+    assert loaded & HEAVY == set()
+
+
+def test_the_overview_lists_every_verb_with_what_it_does() -> None:
+    text = build_parser().format_help()
+    listed = {name for _, names in GROUPS for name in names}
+    registered: set[str] = set()
+
+    class Seen:
+        def add_parser(self, name: str, **kwargs: object) -> argparse.ArgumentParser:
+            registered.add(name)
+            assert kwargs["help"], f"{name} has no line for the overview"
+            assert f"\n  {name} " in text
+            return argparse.ArgumentParser()
+
+    for module in MODULES:
+        module.add(Seen())
+    assert registered <= listed
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_no_verb_is_a_usage_error_that_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert all(f"\n{title}:\n" in said.err for title, _ in GROUPS)
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"hotreload {__version__}\n"
+
+
+def test_the_socket_is_found_in_the_documented_order(tmp_path: Path) -> None:
+    config = tmp_path / "hotreload.toml"
+    config.write_text('[server]\nsocket = "run/s"\n')
+    relative = str(tmp_path / "run" / "s")
+    everything = {"HOTRELOAD_SOCKET": "/env", "HOTRELOAD_CONFIG": str(config)}
+    assert where(socket="/arg", config=config, **everything) == ("/arg", "--socket")
+    assert where(config=config, **everything) == ("/env", "$HOTRELOAD_SOCKET")
+    assert where(config=config) == (relative, f"[server] socket in {config}")
+    assert where(HOTRELOAD_CONFIG=str(config))[0] == relative
+    assert where(config=config, HOTRELOAD__SERVER__SOCKET="/set")[0] == "/set"
+    assert where(HOTRELOAD__SERVER__SOCKET="/set")[0] == "/set"
+    assert where() == (str(DEFAULT_SOCKET), "the default")
+
+
+def test_settings_that_name_no_socket_mean_the_default(tmp_path: Path) -> None:
+    config = tmp_path / "hotreload.toml"
+    config.write_text("[engine]\n")
+    assert where(config=config) == (str(DEFAULT_SOCKET), f"the default; {config} names none")
+
+
+@pytest.mark.parametrize("text", ["[server", "[server]\nsocket = 7\n", "\0"])
+def test_settings_that_cannot_be_read_are_named(tmp_path: Path, text: str) -> None:
+    config = tmp_path / "hotreload.toml"
+    config.write_text(text)
+    with pytest.raises(ConfigError, match=str(config)):
+        where(config=config)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        where(config=tmp_path / "missing.toml")
+
+
+async def test_bad_settings_exit_78(hotreload: Command) -> None:
+    del hotreload.environ["HOTRELOAD_SOCKET"]
+    said = await hotreload("status", "--config", "missing.toml")
+    assert (said.code, said.out) == (78, "")
+    assert "missing.toml: cannot be read" in said.err
+
+
+async def test_what_answers_and_is_not_hotreload_is_told(
+    hotreload: Command, tmp_path: Path
+) -> None:
+    import asyncio
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+        writer.close()
+
+    async with await asyncio.start_unix_server(answer, tmp_path / "hotreload.sock"):
+        said = await hotreload("status")
+    assert said.code == 3
+    assert "is not hotreload" in said.err
+
+
+async def test_tiny_writes_a_checkpoint_and_says_what_next(
+    hotreload: Command, tmp_path: Path
+) -> None:
+    said = await hotreload("tiny", "step-17", "--say", "served by step 17", "--shards", "2")
+    assert (said.code, said.err) == (0, "")
+    assert (tmp_path / "step-17" / "model.safetensors.index.json").exists()
+    assert "says 'served by step 17'" in said.out
+    assert "hotreload check step-17" in said.out
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--say", "no number"], "must end in a number"),
+        (["--arch", "qwen4"], "qwen3"),
+        (["--damage", "tuncated"], "did you mean 'truncated'"),
+    ],
+)
+async def test_tiny_says_what_to_change(hotreload: Command, args: list[str], words: str) -> None:
+    said = await hotreload("tiny", "x", *args)
+    assert (said.code, said.out) == (2, "")
+    assert words in said.err
+
+
+def test_the_help_of_tiny_lists_what_there_is() -> None:
+    from hotreload import tiny
+
+    assert DAMAGES.split(", ") == [damage.kind for damage in tiny.DAMAGES]
+    assert ARCHS.split(", ") == list(tiny.ARCHS)

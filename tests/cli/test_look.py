@@ -1,0 +1,144 @@
+"""The verbs that ask the daemon how things are."""
+
+import asyncio
+import json
+import signal
+
+import pytest
+
+from hotreload.events import AttemptFinished, RevisionWanted, SourceScanned, Waiting
+from hotreload.types import Outcome, Reason, Refusal, Revision
+from tests.cli.conftest import Command
+from tests.server.world import SECOND, World, attempt
+
+NAN = Reason("nonfinite", "tensor 'lm_head' holds NaN")
+
+
+def row(text: str, name: str) -> str:
+    """The value of a row of the status block."""
+    return next(line for line in text.splitlines() if line.startswith(name)).split(maxsplit=1)[1]
+
+
+async def test_status_is_a_block_a_person_can_read(world: World, hotreload: Command) -> None:
+    world.events.publish(RevisionWanted(Revision("cccc3333", "step-3")))
+    world.events.publish(Waiting("2 of 4 shards of step-3"))
+    world.events.publish(AttemptFinished(attempt(), SECOND))
+    world.view.ledger.refused["dddd"] = Refusal(Revision("dddd4444", "step-0"), NAN, 1.7e9)
+    world.view.ledger.pinned = True
+    said = await hotreload("status")
+    assert (said.code, said.err) == (0, "")
+    assert row(said.out, "state") == "serving"
+    assert row(said.out, "generation") == "2"
+    assert row(said.out, "revision") == "step-2 (bbbb2222)"
+    assert row(said.out, "wanted") == "step-3 (cccc3333)"
+    assert row(said.out, "waiting") == "for   2 of 4 shards of step-3"
+    assert row(said.out, "gate") == "open, 0 inside, 0 held"
+    assert row(said.out, "pinned").startswith("yes")
+    assert "step-2 (bbbb2222): live as generation 2, " in row(said.out, "last attempt")
+    assert "validating 200 ms, staging 1.0 s, swapping 4 ms" in said.out
+    assert "requests held 5 ms" in said.out
+    assert "step-0 (dddd4444): nonfinite: tensor 'lm_head' holds NaN" in said.out
+    assert " d ago" in row(said.out, "refused")
+
+
+async def test_status_as_json_is_what_the_daemon_says(world: World, hotreload: Command) -> None:
+    said = await hotreload("status", "--json")
+    assert json.loads(said.out) == world.view.status()
+
+
+async def test_a_name_that_would_drive_the_terminal_does_not(
+    world: World, hotreload: Command
+) -> None:
+    world.events.publish(Waiting("step-\x1b[31m9\n"))
+    said = await hotreload("status")
+    assert "\x1b" not in said.out
+    assert "step-\\x1b[31m9\\n" in said.out
+
+
+async def test_history_is_a_table_newest_first(world: World, hotreload: Command) -> None:
+    world.events.publish(AttemptFinished(attempt(), SECOND))
+    world.events.publish(AttemptFinished(attempt(Outcome.REJECTED, NAN), SECOND))
+    said = await hotreload("history")
+    head, refused, live = said.out.splitlines()
+    assert head.split() == ["WHEN", "REVISION", "OUTCOME", "GEN", "TOOK", "HELD", "REASON"]
+    assert refused.endswith("nonfinite: tensor 'lm_head' holds NaN")
+    assert {head.index("OUTCOME"), live.index("live")} == {refused.index("rejected")}
+    assert "1.2 s" in live
+    one = await hotreload("history", "-n", "1", "--json")
+    assert [past["outcome"] for past in json.loads(one.out)["attempts"]] == ["rejected"]
+
+
+async def test_an_empty_history_says_so_beside_the_results(
+    world: World, hotreload: Command
+) -> None:
+    said = await hotreload("history")
+    assert (said.code, said.out, said.err) == (0, "", "no attempt yet\n")
+
+
+async def test_checksums_lists_each_leaf_and_the_fingerprint(
+    world: World, hotreload: Command
+) -> None:
+    said = await hotreload("checksums")
+    assert said.code == 0
+    assert [line.split() for line in said.out.splitlines()[:2]] == [
+        ["11", "lm_head"],
+        ["7", "model.embed"],
+    ]
+    assert "fingerprint fp-1 of generation 1" in said.out
+
+
+async def test_checksums_fails_when_the_weights_changed_under_us(
+    world: World, hotreload: Command
+) -> None:
+    world.engine.leaves["lm_head"] = 12
+    said = await hotreload("checksums", "--json")
+    assert said.code == 1
+    assert json.loads(said.out)["changed"] == ["lm_head"]
+    assert "lm_head is no longer what went live" in said.err
+
+
+async def test_events_come_as_they_happen(world: World, hotreload: Command) -> None:
+    observers = len(world.events._observers)
+    process = await hotreload.start("events")
+    assert process.stdout is not None
+    await world.until(lambda: len(world.events._observers) > observers)
+    world.events.publish(RevisionWanted(Revision("cccc3333", "step-3")))
+    line = await asyncio.wait_for(process.stdout.readline(), 10)
+    assert line.split() == [b"revision.wanted", b"revision=cccc3333", b"label=step-3"]
+    process.send_signal(signal.SIGINT)
+    _, err = await process.communicate()
+    assert (process.returncode, err) == (130, b"")
+
+
+async def test_events_end_with_the_daemon(world: World, hotreload: Command) -> None:
+    observers = len(world.events._observers)
+    process = await hotreload.start("events", "--json")
+    await world.until(lambda: len(world.events._observers) > observers)
+    world.events.publish(SourceScanned("rescan"))
+    world.server.stop()
+    out, err = await asyncio.wait_for(process.communicate(), 10)
+    assert json.loads(out)["cause"] == "rescan"
+    assert (process.returncode, b"stopping" in err) == (0, True)
+
+
+async def test_a_reader_that_leaves_the_pipe_is_no_error(world: World, hotreload: Command) -> None:
+    observers = len(world.events._observers)
+    process = await hotreload.start("events")
+    await world.until(lambda: len(world.events._observers) > observers)
+    process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
+    while process.returncode is None:
+        world.events.publish(SourceScanned("rescan"))
+        await asyncio.sleep(0.005)
+    assert process.stderr is not None
+    assert (process.returncode, await process.stderr.read()) == (141, b"")
+
+
+@pytest.mark.parametrize("verb", ["status", "history", "checksums", "events"])
+async def test_without_a_daemon_every_verb_names_the_socket_and_exits_3(
+    hotreload: Command, verb: str
+) -> None:
+    said = await hotreload(verb)
+    assert (said.code, said.out) == (3, "")
+    assert hotreload.environ["HOTRELOAD_SOCKET"] in said.err
+    assert "$HOTRELOAD_SOCKET" in said.err
+    assert "there is no such socket" in said.err

@@ -1,0 +1,192 @@
+"""A whole daemon on the real engine, with tiny checkpoints and clients on its real socket."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from hotreload.config import load
+from hotreload.daemon import Daemon
+from hotreload.events import AttemptFinished, Event, GenerationLive
+from hotreload.tiny import write_tiny
+from hotreload.types import Attempt, GateState, Generation
+
+ENGINE_ARGS = (
+    "{max_total_tokens=2048,context_length=512,max_running_requests=16,chunked_prefill_size=512}"
+)
+PROMPTS = ("Who serves?", "And now, who serves this longer prompt of ours?", "x", "Grüße, wer?")
+PATIENCE = 60.0
+
+
+def words(number: int) -> str:
+    return f"served by step {number}"
+
+
+class Running:
+    """The daemon, what happened in it, and ways to drop checkpoints and ask."""
+
+    def __init__(self, folder: Path, *sets: str) -> None:
+        self.folder = folder
+        self.checkpoints = folder / "checkpoints"
+        self.socket = folder / "s"
+        self.happened: list[Event] = []
+        self._changed = asyncio.Event()
+        self.settings = load(
+            None,
+            [
+                f"engine.model={self.checkpoints / 'step_1'}",
+                f"engine.args={ENGINE_ARGS}",
+                f"source.path={self.checkpoints}",
+                "source.settle=0.2",
+                "source.patience=0.5",
+                f"server.socket={self.socket}",
+                "metrics.address=''",
+                f"state.directory={folder / 'state'}",
+                *sets,
+            ],
+            {},
+        ).settings
+        self.daemon: Daemon
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["Running"]:
+        """Run until the end of the block; it must end with exit code 0 by itself."""
+        self.daemon = Daemon(self.settings)
+        self.daemon.events.subscribe(self._note)
+        life = asyncio.create_task(self.daemon.run())
+        try:
+            await self.until(lambda: self.is_open or life.done())
+            assert self.is_open, f"it did not start: {life}"
+            yield self
+        finally:
+            if not life.done():
+                self.daemon.stop()
+            self.exit_code = await asyncio.wait_for(life, PATIENCE)
+
+    @property
+    def is_open(self) -> bool:
+        return self.daemon.gate.state is GateState.OPEN
+
+    def _note(self, event: Event) -> None:
+        self.happened.append(event)
+        self._changed.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        return [event.attempt for event in self.happened if isinstance(event, AttemptFinished)]
+
+    @property
+    def generations(self) -> list[Generation]:
+        return [event.generation for event in self.happened if isinstance(event, GenerationLive)]
+
+    @property
+    def live(self) -> Generation:
+        return self.generations[-1]
+
+    def drop(self, number: int, damage: str | None = None, shards: int = 1) -> Path:
+        name = f"step_{number}" + (f"_{damage}" if damage else "")
+        # The step number is the last one in the name, so it stands at the end.
+        folder = self.checkpoints / (f"{damage}_step_{number}" if damage else name)
+        return write_tiny(folder, words(number), shards=shards, damage=damage)
+
+    async def attempted(self, folder: Path) -> Attempt:
+        """The attempt at what lies in the folder, once it is over."""
+        found: list[Attempt] = []
+
+        def is_there() -> bool:
+            found[:] = [a for a in self.attempts if a.revision.label == folder.name]
+            return bool(found)
+
+        await self.until(is_there)
+        return found[-1]
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
+        transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://hotreload", timeout=PATIENCE
+        ) as client:
+            yield client
+
+    async def ask(self, prompt: str = PROMPTS[0]) -> dict[str, Any]:
+        async with self.client() as client:
+            answer = await client.post("/generate", json=request_for(prompt))
+            assert answer.status_code == 200, answer.text
+            return dict(answer.json())
+
+
+def request_for(prompt: str, **more: Any) -> dict[str, Any]:
+    return {"text": prompt, "sampling_params": {"temperature": 0, "max_new_tokens": 12}, **more}
+
+
+@dataclass
+class Load:
+    """Clients in a closed loop, every third of them streaming; keeps what each was told."""
+
+    running: Running
+    clients: int = 16
+    answers: list[tuple[int, str]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def on(self) -> AsyncIterator["Load"]:
+        enough = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(self.clients):
+                tasks.create_task(self._client(number, enough))
+            try:
+                yield self
+            finally:
+                enough.set()
+
+    async def _client(self, number: int, enough: asyncio.Event) -> None:
+        prompts = itertools.cycle(PROMPTS[number % len(PROMPTS) :] + PROMPTS)
+        async with self.running.client() as client:
+            while not enough.is_set():
+                try:
+                    is_stream = number % 3 == 0
+                    ask = self._stream if is_stream else self._whole
+                    self.answers.append(await ask(client, next(prompts)))
+                except Exception as failure:
+                    self.failures.append(f"{type(failure).__name__}: {failure}")
+
+    async def _whole(self, client: httpx.AsyncClient, prompt: str) -> tuple[int, str]:
+        answer = await client.post("/generate", json=request_for(prompt))
+        answer.raise_for_status()
+        content = answer.json()
+        assert answer.headers["X-Hotreload-Generation"] == str(content["meta_info"]["generation"])
+        return content["meta_info"]["generation"], content["text"]
+
+    async def _stream(self, client: httpx.AsyncClient, prompt: str) -> tuple[int, str]:
+        chunks: list[dict[str, Any]] = []
+        ended = False
+        body = request_for(prompt, stream=True)
+        async with client.stream("POST", "/generate", json=body) as answer:
+            answer.raise_for_status()
+            async for line in answer.aiter_lines():
+                if line == "data: [DONE]":
+                    ended = True
+                elif line:
+                    chunks.append(json.loads(line.removeprefix("data: ")))
+        assert ended, "a stream without its end"
+        generations = {chunk["meta_info"]["generation"] for chunk in chunks}
+        assert len(generations) == 1, f"one stream, several generations: {generations}"
+        return generations.pop(), chunks[-1]["text"]
+
+
+def mixed(answers: list[tuple[int, str]], generations: list[Generation]) -> list[tuple[int, str]]:
+    """Answers whose text is not exactly what the generation named in them says."""
+    says = {g.number: words(int(g.revision.label.rpartition("_")[2])) for g in generations}
+    return [(number, text) for number, text in answers if says.get(number) != text]

@@ -1,0 +1,291 @@
+"""The routes that change what is live: what they answer, and who may use them."""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from hotreload.errors import (
+    BadRequest,
+    Busy,
+    EngineLost,
+    HotReloadError,
+    NotServing,
+    SourceUnavailable,
+)
+from hotreload.types import Outcome, Reason
+from tests.server.world import World, attempt, serving
+
+NOBODY = 65534
+NAN = Reason("nonfinite", "model.safetensors: tensor 'lm_head' holds NaN", ("lm_head: 3 NaN",))
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+
+
+async def post(world: World, path: str, fields: dict[str, Any] | None = None) -> httpx.Response:
+    async with world.client() as client:
+        return await client.post(path, json=fields or {})
+
+
+async def test_a_reload_that_went_live_says_so(world: World) -> None:
+    world.control.outcome = attempt()
+    answer = await post(world, "/admin/reload_weights", {"model_path": "/ckpt/step-2"})
+    assert answer.status_code == 200
+    said = answer.json()
+    assert (said["ok"], said["outcome"], said["generation"]) == (True, "live", 2)
+    assert (said["label"], said["phases"]["staging"]) == ("step-2", 1.0)
+    assert world.control.asked == [("reload", "/ckpt/step-2", False)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked"),
+    [
+        ({}, ("reload", None, False)),
+        ({"revision": "main", "force": True}, ("reload", "main", True)),
+        ({"model_path": "/a", "load_format": "auto"}, ("reload", "/a", False)),
+    ],
+)
+async def test_what_is_asked_reaches_the_control(
+    world: World, fields: dict[str, Any], asked: tuple[str, Any, bool]
+) -> None:
+    world.control.outcome = attempt()
+    assert (await post(world, "/admin/reload_weights", fields)).status_code == 200
+    assert world.control.asked == [asked]
+
+
+async def test_an_empty_body_asks_for_the_newest(world: World) -> None:
+    world.control.outcome = attempt()
+    async with world.client() as client:
+        answer = await client.post("/admin/reload_weights")
+    assert answer.status_code == 200
+    assert world.control.asked == [("reload", None, False)]
+
+
+async def test_a_rejected_checkpoint_is_a_422_with_its_reason(world: World) -> None:
+    world.control.outcome = attempt(Outcome.REJECTED, NAN)
+    answer = await post(world, "/admin/reload_weights")
+    assert answer.status_code == 422
+    said = answer.json()
+    assert (said["ok"], said["outcome"], said["code"]) == (False, "rejected", "nonfinite")
+    assert "lm_head" in said["reason"]
+    assert answer.headers["x-hotreload-generation"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "retry_after"),
+    [
+        (Outcome.POSTPONED, 503, "5"),
+        (Outcome.SUPERSEDED, 409, None),
+        (Outcome.LOST, 503, None),
+    ],
+)
+async def test_every_other_end_has_its_status(
+    world: World, outcome: Outcome, status: int, retry_after: str | None
+) -> None:
+    world.control.outcome = attempt(outcome, Reason("oom", "no room"))
+    answer = await post(world, "/admin/reload_weights")
+    assert (answer.status_code, answer.json()["outcome"]) == (status, outcome)
+    assert answer.headers.get("retry-after") == retry_after
+
+
+async def test_without_waiting_a_wish_is_accepted_at_once(world: World) -> None:
+    answer = await post(world, "/admin/reload_weights", {"wait": False})
+    assert (answer.status_code, answer.json()["accepted"]) == (202, True)
+
+
+async def test_an_attempt_goes_on_when_its_waiter_times_out(world: World) -> None:
+    answer = await post(world, "/admin/reload_weights", {"timeout": 0.02})
+    assert (answer.status_code, answer.json()["code"]) == (504, "timed_out")
+    assert world.control.promise is not None
+    assert not world.control.promise.done()
+
+
+async def test_an_attempt_goes_on_when_its_waiter_leaves(world: World) -> None:
+    _, writer = await world.raw()
+    writer.write(b"POST /admin/reload_weights HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+    await world.until(lambda: world.control.promise is not None)
+    writer.close()
+    await world.until(lambda: bool(world.metrics.finished))
+    assert world.metrics.finished == [("/admin/reload_weights", 499)]
+    assert world.control.promise is not None
+    assert not world.control.promise.done()
+
+
+async def test_an_ask_that_ends_with_the_daemon_is_a_503(world: World) -> None:
+    ask = asyncio.create_task(post(world, "/admin/reload_weights"))
+    await world.until(lambda: world.control.promise is not None)
+    assert world.control.promise is not None
+    world.control.promise.cancel()
+    answer = await ask
+    assert (answer.status_code, answer.json()["code"]) == (503, "stopping")
+
+
+async def test_an_ask_that_loses_the_engine_is_a_503(world: World) -> None:
+    ask = asyncio.create_task(post(world, "/admin/rollback"))
+    await world.until(lambda: world.control.promise is not None)
+    assert world.control.promise is not None
+    world.control.promise.set_exception(EngineLost("nobody knows what is live"))
+    answer = await ask
+    assert (answer.status_code, answer.json()["code"]) == (503, "engine_lost")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status"),
+    [
+        (Busy("another reload is under way"), 409),
+        (BadRequest("/etc is not under the watched folder"), 400),
+        (SourceUnavailable("/ckpt/step-9 is not there"), 422),
+        (NotServing("the engine is starting", code="booting", retry_after=2), 503),
+    ],
+)
+async def test_a_wish_that_is_not_accepted_says_why(
+    world: World, refusal: HotReloadError, status: int
+) -> None:
+    world.control.refusal = refusal
+    answer = await post(world, "/admin/reload_weights")
+    assert (answer.status_code, answer.json()["detail"]) == (status, str(refusal))
+    assert answer.json()["code"] == refusal.code
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "words"),
+    [
+        ("/admin/reload_weights", {"path": "/x"}, "unknown field 'path'"),
+        ("/admin/reload_weights", {"model_path": 7}, "model_path must be a string"),
+        ("/admin/reload_weights", {"model_path": " "}, "must not be empty"),
+        ("/admin/reload_weights", {"model_path": "/a", "revision": "b"}, "not both"),
+        ("/admin/reload_weights", {"load_format": "gguf"}, "load_format must be 'auto'"),
+        ("/admin/reload_weights", {"timeout": 0}, "timeout must be a positive number"),
+        ("/admin/rollback", {"generation": "two"}, "generation must be an integer"),
+    ],
+)
+async def test_a_wish_that_makes_no_sense_is_a_400(
+    world: World, path: str, fields: dict[str, Any], words: str
+) -> None:
+    answer = await post(world, path, fields)
+    assert answer.status_code == 400
+    assert words in answer.json()["detail"]
+    assert world.control.asked == []
+
+
+async def test_rollback_pin_and_unpin_reach_the_control(world: World) -> None:
+    world.control.outcome = attempt()
+    assert (await post(world, "/admin/rollback", {"generation": 1})).json()["outcome"] == "live"
+    assert (await post(world, "/admin/rollback")).status_code == 200
+    assert (await post(world, "/admin/pin")).json() == {"ok": True, "pinned": True}
+    assert (await post(world, "/admin/unpin")).json() == {"ok": True, "pinned": False}
+    verbs = [(verb, name) for verb, name, _ in world.control.asked]
+    assert verbs == [("rollback", 1), ("rollback", None), ("pin", None), ("unpin", None)]
+
+
+async def test_reload_status_is_the_part_of_the_status_that_is_about_reloads(
+    world: World,
+) -> None:
+    async with world.client() as client:
+        said = (await client.get("/admin/reload_status")).json()
+    assert said["state"] == "serving"
+    assert {"wanted", "waiting_for", "phase", "last_attempt"} <= said.keys()
+
+
+async def test_checksums_are_computed_and_compared_with_what_went_live(world: World) -> None:
+    async with world.client() as client:
+        brief = (await client.get("/admin/weights_checksum")).json()
+        whole = (await client.get("/admin/weights_checksum?leaves=1")).json()
+        world.engine.leaves["lm_head"] = 12
+        bad = (await client.get("/admin/weights_checksum?leaves=1")).json()
+    assert brief == {"fingerprint": "fp-1", "generation": 1, "changed": []}
+    assert whole["leaves"] == {"model.embed": 7, "lm_head": 11}
+    assert (bad["fingerprint"], bad["changed"]) == (None, ["lm_head"])
+    assert bad["leaves"]["lm_head"] == 12
+
+
+async def test_no_swap_happens_while_checksums_are_computed(world: World) -> None:
+    world.gate.hold()
+    async with world.client() as client:
+        ask = asyncio.create_task(client.get("/admin/weights_checksum"))
+        await world.until(lambda: world.gate.held == 1)
+        assert not ask.done()
+        world.gate.open(world.gate.live)  # type: ignore[arg-type]
+        assert (await ask).status_code == 200
+
+
+async def test_admin_routes_do_not_answer_over_tcp(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        serving(tmp_path, tcp=True) as world,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{world.tcp_port}") as client,
+    ):
+        answer = await client.post("/admin/pin")
+        status = await client.get("/status")
+        generated = await client.post("/generate", json={"text": "hi"})
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert "unix socket" in answer.json()["detail"]
+    assert [record.message for record in caplog.records] == ["admin.refused"]
+    assert (status.status_code, generated.status_code) == (200, 200)
+    assert world.control.asked == []
+
+
+ASK_AS = """
+import json, os, socket, sys
+path, uid, gid, groups = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+os.setgroups(groups); os.setgid(gid); os.setuid(uid)
+with socket.socket(socket.AF_UNIX) as s:
+    s.connect(path)
+    s.sendall(b"POST /admin/pin HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+    sys.stdout.buffer.write(b"".join(iter(lambda: s.recv(65536), b"")))
+"""
+
+
+async def pin_as(world: World, uid: int, gid: int, groups: list[int]) -> tuple[int, Any]:
+    """Ask to pin as another user, from a process of its own: its status and fields."""
+    world.path.parent.chmod(0o755)
+    for folder in world.path.parent.parents[:2]:
+        folder.chmod(0o755)
+    args = [ASK_AS, str(world.path), str(uid), str(gid), json.dumps(groups)]
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", *args, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await child.communicate()
+    head, _, body = out.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+@needs_root
+async def test_another_user_is_refused_and_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    status, said = await pin_as(world, NOBODY, NOBODY, [])
+    assert (status, said["code"]) == (403, "forbidden")
+    assert f"uid {NOBODY}" in said["detail"]
+    assert [(record.message, getattr(record, "uid", None)) for record in caplog.records] == [
+        ("admin.refused", NOBODY)
+    ]
+    assert world.control.asked == []
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("gid", "groups"), [(4242, []), (NOBODY, [4242])], ids=["own group", "supplementary group"]
+)
+async def test_members_of_the_admin_group_may(tmp_path: Path, gid: int, groups: list[int]) -> None:
+    async with serving(tmp_path, admin_group=4242) as world:
+        status, said = await pin_as(world, NOBODY, gid, groups)
+        outsider, _ = await pin_as(world, NOBODY, NOBODY, [4243])
+    assert (status, said["pinned"], outsider) == (200, True, 403)
+
+
+async def test_the_kernel_says_who_connected() -> None:
+    from hotreload.server.peers import peer_of
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        peer = peer_of(ours)
+    assert (peer.pid, peer.uid, peer.gid) == (os.getpid(), os.getuid(), os.getgid())
+    assert peer.groups >= {os.getgid(), *os.getgroups()}

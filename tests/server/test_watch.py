@@ -1,0 +1,168 @@
+"""Health, status, history, metrics and the stream of events."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotreload.errors import HotReloadError
+from hotreload.events import AttemptFinished, RevisionWanted, SourceScanned, Waiting
+from hotreload.server.limits import Limits
+from hotreload.types import Revision
+from tests.server.world import FIRST, SECOND, World, attempt, serving
+
+LISTEN = b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def listening(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A client of /events that has been told that it listens."""
+    reader, writer = await world.raw()
+    writer.write(LISTEN)
+    await asyncio.wait_for(reader.readuntil(b": listening\n\n"), 5)
+    return reader, writer
+
+
+async def next_event(reader: asyncio.StreamReader) -> dict[str, Any]:
+    await asyncio.wait_for(reader.readuntil(b"data: "), 5)
+    event: dict[str, Any] = json.loads(await reader.readuntil(b"\n\n"))
+    return event
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])
+async def test_a_serving_daemon_is_healthy(world: World, path: str) -> None:
+    async with world.client() as client:
+        assert (await client.get(path)).status_code == 200
+
+
+async def test_while_holding_it_is_still_ready(world: World) -> None:
+    world.gate.hold()
+    async with world.client() as client:
+        assert (await client.get("/readyz")).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/health"])
+async def test_a_daemon_that_boots_or_is_sealed_is_not_ready_and_says_why(
+    tmp_path: Path, path: str
+) -> None:
+    async with serving(tmp_path, booted=False) as world, world.client() as client:
+        booting = await client.get(path)
+        world.go_live(FIRST)
+        world.gate.seal("the engine is lost")
+        sealed = await client.get(path)
+        alive = await client.get("/livez")
+    assert (booting.status_code, booting.json()["code"]) == (503, "not_ready")
+    assert booting.json()["reasons"] == ["booting: the engine is starting"]
+    assert "the engine is lost" in sealed.json()["detail"]
+    assert alive.status_code == 200
+
+
+async def test_status_and_history_say_what_the_observers_know(world: World) -> None:
+    world.events.publish(Waiting("2 of 4 shards of step-3"))
+    world.events.publish(AttemptFinished(attempt(), SECOND))
+    async with world.client() as client:
+        status = (await client.get("/status")).json()
+        history = (await client.get("/history")).json()
+    assert (status["state"], status["generation"], status["label"]) == ("serving", 2, "step-2")
+    assert status["waiting_for"] == "2 of 4 shards of step-3"
+    assert [one["outcome"] for one in history["attempts"]] == ["live"]
+
+
+async def test_metrics_are_served_as_prometheus_reads_them(world: World) -> None:
+    async with world.client() as client:
+        answer = await client.get("/metrics")
+    assert answer.text == "hotreload_generation 1.0\n"
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+async def test_a_broken_observer_costs_a_500_and_nothing_else(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> bytes:
+        raise ValueError("no such gauge")
+
+    monkeypatch.setattr(world.metrics, "render", fails)
+    async with world.client() as client:
+        broken = await client.get("/metrics")
+        status = await client.get("/status")
+    assert (broken.status_code, broken.json()["code"]) == (500, "internal")
+    assert status.status_code == 200
+
+
+async def test_an_error_of_no_known_kind_is_a_500_with_its_code(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> dict[str, Any]:
+        raise HotReloadError("odd", code="odd_one")
+
+    monkeypatch.setattr(world.view, "status", fails)
+    async with world.client() as client:
+        answer = await client.get("/status")
+    assert (answer.status_code, answer.json()["code"]) == (500, "odd_one")
+
+
+async def test_every_event_reaches_every_listener_in_order(world: World) -> None:
+    listeners = [await listening(world) for _ in range(3)]
+    world.events.publish(RevisionWanted(Revision("cccc3333", "step-3")))
+    world.events.publish(SourceScanned("rescan"))
+    for reader, writer in listeners:
+        wanted, scanned = await next_event(reader), await next_event(reader)
+        assert (wanted["event"], wanted["label"]) == ("revision.wanted", "step-3")
+        assert (scanned["event"], scanned["cause"]) == ("source.scanned", "rescan")
+        writer.close()
+
+
+async def test_a_listener_that_leaves_is_unsubscribed(world: World) -> None:
+    before = len(world.events._observers)
+    _, writer = await listening(world)
+    assert len(world.events._observers) == before + 1
+    writer.close()
+    await world.until(lambda: len(world.events._observers) == before)
+    await world.until(lambda: world.metrics.finished == [("/events", 499)])
+
+
+async def test_a_quiet_stream_shows_that_it_is_alive(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=Limits(heartbeat_seconds=0.02)) as world:
+        reader, writer = await listening(world)
+        assert await asyncio.wait_for(reader.readuntil(b": still here\n\n"), 5)
+        world.events.publish(SourceScanned("after a heartbeat"))
+        assert (await next_event(reader))["cause"] == "after a heartbeat"
+        writer.close()
+
+
+async def test_a_listener_that_does_not_read_is_dropped_and_others_are_not(
+    tmp_path: Path,
+) -> None:
+    limits = Limits(listener_queue=8, write_seconds=60)
+    async with serving(tmp_path, limits=limits) as world, asyncio.timeout(10):
+        before = len(world.events._observers)
+        slow, _ = await listening(world)
+        quick, quick_writer = await listening(world)
+        slow._transport.pause_reading()  # type: ignore[attr-defined]
+        cause = "x" * 30_000
+        while len(world.events._observers) == before + 2:
+            world.events.publish(SourceScanned(cause))
+            assert (await next_event(quick))["cause"] == cause
+        world.events.publish(SourceScanned("still heard"))
+        assert (await next_event(quick))["cause"] == "still heard"
+        quick_writer.close()
+
+
+async def test_more_listeners_than_allowed_are_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=Limits(listeners=1)) as world:
+        _, writer = await listening(world)
+        async with world.client() as client:
+            answer = await client.get("/events")
+        writer.close()
+    assert (answer.status_code, answer.json()["code"]) == (503, "too_many_listeners")
+
+
+async def test_stopping_ends_streams_of_events_in_order(world: World) -> None:
+    reader, writer = await listening(world)
+    world.events.publish(SourceScanned("last words"))
+    world.server.stop()
+    rest = await asyncio.wait_for(reader.read(), 5)
+    assert b"last words" in rest
+    assert rest.endswith(b"0\r\n\r\n")
+    writer.close()

@@ -1,0 +1,292 @@
+"""A whole server round an engine and a control that do what the test says."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from hotreload.core.gate import Gate
+from hotreload.core.ledger import Ledger
+from hotreload.errors import HotReloadError
+from hotreload.events import Event, Events, GenerationLive
+from hotreload.observe.history import History, attempt_fields, event_fields
+from hotreload.observe.status import Status
+from hotreload.server.app import create_app
+from hotreload.server.limits import Limits
+from hotreload.server.sockets import HttpServer, bind_tcp, bind_unix
+from hotreload.types import Attempt, Generation, Outcome, Phase, Reason, Revision
+
+Fields = dict[str, Any]
+
+LEAVES = {"lm_head": 11, "model.embed": 7}
+FIRST = Generation(1, Revision("aaaa1111", "step-1"), "fp-1", 1_700_000_000.0, LEAVES)
+SECOND = Generation(2, Revision("bbbb2222", "step-2"), "fp-2", 1_700_000_100.0)
+
+
+class FakeEngine:
+    """Answers `word word …`, one word a chunk, when the test lets it."""
+
+    def __init__(self) -> None:
+        self.words = ["served", "by", "step", "1"]
+        self.requests: list[Mapping[str, Any]] = []
+        self.running = 0
+        self.inside: Callable[[], int] = lambda: 0
+        self.inside_when_closed: list[int] = []
+        """How many were inside the gate as each generation ended: its own request, at least."""
+        self.refusal: Exception | None = None
+        self.breaks_after: tuple[int, Exception] | None = None
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.went_on = asyncio.Event()
+        self.logprob = 0.5
+        self.end: Fields = {"type": "stop"}
+        self.leaves = dict(LEAVES)
+
+    async def generate(
+        self, request: Mapping[str, Any]
+    ) -> AsyncGenerator[Fields | list[Fields], None]:
+        self.requests.append(request)
+        self.running += 1
+        try:
+            if self.refusal is not None:
+                raise self.refusal
+            async for item in self._answers(request):
+                yield item
+        finally:
+            self.running -= 1
+            self.inside_when_closed.append(self.inside())
+            self.went_on.set()
+
+    async def checksums(self) -> dict[str, int]:
+        return dict(self.leaves)
+
+    async def _answers(
+        self, request: Mapping[str, Any]
+    ) -> AsyncGenerator[Fields | list[Fields], None]:
+        prompts = request.get("text")
+        count = len(prompts) if isinstance(prompts, list) else 1
+        if not request.get("stream"):
+            await self.may_answer.wait()
+            answers = [self._chunk(len(self.words)) for _ in range(count)]
+            yield answers if isinstance(prompts, list) else answers[0]
+            return
+        for so_far in range(1, len(self.words) + 1):
+            if self.breaks_after and so_far > self.breaks_after[0]:
+                raise self.breaks_after[1]
+            for index in range(count):
+                extra = {"index": index} if isinstance(prompts, list) else {}
+                yield self._chunk(so_far) | extra
+            await self.may_answer.wait()
+
+    def _chunk(self, words: int) -> Fields:
+        whole = words == len(self.words)
+        meta = {
+            "id": "r",
+            "completion_tokens": words,
+            "logprob": self.logprob,
+            "finish_reason": self.end if whole else None,
+        }
+        return {"text": " ".join(self.words[:words]), "meta_info": meta}
+
+
+class FakeControl:
+    """Accepts every wish and keeps it, unless told to refuse."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any, bool]] = []
+        self.refusal: HotReloadError | None = None
+        self.outcome: Attempt | None = None
+        self.promise: asyncio.Future[Attempt] | None = None
+
+    async def reload(self, name: str | None, *, force: bool) -> asyncio.Future[Attempt]:
+        return self._accept("reload", name, force)
+
+    async def rollback(self, number: int | None) -> asyncio.Future[Attempt]:
+        return self._accept("rollback", number, False)
+
+    async def pin(self) -> None:
+        self.asked.append(("pin", None, False))
+
+    async def unpin(self) -> None:
+        self.asked.append(("unpin", None, False))
+
+    def _accept(self, verb: str, name: Any, force: bool) -> asyncio.Future[Attempt]:
+        if self.refusal is not None:
+            raise self.refusal
+        self.asked.append((verb, name, force))
+        self.promise = asyncio.get_running_loop().create_future()
+        if self.outcome is not None:
+            self.promise.set_result(self.outcome)
+        return self.promise
+
+
+def attempt(outcome: Outcome = Outcome.LIVE, reason: Reason | None = None) -> Attempt:
+    """An attempt at step-2 that ended so."""
+    return Attempt(
+        revision=SECOND.revision,
+        outcome=outcome,
+        reason=reason,
+        phases={Phase.VALIDATING: 0.2, Phase.STAGING: 1.0, Phase.SWAPPING: 0.004},
+        pause_seconds=0.005,
+        finished_at=1_700_000_100.0,
+        generation=2 if outcome is Outcome.LIVE else None,
+    )
+
+
+class View:
+    """The real observers, so that what clients read here is what they read from a daemon."""
+
+    def __init__(self, events: Events, gate: Gate) -> None:
+        self.ledger = Ledger()
+        self._history = History()
+        self._status = Status(
+            ledger_view=lambda: self.ledger, gate_counts=lambda: (gate.inside, gate.held)
+        )
+        events.subscribe(self._history.observe)
+        events.subscribe(self._status.observe)
+
+    def status(self) -> Fields:
+        return self._status.snapshot()
+
+    def ready(self) -> tuple[bool, list[str]]:
+        return self._status.ready()
+
+    def history(self) -> list[Fields]:
+        return self._history.attempts()
+
+    def attempt(self, attempt: Attempt) -> Fields:
+        return attempt_fields(attempt)
+
+    def event(self, event: Event) -> Fields:
+        return event_fields(event)
+
+    def live(self) -> Generation | None:
+        return self._status.live
+
+
+@dataclass
+class FakeMetrics:
+    """Remembers what was counted."""
+
+    finished: list[tuple[str, int]] = field(default_factory=list)
+    first_tokens: int = 0
+    counted: int = 0
+
+    def request_finished(self, route: str, code: int, seconds: float) -> None:
+        assert seconds >= 0
+        self.finished.append((route, code))
+
+    def first_token(self, seconds: float) -> None:
+        self.first_tokens += 1
+
+    def tokens(self, count: int) -> None:
+        self.counted += count
+
+    def render(self) -> bytes:
+        return b"hotreload_generation 1.0\n"
+
+
+class World:
+    """Everything a test of the server may turn and look at."""
+
+    def __init__(self, path: Path, limits: Limits, admin_group: int | None) -> None:
+        self.path = path
+        self.events = Events()
+        self.gate = Gate(publish=self.events.publish, max_held=1024)
+        self.engine = FakeEngine()
+        self.engine.inside = lambda: self.gate.inside
+        self.control = FakeControl()
+        self.view = View(self.events, self.gate)
+        self.metrics = FakeMetrics()
+        self.app = create_app(
+            gate=self.gate,
+            engine=self.engine,
+            control=self.control,
+            view=self.view,
+            events=self.events,
+            metrics=self.metrics,
+            limits=limits,
+            admin_group=admin_group,
+        )
+        self.server = HttpServer(self.app, limits=limits, graceful_seconds=1.0, linger_seconds=0.0)
+        self.tcp_port = 0
+        self._writers: list[asyncio.StreamWriter] = []
+
+    def go_live(self, generation: Generation) -> None:
+        """Let this generation answer, as the daemon does."""
+        self.events.publish(GenerationLive(generation))
+        self.gate.open(generation)
+
+    def client(self) -> httpx.AsyncClient:
+        """A client of the socket; the caller closes it."""
+        transport = httpx.AsyncHTTPTransport(uds=str(self.path))
+        return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=20)
+
+    async def sent(self, fields: Fields) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A bare connection on which POST /generate has been sent."""
+        reader, writer = await self.raw()
+        body = json.dumps(fields).encode()
+        writer.write(
+            b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        )
+        writer.write(body)
+        return reader, writer
+
+    async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A bare connection; it is closed with the world, if not before."""
+        reader, writer = await asyncio.open_unix_connection(str(self.path))
+        self._writers.append(writer)
+        return reader, writer
+
+    def hang_up(self) -> None:
+        """Close what bare connections are still open."""
+        for writer in self._writers:
+            writer.close()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Let the loop turn until something holds that no event tells of."""
+        async with asyncio.timeout(10):
+            while not holds():  # noqa: ASYNC110 there is no event to wait on
+                await asyncio.sleep(0)
+
+
+async def answer_on(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], Any]:
+    """The status, headers and JSON of an answer on a bare connection."""
+    async with asyncio.timeout(10):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        pairs = (line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
+        headers = {name.lower(): value for name, value in pairs}
+        body = await reader.readexactly(int(headers["content-length"]))
+    return int(head.split()[1]), headers, json.loads(body)
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path,
+    *,
+    limits: Limits | None = None,
+    booted: bool = True,
+    admin_group: int | None = None,
+    tcp: bool = False,
+) -> AsyncIterator[World]:
+    """A server on a socket in `folder`, in this loop, until the block ends."""
+    world = World(folder / "hotreload.sock", limits or Limits(), admin_group)
+    if booted:
+        world.go_live(FIRST)
+    sockets = [bind_unix(world.path, 0o666)]
+    if tcp:
+        sockets.append(bind_tcp("127.0.0.1:0"))
+        world.tcp_port = sockets[1].getsockname()[1]
+    task = asyncio.create_task(world.server.serve(sockets))
+    await world.until(lambda: world.server.started)
+    try:
+        yield world
+    finally:
+        world.hang_up()
+        world.server.stop()
+        await task

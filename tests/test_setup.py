@@ -1,0 +1,264 @@
+"""`.ci/setup` finds an interpreter that really works, and does nothing the second time.
+
+Fake interpreters stand on a PATH of our own; nothing is installed.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TOOLS = ["sh", "cat", "cksum", "dirname", "grep", "head", "mkdir", "rm"]
+
+# Does what .ci/setup asks of an interpreter: tells its own path, makes an environment and, as that
+# environment's python, writes down what pip was told.
+GOOD = """#!/bin/sh
+case "$1 $2" in
+"-m venv")
+    mkdir -p .venv/bin
+    cat "$0" >.venv/bin/python
+    chmod +x .venv/bin/python
+    echo "command = $0 -m venv --clear $PWD/.venv" >.venv/pyvenv.cfg
+    echo "made by {name}" >>calls ;;
+"-m pip") shift 2; echo "pip $*" >>calls ;;
+"-c ") ;;
+*) echo "{name}" ;;
+esac
+"""
+
+
+def broken(message: str, code: int = 1) -> str:
+    return f"#!/bin/sh\necho '{message}' >&2\nexit {code}\n"
+
+
+class Machine:
+    """A copy of the set-up files, and a PATH that holds only what a test puts there."""
+
+    def __init__(self, root: Path) -> None:
+        self.project = root / "project"
+        self.bin = root / "bin"
+        self.home = root / "home"
+        for folder in (self.project / ".ci", self.bin, self.home):
+            folder.mkdir(parents=True)
+        for name in (".ci/setup", "pyproject.toml", "constraints.txt"):
+            shutil.copy(ROOT / name, self.project / name)
+        for tool in [*TOOLS, "chmod"]:
+            (self.bin / tool).symlink_to(shutil.which(tool) or tool)
+
+    def add(self, path: Path | str, script: str | None = None) -> Path:
+        file = self.bin / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(script or GOOD.format(name=file))
+        file.chmod(0o755)
+        return file
+
+    def add_to_pyenv(self, version: str) -> Path:
+        return self.add(self.home / ".pyenv/versions" / version / "bin/python")
+
+    def run(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.project / ".ci/setup", *args],
+            env={"PATH": str(self.bin), "HOME": str(self.home), **env},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    def finds(self, **env: str) -> Path:
+        answer = self.run("find", **env)
+        assert answer.returncode == 0, answer.stderr
+        return Path(answer.stdout.strip())
+
+    def calls(self) -> list[str]:
+        """What was asked of the interpreters since the last look."""
+        file = self.project / "calls"
+        lines = file.read_text().splitlines() if file.exists() else []
+        file.unlink(missing_ok=True)
+        return lines
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_python_3_12_is_preferred_to_3_13(machine: Machine) -> None:
+    machine.add("python3.13")
+    python = machine.add("python3.12")
+    assert machine.finds() == python
+
+
+def test_plain_python3_is_used_when_nothing_else_is_there(machine: Machine) -> None:
+    python = machine.add("python3")
+    assert machine.finds() == python
+
+
+def test_a_shim_that_exists_but_fails_is_skipped(machine: Machine) -> None:
+    machine.add("python3.12", broken("pyenv: python3.12: command not found", 127))
+    python = machine.add("python3.13")
+    assert machine.finds() == python
+
+
+def test_the_folder_of_pyenv_is_searched_after_path(machine: Machine) -> None:
+    machine.add("python3", broken("is Python 3.11"))
+    machine.add_to_pyenv("3.11.7")
+    machine.add_to_pyenv("3.13.0")
+    python = machine.add_to_pyenv("3.12.1")
+    assert machine.finds() == python
+
+
+def test_pyenv_may_live_elsewhere(machine: Machine, tmp_path: Path) -> None:
+    python = machine.add(tmp_path / "elsewhere/versions/3.13.2/bin/python")
+    assert machine.finds(PYENV_ROOT=str(tmp_path / "elsewhere")) == python
+
+
+def test_uv_is_asked_last(machine: Machine, tmp_path: Path) -> None:
+    python = machine.add(tmp_path / "uv/python3.13")
+    machine.add("uv", f'#!/bin/sh\n[ "$*" = "python find 3.13" ] && echo {python}\n')
+    assert machine.finds() == python
+
+
+def test_uv_fetches_an_interpreter_when_there_is_none(machine: Machine, tmp_path: Path) -> None:
+    python = machine.add(tmp_path / "fetched/python3.12", broken("not there yet"))
+    ready = machine.add(tmp_path / "ready/python3.12", GOOD.format(name=python))
+    fetch = f'#!/bin/sh\ncase "$*" in *find*) echo {python} ;; *) cat {ready} >{python} ;; esac\n'
+    machine.add("uv", fetch)
+    assert machine.finds() == python
+
+
+def test_every_interpreter_refused_is_named_with_its_reason(machine: Machine) -> None:
+    machine.add("python3.12", broken("lacks ensurepip (Debian: apt-get install python3.12-venv)"))
+    machine.add("python3.13", broken("no such version", 127))
+    machine.add("python3", broken("is Python 3.11"))
+    answer = machine.run()
+    assert answer.returncode != 0
+    assert "python3.12 lacks ensurepip (Debian: apt-get install python3.12-venv)" in answer.stderr
+    assert "python3.13 does not run: no such version" in answer.stderr
+    assert "python3 is Python 3.11" in answer.stderr
+    assert "apt-get install python3 python3-venv" in answer.stderr
+    assert not (machine.project / ".venv").exists()
+
+
+def real(python: str, before: str) -> str:
+    """A script that is the real interpreter, after running some lines of ours in it."""
+    start = "import sys; code = sys.argv.pop(1); exec(sys.argv.pop(1)); exec(code)"
+    return f'#!/bin/sh\nexec {python} -c \'{start}\' "$2" "{before}" "$3"\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        ("sys.version_info = (3, 11, 7)", "is Python 3.11"),
+        ("sys.version_info = (3, 14, 0)", "is Python 3.14"),
+        ("sys.modules['ensurepip'] = None", "lacks ensurepip (Debian: apt-get install python3.1"),
+        ("sys.modules['ssl'] = None", "lacks ssl"),
+    ],
+)
+def test_a_real_interpreter_that_will_not_do_says_why(
+    machine: Machine, before: str, reason: str
+) -> None:
+    machine.add("python3", real(sys.executable, before))
+    answer = machine.run("find")
+    assert answer.returncode != 0
+    assert f"python3 {reason}" in answer.stderr
+
+
+def test_an_activated_environment_leads_to_the_interpreter_it_was_made_from(
+    machine: Machine,
+) -> None:
+    """`python3` is then .venv's own: making .venv anew from it would take it away."""
+    activated = f"{Path(sys.executable).parent}:{machine.bin}"
+    behind = machine.finds(PATH=activated)
+    assert behind == Path(sys.executable).resolve()
+    assert machine.finds(HOTRELOAD_PYTHON=str(behind)) == behind
+
+
+def test_the_operator_names_an_interpreter(machine: Machine, tmp_path: Path) -> None:
+    machine.add("python3.12")
+    python = machine.add(tmp_path / "mine/python")
+    assert machine.finds(HOTRELOAD_PYTHON=str(python)) == python
+
+
+def test_a_named_interpreter_that_will_not_do_is_not_replaced_by_another(machine: Machine) -> None:
+    machine.add("python3.12")
+    old = machine.add("old", broken("is Python 3.11"))
+    answer = machine.run("find", HOTRELOAD_PYTHON=str(old))
+    assert answer.returncode != 0
+    assert f"{old} is Python 3.11" in answer.stderr
+    assert machine.run("find", HOTRELOAD_PYTHON="nowhere").returncode != 0
+
+
+def test_the_second_run_does_nothing(machine: Machine) -> None:
+    python = machine.add("python3.12")
+    first = machine.run()
+    assert first.returncode == 0, first.stderr
+    assert "installing" in first.stderr
+    assert machine.calls() == [
+        f"made by {python}",
+        "pip install -qq -c constraints.txt -e .[test]",
+    ]
+    python.unlink()  # not even the interpreter is looked for
+    second = machine.run()
+    assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
+    assert machine.calls() == []
+
+
+def test_a_failed_install_is_taken_up_again(machine: Machine) -> None:
+    fails = GOOD.replace('shift 2; echo "pip $*" >>calls', "exit 1")
+    machine.add("python3.12", fails.format(name="python3.12"))
+    assert machine.run().returncode != 0
+    assert machine.run().returncode != 0
+
+
+def test_a_changed_pyproject_installs_again_into_the_same_environment(machine: Machine) -> None:
+    script = '#!/bin/sh\ncase "$1" in -c) echo same; exit ;; esac\n' + GOOD.split("\n", 1)[1]
+    machine.add("same", script.format(name="same"))
+    machine.add("python3.12", script.format(name="same"))
+    machine.run()
+    machine.calls()
+    with (machine.project / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+    assert machine.run().returncode == 0
+    assert machine.calls() == ["pip install -qq -c constraints.txt -e .[test]"]
+
+
+def test_a_changed_interpreter_makes_a_new_environment(machine: Machine) -> None:
+    machine.add("python3.12")
+    machine.run()
+    machine.calls()
+    other = machine.add("other")
+    assert machine.run(HOTRELOAD_PYTHON=str(other)).returncode == 0
+    assert machine.calls()[0] == f"made by {other}"
+
+
+def test_constraints_are_names_and_versions_only() -> None:
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        assert re.fullmatch(r"[\w.-]+==[\w.]+", line)
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone: nothing says what is ours")
+def test_no_file_of_ours_names_a_registry() -> None:
+    # Spelled apart, or this file would find itself.
+    address = re.compile("://[^ ]*/" + "simple|(extra-)?index" + "-url|find" + "-links")
+    git = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = [ROOT / name for name in listed.split("\0") if name]
+    assert ROOT / "Makefile" in files
+    found = [
+        str(file)
+        for file in files
+        if file.is_file() and address.search(file.read_text("utf-8", "replace"))
+    ]
+    assert found == []
+
+
+def test_ci_runs_what_the_readme_says() -> None:
+    script = (ROOT / ".ci/run").read_text().splitlines()
+    assert script[-2:] == ["make check", "make test"]
+    assert all(os.access(ROOT / name, os.X_OK) for name in (".ci/run", ".ci/setup"))
