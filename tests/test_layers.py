@@ -1,4 +1,4 @@
-"""Arrows only go right: cli → daemon → {sources checks engine observe server} → core → vocabulary."""
+"""Arrows only go right: cli → daemon → {its parts} → core → vocabulary."""
 
 import ast
 from collections.abc import Iterator

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hotreload import __version__
-from hotreload.cli import ask, change, check, check_config, look, serve, tiny
+from hotreload.cli import ask, change, check, check_config, demo, look, serve, tiny
 from hotreload.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, exit_code
 from hotreload.errors import HotReloadError
 
-MODULES: tuple[Any, ...] = (serve, tiny, check, check_config, look, change, ask)
+MODULES: tuple[Any, ...] = (serve, demo, tiny, check, check_config, look, change, ask)
 """Each has `add(verbs)`, which adds its verbs to the subparsers and sets `run` for each."""
 
 GROUPS = (

@@ -41,7 +41,7 @@ async def settled_bytes(running: Running) -> int:
     """Device bytes after the same few requests: the engine keeps its last two batches."""
     for _ in range(3):
         await running.ask()
-    return device_bytes()
+    return await device_bytes()
 
 
 async def warm_up(running: Running) -> None:
