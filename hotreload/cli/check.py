@@ -48,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
         served = _served(args.against)
     except CheckpointCorrupt as error:
         return _usage(f"--against {args.against}: cannot be what is served: {error}")
+    if served is not None and not served.tensors:
+        return _usage(f"--against {args.against}: holds no weights to compare with")
     report = findings(args.path, served, Policy())
     _print(_as_json(report) if args.json else _as_text(report, _colour()))
     return FIT if report.fit else NOT_FIT

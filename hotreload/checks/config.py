@@ -1,0 +1,131 @@
+"""Which fields of a config.json shape the running program, so that new weights cannot change them.
+
+A field the checkpoint does not state says nothing; one the engine's config leaves out has its
+usual default.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_ALWAYS_STATED = (
+    "architectures",
+    "model_type",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "vocab_size",
+    "rms_norm_eps",
+    "layer_norm_eps",
+    "max_position_embeddings",
+    "eos_token_id",
+)
+_DEFAULTS: Mapping[str, Any] = {
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "use_sliding_window": False,
+    "use_qk_norm": False,
+    "norm_topk_prob": False,
+    "mlp_only_layers": [],
+    "partial_rotary_factor": 1.0,
+    "decoder_sparse_step": 1,
+    "sliding_window": None,
+    "max_window_layers": None,
+    "layer_types": None,
+    "quantization_config": None,
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "query_pre_attn_scalar": None,
+    "num_experts": None,
+    "num_local_experts": None,
+    "n_routed_experts": None,
+    "n_shared_experts": None,
+    "num_experts_per_tok": None,
+    "moe_intermediate_size": None,
+    "shared_expert_intermediate_size": None,
+    "first_k_dense_replace": None,
+    "moe_layer_freq": None,
+    "routed_scaling_factor": None,
+    "n_group": None,
+    "topk_group": None,
+    "topk_method": None,
+    "scoring_func": None,
+    "q_lora_rank": None,
+    "kv_lora_rank": None,
+    "qk_nope_head_dim": None,
+    "qk_rope_head_dim": None,
+    "v_head_dim": None,
+}
+_DERIVED = ("head_dim", "num_key_value_heads", "rope_theta", "rope_scaling")
+_ONLY_WITH_WINDOW = frozenset({"sliding_window", "max_window_layers"})
+
+
+def differences(
+    stated: Mapping[str, Any], served: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    """Each field of the checkpoint's config that differs: name, expected and got as JSON."""
+    mine, theirs = _normal(stated), _normal(served)
+    for name in (*_ALWAYS_STATED, *_DEFAULTS, *_DERIVED):
+        if not _is_stated(name, stated) or _is_moot(name, stated, served):
+            continue
+        expected, got = theirs.get(name), mine.get(name)
+        if expected != got:
+            yield name, _words(expected), _words(got)
+
+
+def _is_stated(name: str, stated: Mapping[str, Any]) -> bool:
+    rope = ("rope_parameters",) if name in ("rope_theta", "rope_scaling") else ()
+    return any(key in stated for key in (name, *rope))
+
+
+def _is_moot(name: str, stated: Mapping[str, Any], served: Mapping[str, Any]) -> bool:
+    """Nothing to compare: Qwen, for one, states a window it does not use, or null for it."""
+    if name in _ALWAYS_STATED and name not in served:
+        return True  # a config without it leaves nothing to compare with
+    off = not stated.get("use_sliding_window", True) and not served.get("use_sliding_window", True)
+    return off and name in _ONLY_WITH_WINDOW
+
+
+def _normal(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with its defaults filled in and each field in one spelling."""
+    normal = {**_DEFAULTS, **json.loads(json.dumps(dict(stated), default=str))}
+    heads = normal.get("num_attention_heads")
+    if normal.get("head_dim") is None and _are_counts(heads, normal.get("hidden_size")):
+        normal["head_dim"] = normal["hidden_size"] // heads
+    if normal.get("num_key_value_heads") is None:
+        normal["num_key_value_heads"] = heads
+    if set(map(str, normal["layer_types"] or [])) == {"full_attention"}:
+        normal["layer_types"] = None  # newer libraries spell out the default
+    normal["eos_token_id"] = _as_set(normal.get("eos_token_id"))
+    normal["rope_theta"], normal["rope_scaling"] = _rope(normal)
+    return normal
+
+
+def _are_counts(*values: Any) -> bool:
+    return all(type(value) is int and value > 0 for value in values)
+
+
+def _as_set(ids: Any) -> Any:
+    return sorted(ids, key=str) if isinstance(ids, list) else [ids]
+
+
+def _rope(stated: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Theta and scaling; `rope_parameters` is how newer libraries write both."""
+    parameters = stated.get("rope_parameters")
+    parameters = dict(parameters) if isinstance(parameters, dict) else {}
+    theta = parameters.pop("rope_theta", None) or stated.get("rope_theta") or 10000.0
+    scaling = stated.get("rope_scaling") or parameters
+    if not isinstance(scaling, dict):
+        return theta, scaling
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    rest = {key: value for key, value in scaling.items() if key not in ("rope_type", "type")}
+    plain = kind == "default" and not any(isinstance(value, dict) for value in rest.values())
+    return theta, None if plain else {"rope_type": kind, **rest}
+
+
+def _words(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else text[:200] + "…"

@@ -1,0 +1,322 @@
+"""Which files make up a checkpoint, whether they are all there, and the id their bytes give.
+
+Cheap: looks at names, sizes, the index and the headers. Weights are read only for the id.
+"""
+
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from hotreload.checks.findings import Finding, Unfit, shown, size_words
+from hotreload.checks.index import parse_weight_map, with_numbered_siblings
+from hotreload.checks.reading import (
+    Identity,
+    Opened,
+    identity_of,
+    not_regular,
+    read_whole,
+    with_file,
+)
+from hotreload.checks.safetensors import Header, read_header, size_finding
+from hotreload.errors import CheckpointCorrupt
+from hotreload.types import CheckpointFile
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+CONFIG = "config.json"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+_SIDE_FILES = (CONFIG, "generation_config.json", *TOKENIZER_FILES)
+LARGEST_JSON = 256 * 2**20
+_CHUNK = 8 * 2**20
+_KEPT_DIGESTS = 4096
+
+Roots = Path | Sequence[Path] | None
+"""The folders a checkpoint and its files must lie in, links resolved; None allows any."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingFile:
+    """A file the engine would load, as it was found; `path` has its links resolved."""
+
+    name: str
+    path: Path
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A folder looked at as a checkpoint. Equal `files` mean that nothing was touched."""
+
+    folder: Path
+    files: tuple[ServingFile, ...]
+    waiting_for: str | None
+    """What is still missing, in words; None when the checkpoint is complete or past help."""
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    shards: tuple[str, ...]
+    headers: Mapping[str, Header] = field(repr=False)
+    weight_map: Mapping[str, str] | None = field(repr=False)
+
+    @property
+    def complete(self) -> bool:
+        """Nothing more is to come: fit to be judged, which is not yet fit to load."""
+        return self.waiting_for is None
+
+    @property
+    def whole(self) -> bool:
+        """Every shard's header was read, so names and shapes can be compared."""
+        return bool(self.shards) and all(name in self.headers for name in self.shards)
+
+
+def survey(folder: Path, root: Roots = None) -> Survey:
+    """Look at a folder as a checkpoint; never raises for what it finds there."""
+    return _Surveyor(folder, root).survey()
+
+
+class _Surveyor:
+    """Collects what one look at a folder shows."""
+
+    def __init__(self, folder: Path, root: Roots) -> None:
+        self._folder = Path(os.path.realpath(folder))
+        self._roots = _resolved(root)
+        self._files: list[ServingFile] = []
+        self._waiting: list[str] = []
+        self._findings: list[Finding] = []
+        self._notes: list[str] = []
+        self._headers: dict[str, Header] = {}
+
+    def survey(self) -> Survey:
+        weight_map = None
+        shards: list[str] = []
+        names = self._names()
+        if names:
+            index = self._read_index(names)
+            if index is not None:
+                weight_map, wrong = parse_weight_map(index, INDEX)
+                self._findings += wrong
+            shards = self._shards(names, weight_map)
+            self._look_at(names, shards, "missing" if weight_map is None else "index")
+        return Survey(
+            self._folder,
+            tuple(sorted(self._files, key=lambda file: file.name)),
+            self._words(),
+            tuple(self._findings),
+            tuple(self._notes),
+            tuple(shards),
+            self._headers,
+            weight_map,
+        )
+
+    def _words(self) -> str | None:
+        if not self._waiting:
+            return None
+        more = len(self._waiting) - 1
+        return self._waiting[0] + (f" (and {more} more)" if more else "")
+
+    def _names(self) -> list[str]:
+        if not _inside(str(self._folder), self._roots):
+            self._escape(self._folder.name, str(self._folder))
+            return []
+        try:
+            names = sorted(os.listdir(self._folder))
+        except OSError as error:
+            self._wait("io", None, f"the folder cannot be read: {error.strerror}")
+            return []
+        if not names:
+            self._wait("missing", None, "no *.safetensors or index yet")
+        return names
+
+    def _read_index(self, names: list[str]) -> Any:
+        if INDEX not in names or not self._take(INDEX):
+            return None
+        try:
+            return json.loads(read_whole(self._files[-1].path, INDEX, LARGEST_JSON))
+        except Unfit as unfit:
+            self._blame(unfit, unfit.finding.message)
+        except (ValueError, RecursionError):
+            self._wait("index", INDEX, f"{INDEX}: not valid JSON")
+        return None
+
+    def _shards(self, names: list[str], weight_map: Mapping[str, str] | None) -> list[str]:
+        present = [n for n in names if n.endswith(".safetensors") and not n.startswith(".")]
+        if weight_map is not None:
+            wanted = sorted(set(weight_map.values()))
+        elif SINGLE in present:
+            wanted = [SINGLE]
+        else:
+            wanted = with_numbered_siblings(present)
+        if not wanted and INDEX not in names:
+            self._wait("missing", None, "no *.safetensors or index yet")
+        named_by = "the index" if weight_map is not None else "the checkpoint"
+        strays = [name for name in present if name not in wanted] if wanted else []
+        self._notes += [f"{shown(name)}: not part of {named_by}, ignored" for name in strays]
+        return wanted
+
+    def _look_at(self, names: list[str], shards: list[str], absent: str) -> None:
+        for name in shards:
+            if self._take(name, absent):
+                self._look_at_header(self._files[-1])
+        for name in _SIDE_FILES:
+            if name in names and self._take(name):
+                self._look_at_end(self._files[-1])
+
+    def _take(self, name: str, absent: str = "missing") -> bool:
+        """Count the file in, if it is there and what it should be; `absent` is the code if not."""
+        try:
+            real = os.path.realpath(self._folder / name, strict=True)
+            status = os.stat(real)
+        except FileNotFoundError:
+            by = "named by the index, " if absent == "index" else ""
+            words = f"{shown(name)}: {by}not there"
+            self._wait(absent, name, f"waiting for {shown(name)}", words)
+            return False
+        except OSError as error:
+            self._wait("io", name, f"{shown(name)}: {error.strerror}")
+            return False
+        if not _inside(real, self._roots):
+            self._escape(name, real)
+            return False
+        trap = not_regular(name, status)
+        if trap is not None:
+            self._findings.append(trap)
+            return False
+        self._files.append(ServingFile(name, Path(real), identity_of(status)))
+        return True
+
+    def _look_at_header(self, file: ServingFile) -> None:
+        def work(opened: Opened) -> None:
+            header = read_header(opened)
+            self._headers[file.name] = header
+            wrong = size_finding(header, opened)
+            if wrong is not None:
+                raise wrong
+
+        try:
+            with_file(file.path, file.name, work)
+        except Unfit as unfit:
+            self._blame(unfit, self._progress(file))
+
+    def _progress(self, file: ServingFile) -> str:
+        header, size = self._headers.get(file.name), size_words(file.identity.size)
+        if header is None:
+            return f"{shown(file.name)}: {size} written, no whole header yet"
+        return f"{shown(file.name)}: {size} of {size_words(header.file_size)} written"
+
+    def _look_at_end(self, file: ServingFile) -> None:
+        if file.name.endswith(".json") and not _ends_like_json(file):
+            self._wait(None, file.name, f"{file.name}: not written to its end")
+
+    def _blame(self, unfit: Unfit, words: str) -> None:
+        self._findings.append(unfit.finding)
+        if unfit.unfinished or unfit.finding.code == "changed":
+            self._waiting.append(words)
+
+    def _escape(self, name: str, real: str) -> None:
+        words = f"{shown(name)}: leads to {shown(real)}, outside of the allowed folders"
+        self._findings.append(Finding("unsafe_path", words, name, got=real))
+
+    def _wait(self, code: str | None, name: str | None, words: str, verdict: str = "") -> None:
+        """Something is missing yet: wait for it, and if it never comes `code` is the reason."""
+        self._waiting.append(words)
+        if code is not None:
+            self._findings.append(Finding(code, verdict or words, name))
+
+
+def _resolved(root: Roots) -> tuple[str, ...] | None:
+    if root is None:
+        return None
+    roots = [root] if isinstance(root, Path) else root
+    return tuple(os.path.realpath(folder) for folder in roots)
+
+
+def _inside(real: str, roots: tuple[str, ...] | None) -> bool:
+    return roots is None or any(Path(real).is_relative_to(root) for root in roots)
+
+
+def _ends_like_json(file: ServingFile) -> bool:
+    def work(opened: Opened) -> bytes:
+        length = min(64, opened.identity.size)
+        return opened.read(length, opened.identity.size - length)
+
+    try:
+        return with_file(file.path, file.name, work).rstrip().endswith((b"}", b"]"))
+    except Unfit:
+        return False
+
+
+class Digests:
+    """Each file's digest, remembered by its identity, so that a rescan reads nothing twice."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Identity, str] = OrderedDict()
+        self._lock = threading.Lock()  # an operator's wish may be hashed beside the source's
+
+    def of(self, file: ServingFile) -> str:
+        """The file's digest; Unfit `changed` when it is not what the survey saw."""
+        with self._lock:
+            digest = self._known.get(file.identity)
+        if digest is None:
+            digest = with_file(file.path, file.name, lambda opened: _digest(opened, file))
+        with self._lock:
+            self._known[file.identity] = digest
+            self._known.move_to_end(file.identity)
+            if len(self._known) > _KEPT_DIGESTS:
+                self._known.popitem(last=False)
+        return digest
+
+
+def require_same(opened: Opened, file: ServingFile) -> None:
+    """Unfit `changed` when the open file is not the one the survey saw."""
+    if opened.identity != file.identity:
+        words = f"{shown(file.name)}: it was replaced or written to since it was looked at"
+        raise Unfit(Finding("changed", words, file.name))
+
+
+def _digest(opened: Opened, file: ServingFile) -> str:
+    require_same(opened, file)
+    digest = xxhash.xxh3_128()
+    buffer = memoryview(bytearray(min(_CHUNK, opened.identity.size)))
+    for offset in range(0, opened.identity.size, _CHUNK):
+        piece = buffer[: min(_CHUNK, opened.identity.size - offset)]
+        opened.read_into(piece, offset)
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def content_id(survey: Survey, digests: Digests | None = None) -> str:
+    """The revision id of a checkpoint's bytes; CheckpointCorrupt `changed` or `io`.
+
+    Touching a file or renaming the folder leaves it as it is.
+    """
+    digests = digests or Digests()
+    try:
+        return identify(
+            CheckpointFile(file.name, file.identity.size, digests.of(file)) for file in survey.files
+        )
+    except Unfit as unfit:
+        raise CheckpointCorrupt(str(unfit), code=unfit.finding.code) from unfit
+
+
+def identify(files: Iterable[CheckpointFile]) -> str:
+    """The id that these names, sizes and digests give: 32 hex characters."""
+    digest = xxhash.xxh3_128()
+    for file in sorted(files, key=lambda file: file.name):
+        digest.update(json.dumps([file.name, file.size, file.digest]).encode())
+    return digest.hexdigest()

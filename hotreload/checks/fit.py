@@ -1,0 +1,234 @@
+"""Holds a checkpoint's names, shapes, dtypes, config and tokenizer against what is served.
+
+A swap of leaves changes numbers and nothing else: whatever the running engine took from its
+config or tokenizer at the start must be the same here.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+import xxhash
+
+from hotreload.checks import config
+from hotreload.checks.files import (
+    CONFIG,
+    LARGEST_JSON,
+    TOKENIZER_FILES,
+    Survey,
+    survey,
+)
+from hotreload.checks.findings import Finding, Unfit, most_telling, quoted, shown
+from hotreload.checks.reading import read_whole
+from hotreload.checks.safetensors import Tensor
+from hotreload.errors import CheckpointCorrupt
+from hotreload.types import Served, TensorSpec
+
+_CASTABLE = frozenset({"BF16", "F16", "F32", "F64"})  # 8-bit floats mean nothing without scales
+_VOCABULARY = frozenset(
+    {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json"}
+)
+_NEVER_LOADED = ("*.rotary_emb.inv_freq", "*.masked_bias", "*.attn.bias_mask")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the operator lets pass."""
+
+    extra_tensors: tuple[str, ...] = ()
+    dtype_change: Literal["reject", "cast"] = "reject"
+    nonfinite: Literal["reject", "allow"] = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A tensor and the file that holds it."""
+
+    file: str
+    tensor: Tensor
+
+
+def tensors_by_name(survey: Survey) -> tuple[dict[str, Located], list[Finding]]:
+    """Every tensor of the checkpoint by its name; names that stand in two files are findings."""
+    found: dict[str, Located] = {}
+    findings: list[Finding] = []
+    for file, header in survey.headers.items():
+        for tensor in header.tensors:
+            first = found.setdefault(tensor.name, Located(file, tensor))
+            if first.file != file:
+                words = f"tensor {quoted(tensor.name)} stands in {shown(first.file)} too"
+                message = f"{shown(file)}: {words}"
+                findings.append(Finding("duplicate", message, file, tensor.name))
+    return found, findings
+
+
+def index_findings(survey: Survey, found: Mapping[str, Located]) -> list[Finding]:
+    """Tensors that the index places in a file that does not hold them."""
+    findings: list[Finding] = []
+    for name, file in (survey.weight_map or {}).items():
+        held = found.get(name)
+        if file in survey.headers and (held is None or held.file != file):
+            got = f"in {held.file}" if held else "nowhere"
+            message = f"{shown(file)}: the index places tensor {quoted(name)} here, it is {got}"
+            findings.append(Finding("index", message, file, name, file, got))
+    return findings
+
+
+def tensor_findings(
+    found: Mapping[str, Located], served: Served, policy: Policy
+) -> Iterator[Finding]:
+    """What keeps these tensors from taking the place of the served ones."""
+    ignorable = (*served.ignorable, *policy.extra_tensors)
+    for name, spec in served.tensors.items():
+        held = found.get(name)
+        if held is not None:
+            yield from _differences(held, spec, policy)
+        elif not _matches(name, served.ignorable):
+            expected = _spec_words(spec)
+            message = f"tensor {quoted(name)} is missing, the engine serves {expected}"
+            yield Finding("missing", message, None, name, expected)
+    for name, held in found.items():
+        if name not in served.tensors and not _matches(name, ignorable):
+            words = f"tensor {quoted(name)} is nothing the engine serves; let it pass with"
+            message = f"{shown(held.file)}: {words} [checks] extra_tensors"
+            yield Finding("extra", message, held.file, name)
+
+
+def _differences(held: Located, spec: TensorSpec, policy: Policy) -> Iterator[Finding]:
+    tensor, where = held.tensor, f"{shown(held.file)}: tensor {quoted(held.tensor.name)}"
+    if spec.shape is not None and tensor.shape != tuple(spec.shape):
+        got, due = str(list(tensor.shape)), str(list(spec.shape))
+        message = f"{where} is {got}, the engine serves {due}"
+        yield Finding("shape", message, held.file, tensor.name, due, got)
+    castable = tensor.dtype in _CASTABLE and spec.dtype in _CASTABLE
+    if tensor.dtype != spec.dtype and not (castable and policy.dtype_change == "cast"):
+        advice = '; [checks] dtype_change = "cast" allows it' if castable else ""
+        message = f"{where} is {tensor.dtype}, the engine serves {spec.dtype}{advice}"
+        yield Finding("dtype", message, held.file, tensor.name, spec.dtype, tensor.dtype)
+
+
+def _spec_words(spec: TensorSpec) -> str:
+    return f"{list(spec.shape)} {spec.dtype}" if spec.shape is not None else spec.dtype
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def config_findings(survey: Survey, served: Served) -> list[Finding]:
+    """Fields of config.json that the running engine cannot take over. No config, no findings."""
+    try:
+        stated = read_config(survey) or {}
+        differences = list(config.differences(stated, served.config))
+    except Unfit as unfit:
+        return [unfit.finding]
+    except RecursionError:
+        return [Finding("config_mismatch", f"{CONFIG}: is nested too deep", CONFIG)]
+    return [
+        Finding(
+            "config_mismatch",
+            f"{CONFIG}: {name} is {got}, the engine was started with {expected}",
+            CONFIG,
+            None,
+            expected,
+            got,
+        )
+        for name, expected, got in differences
+    ]
+
+
+def read_config(survey: Survey) -> dict[str, Any] | None:
+    """The checkpoint's config.json; None when it has none, Unfit when it is none."""
+    raw = _read(survey, CONFIG)
+    if raw is None:
+        return None
+    try:
+        stated = json.loads(raw)
+    except (ValueError, RecursionError):
+        stated = None
+    if not isinstance(stated, dict):
+        raise Unfit(Finding("config_mismatch", f"{CONFIG}: is no JSON object", CONFIG))
+    return stated
+
+
+def tokenizer_findings(survey: Survey, served: Served) -> tuple[list[Finding], list[str]]:
+    """Findings for another vocabulary, notes for other settings: the engine keeps its own."""
+    findings: list[Finding] = []
+    notes: list[str] = []
+    for name, digest in tokenizer_digests(survey).items():
+        booted = served.tokenizer.get(name)
+        if booted is None or booted == digest:
+            continue
+        words = f"{name}: differs from the one the engine was started with"
+        if name in _VOCABULARY:
+            findings.append(Finding("tokenizer_mismatch", words, name, None, booted, digest))
+        else:
+            notes.append(f"{words} and keeps")
+    return findings, notes
+
+
+def tokenizer_digests(survey: Survey) -> dict[str, str]:
+    """Each tokenizer file's digest; of JSON, of what it says and not of how it is laid out."""
+    digests: dict[str, str] = {}
+    for name in TOKENIZER_FILES:
+        try:
+            raw = _read(survey, name)
+        except Unfit:
+            raw = b"unreadable"  # equal to no tokenizer; its file has a finding of its own
+        if raw is not None:
+            digests[name] = xxhash.xxh3_128_hexdigest(_canonical(name, raw))
+    return digests
+
+
+def _canonical(name: str, raw: bytes) -> bytes:
+    if not name.endswith(".json"):
+        return raw
+    try:
+        content = json.loads(raw)
+        content = _vocabulary(content) if name == "tokenizer.json" else content
+        return json.dumps(content, sort_keys=True).encode()
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        return raw
+
+
+def _vocabulary(tokenizer: dict[str, Any]) -> list[Any]:
+    """What maps text to ids; merges are written 'a b' or ['a', 'b'], by the writer's age."""
+    model = tokenizer["model"]
+    merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or []]
+    added = sorted((token["id"], token["content"]) for token in tokenizer.get("added_tokens") or [])
+    return [model["vocab"], merges, added]
+
+
+def _read(survey: Survey, name: str) -> bytes | None:
+    path = next((file.path for file in survey.files if file.name == name), None)
+    return None if path is None else read_whole(path, name, LARGEST_JSON)
+
+
+def served_by(folder: Path) -> Served:
+    """What an engine started from this folder serves; CheckpointCorrupt when it is not sound.
+
+    A folder with a config and no weights (an engine may start with random ones) has no tensors.
+    """
+    looked = survey(folder)
+    found, duplicates = tensors_by_name(looked)
+    wrong = [*looked.findings, *duplicates]
+    if not looked.shards and any(file.name == CONFIG for file in looked.files):
+        wrong = [finding for finding in wrong if finding.code != "missing"]
+    try:
+        stated = read_config(looked) or {}
+    except Unfit as unfit:
+        wrong.append(unfit.finding)
+    if wrong:
+        finding = most_telling(wrong)
+        raise CheckpointCorrupt(f"{folder.name}: {finding.message}", code=finding.code)
+    tensors = {n: TensorSpec(held.tensor.shape, held.tensor.dtype) for n, held in found.items()}
+    return Served(tensors, stated, tokenizer_digests(looked), ignorable_names(stated))
+
+
+def ignorable_names(stated: Mapping[str, Any]) -> frozenset[str]:
+    """Names a checkpoint of this config may hold or lack, for no engine loads them."""
+    tied = ("lm_head.weight",) if stated.get("tie_word_embeddings") else ()
+    return frozenset({*_NEVER_LOADED, *tied})

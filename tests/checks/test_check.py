@@ -1,0 +1,253 @@
+import argparse
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotreload.checks import reading
+from hotreload.checks.check import check_checkpoint, findings
+from hotreload.checks.files import content_id, identify, survey
+from hotreload.checks.findings import MOST_TELLING_FIRST
+from hotreload.checks.fit import Policy, served_by
+from hotreload.cli import check as verb
+from hotreload.errors import (
+    REJECTIONS,
+    CheckpointCorrupt,
+    CheckpointIncompatible,
+    CheckpointRejected,
+)
+from hotreload.tiny import DAMAGES, write_tiny
+from hotreload.types import Revision, Served
+from tests.checks.written import checkpoint, codes, safetensors, some_tensors, write_index
+
+REVISION = Revision("id", "step_1")
+DAMAGED = {
+    "truncated": "truncated",
+    "missing-tensor": "missing",
+    "extra-tensor": "extra",
+    "wrong-shape": "shape",
+    "wrong-dtype": "dtype",
+    "nan": "nonfinite",
+    "inf": "nonfinite",
+    "zeros": "zeros",
+    "bad-index": "index",
+    "traversal": "index",
+    "duplicate-key": "duplicate",
+}
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Served:
+    return served_by(checkpoint(tmp_path / "served"))
+
+
+def refused(folder: Path, served: Served | None, **rest: Any) -> CheckpointRejected:
+    with pytest.raises(CheckpointRejected) as caught:
+        check_checkpoint(REVISION, folder, served=served, policy=Policy(), **rest)
+    return caught.value
+
+
+def test_a_sound_checkpoint_is_made_of_the_bytes_that_were_read(
+    tmp_path: Path, served: Served
+) -> None:
+    folder = checkpoint(tmp_path / "new", some_tensors(3), shards=2)
+    identity = content_id(survey(folder))
+    made = check_checkpoint(
+        REVISION, folder, served=served, policy=Policy(), root=tmp_path, content_id=identity
+    )
+    assert (made.revision, made.path) == (REVISION, folder)
+    assert {file.name for file in made.files} == {path.name for path in folder.iterdir()}
+    assert identify(made.files) == identity
+    assert made.tensors == served.tensors
+
+
+def test_bytes_changed_since_the_folder_was_found_are_refused(
+    tmp_path: Path, served: Served
+) -> None:
+    folder = checkpoint(tmp_path / "new", some_tensors(3))
+    identity = content_id(survey(folder))
+    checkpoint(folder, some_tensors(4))
+    assert refused(folder, served, content_id=identity).code == "changed"
+    (folder / "model.safetensors").unlink()
+    assert refused(folder, served, content_id=identity).code == "changed"
+
+
+def test_a_shard_replaced_between_its_header_and_its_values_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkpoint(tmp_path / "new", some_tensors(3))
+    stale = survey(folder)
+    checkpoint(folder, some_tensors(4))
+    monkeypatch.setattr("hotreload.checks.check.survey", lambda *_: stale)
+    assert refused(folder, None).code == "changed"
+
+
+def test_the_message_leads_with_the_most_telling_finding(tmp_path: Path, served: Served) -> None:
+    tensors = {"embed": some_tensors()["embed"], "up": np.ones((64, 127), np.float32)}
+    error = refused(checkpoint(tmp_path / "new", tensors), served)
+    assert isinstance(error, CheckpointIncompatible)
+    assert error.code == "shape"
+    assert str(error) == (
+        "model.safetensors: tensor 'up' is [64, 127], the engine serves [64, 128] (and 2 more)"
+    )
+    assert len(error.findings) == 3
+
+
+def test_ten_names_of_a_kind_are_listed_and_the_rest_counted(tmp_path: Path) -> None:
+    many = {f"t{n}": np.ones((2, 3), np.float32) for n in range(50)}
+    served = served_by(checkpoint(tmp_path / "served", many))
+    turned = {name: tensor.T.copy() for name, tensor in many.items()}
+    error = refused(checkpoint(tmp_path / "new", turned), served)
+    assert len(error.findings) == 11
+    assert error.findings[-1] == "and 40 more findings of kind shape"
+
+
+def test_the_same_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, shards=3)
+    twice = {name: some_tensors()[name] for name in ("embed", "up")}
+    (folder / "model-00001-of-00003.safetensors").write_bytes(safetensors(twice))
+    error = refused(folder, None)
+    assert isinstance(error, CheckpointCorrupt)
+    assert error.code == "duplicate"
+    assert "tensor 'up' stands in model-00001-of-00003.safetensors too" in str(error)
+
+
+def test_a_tensor_not_in_the_file_the_index_says_is_refused(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, shards=2)
+    one, two = (f"model-0000{n}-of-00002.safetensors" for n in (1, 2))
+    write_index(folder, {"embed": two, "up": two, "norm": one, "ghost": one})
+    found = findings(folder, None, Policy()).findings
+    assert {(f.code, f.tensor) for f in found} == {("index", "embed"), ("index", "ghost")}
+
+
+def test_unreadable_files_are_refused_as_io_whatever_the_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_PAUSE", 0.0)
+
+    def preadv(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("os.preadv", preadv)
+    assert refused(checkpoint(tmp_path), None, content_id="0" * 32).code == "io"
+
+
+def test_a_folder_outside_of_the_root_is_refused_for_that_whatever_the_id(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "a")
+    error = refused(folder, None, root=tmp_path / "b", content_id="0" * 32)
+    assert error.code == "unsafe_path"
+
+
+def test_not_every_name_is_called_missing_when_a_header_cannot_be_read(
+    tmp_path: Path, served: Served
+) -> None:
+    folder = checkpoint(tmp_path / "new")
+    (folder / "model.safetensors").write_bytes(b"\0" * 100)
+    report = findings(folder, served, Policy())
+    assert codes(report.findings) == ["bad_header"]
+    assert "names and shapes were not compared" in str(report.notes)
+
+
+def test_a_writer_at_work_makes_findings_and_no_crash(tmp_path: Path, served: Served) -> None:
+    folder = checkpoint(tmp_path / "new")
+    shard = folder / "model.safetensors"
+    sound, stop = shard.read_bytes(), threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            shard.write_bytes(sound)
+            os.truncate(shard, 100)
+            shard.unlink()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(200):
+            for finding in findings(folder, served, Policy()).findings:
+                # "missing" where the look met the folder without its only shard.
+                assert finding.code in ("truncated", "changed", "bad_header", "missing")
+    finally:
+        stop.set()
+        writer.join()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("damage", [d.kind for d in DAMAGES if d.kind != "gibberish"])
+def test_each_damage_is_refused_for_its_own_reason(
+    tmp_path: Path, damage: str, shards: int
+) -> None:
+    served = served_by(write_tiny(tmp_path / "served"))
+    folder = write_tiny(tmp_path / "new", damage=damage, shards=shards)
+    assert refused(folder, served).code == DAMAGED[damage]
+
+
+@pytest.mark.parametrize("arch", ["qwen3", "qwen2", "llama"])
+def test_tiny_checkpoints_fit_their_own_kind_alone(tmp_path: Path, arch: str) -> None:
+    folder = write_tiny(tmp_path / "new", arch=arch, shards=2)
+    for other in ("qwen3", "qwen2", "llama"):
+        served = served_by(write_tiny(tmp_path / other, say="served by step 4", arch=other))
+        assert findings(folder, served, Policy()).fit is (arch == other)
+
+
+def test_every_code_is_a_known_reason() -> None:
+    assert set(MOST_TELLING_FIRST) <= set(REJECTIONS)
+
+
+def run(*words: object) -> int:
+    parser = argparse.ArgumentParser()
+    verb.add(parser.add_subparsers())
+    args = parser.parse_args(["check", *map(str, words)])
+    return int(args.run(args))
+
+
+def test_the_verb_says_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_tiny(tmp_path / "good")
+    assert run(folder, "--against", folder) == 0
+    assert capsys.readouterr().out == "fit: 25 tensors, 6 files, 3.4 MB\n"
+
+
+def test_the_verb_lists_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    served = checkpoint(tmp_path / "served")
+    tensors = {"embed": some_tensors()["embed"], "up": np.full((64, 127), np.nan, np.float32)}
+    assert run(checkpoint(tmp_path / "new", tensors), "--against", served) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == ["shape", "dtype", "missing", "nonfinite"]
+    assert lines[-1] == "NOT FIT: 4 findings"
+    assert len({line.index(line.split()[1]) for line in lines[:-1]}) == 1
+
+
+def test_the_verb_speaks_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_tiny(tmp_path / "bad", damage="nan")
+    assert run(folder, "--json") == 1
+    said = json.loads(capsys.readouterr().out)
+    assert (said["fit"], said["tensors"]) == (False, 25)
+    assert said["findings"][0]["code"] == "nonfinite"
+    assert said["content_id"] == content_id(survey(folder))
+
+
+def test_the_verb_needs_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    good = checkpoint(tmp_path / "good")
+    (tmp_path / "empty").mkdir()
+    assert run(tmp_path / "gone") == 2
+    assert run(tmp_path / "file") == 2
+    assert run(good, "--against", tmp_path / "gone") == 2
+    assert run(good, "--against", tmp_path / "empty") == 2
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    assert run(good, "--against", tmp_path / "empty") == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "gone: is not there" in said.err
+
+
+def test_a_name_with_escapes_never_reaches_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint(tmp_path)
+    (tmp_path / "\x1b[2J\udcff.safetensors").write_bytes(b"")
+    assert run(tmp_path) == 0
+    assert "\x1b" not in capsys.readouterr().out

@@ -1,0 +1,96 @@
+"""What an operator does through the admin routes, on the real engine."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.integration.running import Load, Running, mixed, words
+
+pytestmark = [
+    pytest.mark.real_engine,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(180),
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    running = Running(tmp_path_factory.mktemp("control"), "reload.keep_previous=device")
+    running.drop(1)
+    async with running.serving():
+        yield running
+
+
+async def post(running: Running, route: str, **fields: Any) -> httpx.Response:
+    async with running.client() as client:
+        return await client.post(f"/admin/{route}", json=fields)
+
+
+async def test_a_rollback_under_load_gives_the_answers_from_before(running: Running) -> None:
+    before = await running.ask()
+    await running.attempted(running.drop(2))
+    assert (await running.ask())["text"] == words(2)
+    async with Load(running, 8).on() as load:
+        answer = await post(running, "rollback")
+    after = await running.ask()
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["generation"] == running.live.number == 3
+    assert (after["text"], after["output_ids"]) == (before["text"], before["output_ids"])
+    assert after["meta_info"]["fingerprint"] == before["meta_info"]["fingerprint"]
+    assert load.failures == []
+    assert mixed(load.answers, running.generations) == []
+
+
+async def test_what_was_rolled_back_from_does_not_come_back_by_itself(running: Running) -> None:
+    refused = (await get(running, "/status"))["refused"]
+    assert [(r["label"], r["code"]) for r in refused] == [("step_2", "rolled_back")]
+    again = await post(running, "reload_weights", model_path="step_2")
+    assert again.status_code == 422
+    forced = await post(running, "reload_weights", model_path="step_2", force=True)
+    assert forced.status_code == 200
+    assert (await running.ask())["text"] == words(2)
+
+
+async def test_the_checksum_of_what_is_live_is_that_of_its_generation(running: Running) -> None:
+    checksum = await get(running, "/admin/weights_checksum?leaves=1")
+    assert checksum["fingerprint"] == running.live.fingerprint
+    assert checksum["leaves"] == dict(running.live.leaves)
+    assert len(checksum["leaves"]) > 20
+
+
+async def test_a_pin_holds_until_it_is_taken_off(running: Running) -> None:
+    await post(running, "pin")
+    live = running.live
+    running.drop(5)
+    await running.until(lambda: "pin" in str(running.daemon.status.snapshot()["waiting_for"]))
+    assert running.live == live
+    assert (await post(running, "reload_weights")).status_code == 409
+    await post(running, "unpin")
+    await running.until(lambda: running.live.revision.label == "step_5")
+
+
+async def test_a_reload_of_a_folder_outside_is_refused_by_name(running: Running) -> None:
+    outside = running.folder / "elsewhere"
+    outside.mkdir()
+    answer = await post(running, "reload_weights", model_path=str(outside))
+    assert answer.status_code == 400
+    assert str(running.checkpoints) in answer.json()["detail"]
+
+
+async def test_the_metrics_tell_what_happened(running: Running) -> None:
+    async with running.client() as client:
+        page = (await client.get("/metrics")).text
+    live = running.live
+    assert f"hotreload_generation {float(live.number)}" in page
+    assert f'fingerprint="{live.fingerprint}"' in page
+    assert page.count("hotreload_leaf_checksum{") == len(live.leaves)
+    assert 'hotreload_reloads_total{outcome="live"} 4.0' in page
+    assert 'hotreload_weights_bytes{place="live"} 0.0' not in page
+
+
+async def get(running: Running, route: str) -> Any:
+    async with running.client() as client:
+        return (await client.get(route)).json()

@@ -1,0 +1,157 @@
+"""A folder source at work on a real folder, and checkpoints that arrive in all the usual ways."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hotreload.checks.files import Digests, content_id, survey
+from hotreload.events import Event, SourceScanned, Waiting
+from hotreload.sources.directory import DirectorySource
+from hotreload.types import Revision
+
+PATIENCE = 20.0
+
+
+class Clock:
+    """Stands still until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Watching:
+    """What the source wished and published so far, to be waited on."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        self.source = directory(path, self.note, **settings)
+        self.wishes: list[Revision] = []
+        self.happened: list[Event] = []
+        self._changed = asyncio.Event()
+
+    def note(self, event: Event) -> None:
+        self.happened.append(event)
+        self._changed.set()
+
+    async def run(self) -> None:
+        async for revision in self.source.wanted():
+            self.wishes.append(revision)
+            self._changed.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def wished(self, *labels: str) -> None:
+        """Until these and no others were wished, in this order."""
+        await self.until(lambda: len(self.wishes) >= len(labels))
+        assert self.labels == list(labels)
+
+    async def wishes_for(self, label: str) -> None:
+        """Until it was wished, whatever else was."""
+        await self.until(lambda: label in self.labels)
+
+    async def waits_for(self, words: str) -> None:
+        await self.until(lambda: words in (self.waiting or ""))
+
+    async def looked(self, times: int = 1, cause: str | None = None) -> None:
+        """Until the source has looked that often from now on."""
+        start = self.looks(cause)
+        await self.until(lambda: self.looks(cause) >= start + times)
+
+    async def look(self) -> None:
+        """Have it look, and wait until a look that began after now has ended."""
+        for _ in range(2):
+            self.source.wake()
+            await self.looked()
+
+    def looks(self, cause: str | None = None) -> int:
+        scans = [event for event in self.happened if isinstance(event, SourceScanned)]
+        return sum(cause in (None, scan.cause) for scan in scans)
+
+    @property
+    def labels(self) -> list[str]:
+        return [revision.label for revision in self.wishes]
+
+    @property
+    def waiting(self) -> str | None:
+        said = [event.waiting_for for event in self.happened if isinstance(event, Waiting)]
+        return said[-1] if said else None
+
+    @property
+    def errors(self) -> list[str | None]:
+        return [event.error for event in self.happened if isinstance(event, SourceScanned)]
+
+    @property
+    def error(self) -> str | None:
+        return self.errors[-1] if self.errors else None
+
+
+def directory(
+    path: Path, publish: Callable[[Event], None] = lambda _: None, **settings: Any
+) -> DirectorySource:
+    settings = {"settle": 0.1, "rescan": 60.0, "patience": 60.0, **settings}
+    identify = partial(content_id, digests=Digests())
+    looks = settings.pop("survey", partial(survey, root=path))
+    return DirectorySource(
+        path, survey=looks, identify=settings.pop("identify", identify), publish=publish, **settings
+    )
+
+
+@asynccontextmanager
+async def watching(path: Path, **settings: Any) -> AsyncIterator[Watching]:
+    """Watch the folder; rescans are far off, so that what is seen in time was heard."""
+    watch = Watching(path, **settings)
+    running = asyncio.create_task(watch.run())
+    try:
+        await watch.until(lambda: watch.looks() > 0)
+        yield watch
+    finally:
+        await watch.source.close()
+        await asyncio.wait_for(running, PATIENCE)
+
+
+def write(folder: Path, content: str = "", *, shards: int = 1) -> Path:
+    """A checkpoint whose bytes depend on `content`, written in place."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = shard_names(shards)
+    for name in names:
+        (folder / name).write_bytes(shard(content or folder.name, name))
+    if shards > 1:
+        weight_map = {name: name for name in names}
+        index = json.dumps({"weight_map": weight_map})
+        (folder / "model.safetensors.index.json").write_text(index)
+    return folder
+
+
+def shard_names(shards: int) -> list[str]:
+    if shards == 1:
+        return ["model.safetensors"]
+    return [f"model-{n + 1:05d}-of-{shards:05d}.safetensors" for n in range(shards)]
+
+
+def shard(content: str, name: str) -> bytes:
+    data = content.encode().ljust(64, b".")
+    entry = {"dtype": "U8", "shape": [64], "data_offsets": [0, 64]}
+    header = json.dumps({name: entry}).encode()
+    return len(header).to_bytes(8, "little") + header + data
+
+
+def arrive(folder: Path, content: str = "", *, shards: int = 1) -> Path:
+    """A checkpoint that appears whole, renamed in from outside of the root."""
+    aside = folder.parent.parent / f"aside-{folder.name}"
+    write(aside, content or folder.name, shards=shards)
+    return aside.rename(folder)
+
+
+def forget(folder: Path) -> None:
+    shutil.rmtree(folder)
