@@ -1,0 +1,186 @@
+"""Answers from a running engine, each request aborted when nobody wants it any more.
+
+Knows upstream's tokenizer manager; requests come here checked.
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from typing import Any
+
+from hotreload.core.reload import uninterrupted
+from hotreload.engine import patches
+from hotreload.engine.requests import Item, Parsed
+from hotreload.engine.watch import Watch
+from hotreload.errors import BadRequest
+
+Answer = dict[str, Any]
+
+ABORT_AGAIN_SECONDS = 1.0
+
+
+class Answers:
+    """Hands requests to the tokenizer manager, under ids of our own.
+
+    A client's id is no key: two may choose the same, and aborting `a` aborts `ab` too.
+    """
+
+    def __init__(self, tokenizer_manager: Any, watch: Watch) -> None:
+        from sgl_jax.srt.managers.io_struct import AbortReq
+
+        self._manager = tokenizer_manager
+        self._watch = watch
+        watch.on_loss = self._wake_all
+        # Upstream would add signal handlers to our loop, and kill the process at SIGTERM.
+        tokenizer_manager.no_create_loop = True
+        patches.abort_safely(tokenizer_manager, AbortReq)
+        self._loop_task = asyncio.create_task(self._receive(), name="engine answers")
+
+    @property
+    def under_way(self) -> int:
+        """How many prompts the engine is busy with."""
+        return len(self._manager.rid_to_state)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, as the engine would encode it."""
+        return encoded(self._manager, text)
+
+    def send(self, message: Any) -> None:
+        """Send a message to the scheduler thread."""
+        self._manager.send_to_scheduler.send_pyobj(message)
+
+    def abort_all(self) -> None:
+        """End every generation under way with what it has."""
+        self._manager.abort_request(abort_all=True)
+
+    async def generate(self, parsed: Parsed) -> AsyncGenerator[Answer | list[Answer]]:
+        """The answers as upstream forms them: whole, in a list for a batch, or piece by piece."""
+        if not parsed.is_batch:
+            async with aclosing(self._answer(parsed.items[0], parsed.stream)) as answers:
+                async for answer in answers:
+                    yield answer
+        elif parsed.stream:
+            async with aclosing(self._merged(parsed.items)) as answers:
+                async for answer in answers:
+                    yield answer
+        else:
+            yield await self._all(parsed.items)
+
+    async def close(self) -> None:
+        """Stop receiving; answers still awaited never come."""
+        self._loop_task.cancel()
+        await asyncio.gather(self._loop_task, return_exceptions=True)
+
+    async def _answer(self, item: Item, stream: bool) -> AsyncGenerator[Answer]:
+        from sgl_jax.srt.managers.io_struct import GenerateReqInput
+
+        rid = uuid.uuid4().hex
+        request = GenerateReqInput(
+            input_ids=item.input_ids,
+            sampling_params=item.sampling_params,
+            stream=stream,
+            rid=rid,
+            **item.logprobs,
+        )
+        pieces = self._manager.generate_request(request, None)
+        try:
+            while (piece := await self._next(pieces)) is not None:
+                yield _for_client(piece, item.rid)
+        finally:
+            await uninterrupted(self._leave(pieces, rid))
+
+    async def _next(self, pieces: AsyncIterator[Answer]) -> Answer | None:
+        self._watch.check()
+        try:
+            piece = await anext(pieces, None)
+        except (ValueError, TypeError, AssertionError) as fault:
+            self._watch.check()
+            raise BadRequest(str(fault)) from fault
+        self._watch.check()
+        return piece
+
+    async def _leave(self, pieces: Any, rid: str) -> None:
+        """Return only when the engine has forgotten the request: a drain counts on it."""
+        await pieces.aclose()
+        states = self._manager.rid_to_state
+        while (state := states.get(rid)) is not None and self._watch.reason is None:
+            self._manager.abort_request(rid)
+            state.event.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ABORT_AGAIN_SECONDS):
+                    await state.event.wait()
+        states.pop(rid, None)
+
+    async def _all(self, items: tuple[Item, ...]) -> list[Answer]:
+        tasks = [asyncio.create_task(self._whole(item)) for item in items]
+        try:
+            return [await task for task in tasks]
+        finally:
+            await uninterrupted(_ended(tasks))
+
+    async def _whole(self, item: Item) -> Answer:
+        async with aclosing(self._answer(item, stream=False)) as answers:
+            return await anext(answers)
+
+    async def _merged(self, items: tuple[Item, ...]) -> AsyncGenerator[Answer]:
+        """The pieces of all answers as they come, each with the index of its prompt."""
+        pieces: asyncio.Queue[Answer | Exception | None] = asyncio.Queue()
+        tasks = [
+            asyncio.create_task(self._feed(item, index, pieces)) for index, item in enumerate(items)
+        ]
+        running = len(tasks)
+        try:
+            while running:
+                piece = await pieces.get()
+                if isinstance(piece, Exception):
+                    raise piece
+                if piece is None:
+                    running -= 1
+                else:
+                    yield piece
+        finally:
+            await uninterrupted(_ended(tasks))
+
+    async def _feed(self, item: Item, index: int, into: asyncio.Queue[Any]) -> None:
+        try:
+            async with aclosing(self._answer(item, stream=True)) as answers:
+                async for answer in answers:
+                    into.put_nowait({**answer, "index": index})
+            into.put_nowait(None)
+        except Exception as fault:
+            into.put_nowait(fault)
+
+    async def _receive(self) -> None:
+        """Upstream's loop over results, in a task of ours: its own would kill the process."""
+        try:
+            await self._manager.handle_loop()
+        except Exception as fault:
+            self._watch.lose(f"handling answers failed: {type(fault).__name__}: {fault}")
+
+    def _wake_all(self) -> None:
+        """Nothing will come from a lost engine: let everybody who waits for an answer see it."""
+        for rid, state in list(self._manager.rid_to_state.items()):
+            state.finished = True
+            state.out_list.append({"text": "", "meta_info": {"id": rid, "finish_reason": None}})
+            state.event.set()
+
+
+def encoded(tokenizer_manager: Any, text: str) -> list[int]:
+    """The ids of a text, as this engine's tokenizer manager would encode it."""
+    ids: list[int] = tokenizer_manager.tokenizer(text)["input_ids"]
+    return ids
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _for_client(piece: Answer, rid: str | None) -> Answer:
+    """A copy, since upstream goes on adding to its own; with the client's id if it gave one."""
+    meta = dict(piece["meta_info"])
+    if rid is not None:
+        meta["id"] = rid
+    return {**piece, "output_ids": list(piece.get("output_ids") or ()), "meta_info": meta}

@@ -1,0 +1,321 @@
+"""Builds upstream's Engine in this process, and takes it apart again.
+
+Knows upstream's parts (scheduler, detokenizer, tokenizer manager, sockets); nothing of swaps.
+"""
+
+import dataclasses
+import gc
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from hotreload.engine import patches
+from hotreload.engine.requests import GRAMMARS, Capabilities, Limits
+from hotreload.engine.scheduler import (
+    SchedulerThread,
+    Stop,
+    Stopped,
+    end_worker_threads,
+    stop_on_message,
+)
+from hotreload.errors import ConfigError
+
+JOIN_SECONDS = 10.0
+JOIN_TURNS = 50
+
+OURS = {
+    "model_path": "[engine] model",
+    "device": "[engine] device",
+    "tp_size": "[engine] tp",
+    "dtype": "[engine] dtype",
+    "load_format": "[engine] boot",
+    "device_indexes": "[engine] replicas",
+    "enable_single_process": None,
+    "skip_tokenizer_init": None,
+    "multimodal": None,
+    "is_embedding": None,
+    "enable_engine_loop_run_forever_daemon": None,
+}
+"""Arguments of upstream's that cannot be given as they are, and the setting to use instead."""
+
+Report = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a running engine is made of."""
+
+    report: Report
+    engine: Any = None
+    scheduler: SchedulerThread | None = None
+    detokenizer: Any = None
+    detokenizer_thread: threading.Thread | None = None
+
+    @property
+    def tokenizer_manager(self) -> Any:
+        """Upstream's front: takes requests, hands out answers."""
+        return self.engine.tokenizer_manager
+
+    @property
+    def model_runner(self) -> Any:
+        """Upstream's holder of the model; one hop nearer when overlap scheduling is off."""
+        return self.running_scheduler.scheduler.tp_worker.get_model_runner()
+
+    @property
+    def running_scheduler(self) -> SchedulerThread:
+        """The scheduler of a built engine."""
+        assert self.scheduler is not None
+        return self.scheduler
+
+
+def build(
+    *,
+    model: Path,
+    device: str,
+    tp: int,
+    dtype: str,
+    load_format: str,
+    args: Mapping[str, Any],
+    log_level: int,
+    report: Report,
+    first_device: int = 0,
+) -> Parts:
+    """Start an engine; blocks until it could serve. ConfigError says what to change."""
+    if not (model / "config.json").is_file():
+        raise ConfigError(f"[engine] model: {model} is no model folder (it has no config.json)")
+    with patches.importing_upstream():
+        entry, server_args, sampler, loader = _upstream()
+    patches.ready_first_release(loader, sampler)
+    patches.quiet(log_level)
+    devices = _devices(device, tp, first_device)
+    device = devices[0].platform if device == "auto" else device
+    given = {
+        "model_path": str(model),
+        "device": device,
+        "tp_size": tp,
+        "dtype": dtype,
+        "load_format": load_format,
+        "device_indexes": list(range(first_device, first_device + tp)),
+        "enable_single_process": True,
+        "skip_server_warmup": True,
+        "log_level": logging.getLevelName(log_level).lower(),
+    }
+    parts = Parts(report)
+    launching = patches.starting(
+        entry,
+        launch_scheduler=partial(_launch_scheduler, parts),
+        run_detokenizer=partial(_run_detokenizer, parts),
+        devices=devices,
+    )
+    arguments = _arguments(server_args, given, args, device)
+    try:
+        with launching:
+            parts.engine = entry.Engine(**arguments)
+    except Exception as fault:
+        take_apart(parts)
+        raise ConfigError(f"the engine does not start on {model}: {_in_words(fault)}") from fault
+    return parts
+
+
+def _upstream() -> tuple[Any, ...]:
+    from sgl_jax.srt.entrypoints import engine
+    from sgl_jax.srt.layers import sampler
+    from sgl_jax.srt.layers.attention import native_backend  # noqa: F401 (needs the work-round)
+    from sgl_jax.srt.model_loader.loader import JAXModelLoader
+    from sgl_jax.srt.server_args import ServerArgs
+    from sgl_jax.srt.utils import weight_utils  # noqa: F401 (has progress bars to silence)
+
+    return engine, ServerArgs, sampler, JAXModelLoader
+
+
+def _devices(device: str, tp: int, first: int) -> list[Any]:
+    import jax
+
+    try:
+        found = jax.devices()
+    except RuntimeError as fault:
+        raise ConfigError(f"no {device} can be used: {fault}") from fault
+    if len(found) < first + tp:
+        raise ConfigError(
+            f"[engine] tp = {tp} needs {first + tp} devices, this machine has {len(found)} "
+            f"({found[0].platform}); on CPU, XLA_FLAGS makes more"
+        )
+    return found[first : first + tp]
+
+
+def _arguments(
+    server_args: type, given: dict[str, Any], args: Mapping[str, Any], device: str
+) -> dict[str, Any]:
+    known = {each.name for each in dataclasses.fields(server_args)}
+    for name in args:
+        if name in OURS:
+            instead = f"use {OURS[name]}" if OURS[name] else "hotreload decides it"
+            raise ConfigError(f"[engine.args] {name} cannot be set: {instead}")
+        if name not in known:
+            raise ConfigError(f"[engine.args] {name}: this sglang-jax has no such argument")
+    chosen = {**given, **(_on_cpu() if device == "cpu" else {}), **args}
+    return {name: value for name, value in chosen.items() if name in known}
+
+
+def _on_cpu() -> dict[str, Any]:
+    """Attention kernels and compiling ahead are for accelerators.
+
+    Upstream pads a prompt to its chunk size, 4096 tokens: on a CPU that takes minutes.
+    """
+    return {
+        "chunked_prefill_size": 512,
+        "max_running_requests": 32,
+        "max_total_tokens": 16384,
+        "attention_backend": "native",
+        "disable_jax_precompile": True,
+        "disable_precompile": True,
+        "mem_fraction_static": 0.1,
+    }
+
+
+def _in_words(fault: BaseException) -> str:
+    return f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
+
+
+def _launch_scheduler(parts: Parts, server_args: Any, port_args: Any) -> dict[str, Any]:
+    """In place of upstream's: a failure is raised, and our work-rounds are in before it runs."""
+    from sgl_jax.srt.managers.scheduler import Scheduler
+    from sgl_jax.srt.managers.tp_worker import ModelWorker
+
+    scheduler = Scheduler.__new__(Scheduler)
+    try:
+        with patches.with_threads_that_end(Scheduler, ModelWorker):
+            scheduler.__init__(server_args, port_args)
+    except BaseException:
+        # Half made, nobody else knows it: its sockets and threads would stay.
+        end_worker_threads(scheduler, JOIN_SECONDS)
+        close_sockets(scheduler)
+        raise
+    parts.scheduler = SchedulerThread(scheduler, parts.report)
+    parts.scheduler.start()
+    return {
+        "status": "ready",
+        "max_total_num_tokens": scheduler.max_total_num_tokens,
+        "max_req_input_len": scheduler.max_req_input_len,
+        "scheduler": scheduler,
+    }
+
+
+def _run_detokenizer(parts: Parts, server_args: Any, port_args: Any) -> None:
+    """In place of upstream's: it can be stopped, and its failure is reported."""
+    from sgl_jax.srt.managers.detokenizer_manager import DetokenizerManager
+
+    try:
+        parts.detokenizer_thread = threading.current_thread()
+        parts.detokenizer = DetokenizerManager(server_args, port_args)
+        stop_on_message(parts.detokenizer._request_dispatcher)
+        parts.detokenizer.event_loop()
+    except Stopped:
+        return
+    except Exception as fault:
+        parts.report(f"the detokenizer thread failed: {_in_words(fault)}")
+
+
+def capabilities_of(parts: Parts) -> Capabilities:
+    """What this engine can do, found by looking at it."""
+    from sgl_jax.srt.managers.io_struct import TokenizedGenerateReqInput
+    from sgl_jax.srt.sampling.sampling_params import SamplingParams
+
+    fields = {each.name for each in dataclasses.fields(TokenizedGenerateReqInput)}
+    names = frozenset(inspect.signature(SamplingParams.__init__).parameters) - {"self"}
+    grammars = getattr(parts.running_scheduler.scheduler, "grammar_backend", None) is not None
+    return Capabilities(
+        # The field came with the repair of log-probabilities off the fast path.
+        logprobs="return_output_logprob_only" in fields,
+        grammars=grammars,
+        # Both versions check `logit_bias` and then ignore it.
+        sampling=names - {"logit_bias", "stream_interval"} | GRAMMARS,
+    )
+
+
+def limits_of(parts: Parts) -> Limits:
+    """How large things may be, as the running engine has it."""
+    scheduler = parts.running_scheduler.scheduler
+    return Limits(
+        vocabulary=scheduler.model_config.vocab_size,
+        input_tokens=scheduler.max_req_input_len,
+        total_tokens=parts.tokenizer_manager.context_len,
+    )
+
+
+def take_apart(parts: Parts) -> None:
+    """End the threads and let go of every reference; blocks. Sockets on a loop go before.
+
+    Afterwards the device memory is free and another engine can be started in this process.
+    """
+    scheduler = parts.scheduler
+    if scheduler is not None:
+        scheduler.ask_to_stop()
+        if _has_ended(scheduler):
+            end_worker_threads(scheduler.scheduler, JOIN_SECONDS)
+            _end_detokenizer(parts, scheduler.scheduler)
+            close_sockets(scheduler.scheduler, parts.detokenizer, parts.engine)
+    if parts.engine is not None:
+        _remove_socket_files(parts.engine.port_args)
+        _close_loop(parts.engine)
+    parts.engine = parts.scheduler = parts.detokenizer = parts.detokenizer_thread = None
+    gc.unfreeze()
+    gc.collect()
+
+
+def _has_ended(scheduler: SchedulerThread) -> bool:
+    """Wait for its end; one that waits for a result of a dead forward thread would do so for ever.
+
+    What it is given instead it cannot read, which ends it.
+    """
+    worker = scheduler.scheduler.tp_worker
+    for _ in range(JOIN_TURNS):
+        if scheduler.join(JOIN_SECONDS / JOIN_TURNS):
+            return True
+        if hasattr(worker, "forward_thread") and not worker.forward_thread.is_alive():
+            worker.output_queue.put(None)
+    return False
+
+
+def _end_detokenizer(parts: Parts, scheduler: Any) -> None:
+    # The socket is the scheduler thread's, which has ended: nobody else uses it now.
+    if parts.detokenizer_thread is not None:
+        scheduler.send_to_detokenizer.send_pyobj(Stop())
+        parts.detokenizer_thread.join(JOIN_SECONDS)
+
+
+def close_sockets(*owners: Any) -> None:
+    """Close every socket these hold, and the contexts behind them."""
+    import zmq
+
+    sockets = [
+        value for owner in owners for value in _attributes(owner) if isinstance(value, zmq.Socket)
+    ]
+    for socket in sockets:
+        socket.close(linger=0)
+    for context in {socket.context for socket in sockets}:
+        context.destroy(linger=0)
+
+
+def _attributes(owner: Any) -> list[Any]:
+    return list(vars(owner).values()) if owner is not None else []
+
+
+def _remove_socket_files(port_args: Any) -> None:
+    """Upstream makes each in the temporary folder and leaves it there."""
+    for address in dataclasses.asdict(port_args).values():
+        if isinstance(address, str) and address.startswith("ipc://"):
+            Path(urlparse(address).path).unlink(missing_ok=True)
+
+
+def _close_loop(engine: Any) -> None:
+    """main makes an event loop for its blocking calls, which nobody makes here."""
+    loop = getattr(engine, "loop", None)
+    if loop is not None and not loop.is_running():
+        loop.close()

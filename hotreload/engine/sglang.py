@@ -1,0 +1,343 @@
+"""`core.ports.Engine` on a real sglang-jax: start here.
+
+Joins the parts: boot builds upstream's engine, staging loads beside it, the scheduler thread
+exchanges, answers serve. Knows nothing of gates, wishes, or files before they were checked.
+"""
+
+import asyncio
+import gc
+import logging
+import time
+from asyncio import FIRST_COMPLETED
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hotreload.core.reload import uninterrupted
+from hotreload.engine import boot, recompiles, staging
+from hotreload.engine.answers import Answer, Answers, encoded
+from hotreload.engine.blocking import in_thread
+from hotreload.engine.leaves import layout_of, measure, zeroed
+from hotreload.engine.probe import BUILT_IN, Probe, decide_verdict, request_for
+from hotreload.engine.requests import Capabilities, Limits, parse
+from hotreload.engine.scheduler import Wake, forget_caches, rewrite_pools
+from hotreload.engine.shadow import record_plan
+from hotreload.engine.slots import find_slot
+from hotreload.engine.spool import clear_leftovers
+from hotreload.engine.staging import Weights
+from hotreload.engine.watch import Watch
+from hotreload.errors import BadRequest, ConfigError, DrainTimedOut, EngineLost, ProbeFailed
+from hotreload.types import Checkpoint, Revision, Staged, TensorSpec
+
+JOB_SECONDS = 10.0
+"""So long the scheduler thread may take to become idle and do a job of ours between two steps."""
+
+
+class SglangEngine:
+    """One running engine and the weights that are live in it; made by `start`."""
+
+    def __init__(
+        self,
+        parts: boot.Parts,
+        watch: Watch,
+        *,
+        revision: Revision,
+        spool: Path,
+        probes: Sequence[Probe],
+        max_drift: float | None,
+    ) -> None:
+        """Takes over a built engine, still blocking: `start` calls it in a thread."""
+        self._parts = parts
+        self._watch = watch
+        self._spool = spool
+        self._probes = tuple(probes) or (BUILT_IN,)
+        self._max_drift = max_drift
+        self._one_at_a_time = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._compiled_at_start = 0
+        self.last_exchange_seconds: float | None = None
+        self.capabilities: Capabilities = boot.capabilities_of(parts)
+        self.limits: Limits = boot.limits_of(parts)
+        self._runner = parts.model_runner
+        self._scheduler = parts.running_scheduler
+        self._slot = find_slot(self._runner)
+        self._layout = layout_of(self._runner.model)
+        self._plan = record_plan(self._runner)
+        self.weights_bytes = staging.size_of(self._layout.named(self._slot.read()))
+        self.leaf_count = len(self._layout.places)
+        self.live = self._adopt(revision)
+        self._check_probes()
+
+    @classmethod
+    async def start(
+        cls,
+        *,
+        model: Path,
+        device: str,
+        spool: Path,
+        revision: Revision,
+        tp: int = 1,
+        dtype: str = "auto",
+        load_format: str = "auto",
+        args: Mapping[str, Any] | None = None,
+        probes: Sequence[Probe] = (),
+        max_drift: float | None = None,
+        log_level: int = logging.WARNING,
+        first_device: int = 0,
+    ) -> "SglangEngine":
+        """Start an engine that answers from `model`, whose weights are called `revision`.
+
+        The loop stays free meanwhile. ConfigError names the setting to change.
+        """
+        watch = Watch()
+        clear_leftovers(spool)
+        build = partial(boot.build, model=model, device=device, tp=tp, dtype=dtype)
+        build = partial(build, load_format=load_format, args=args or {}, log_level=log_level)
+        build = partial(build, first_device=first_device, report=watch.report)
+        parts = await in_thread(lambda cancel: build(), discard=boot.take_apart)
+        make = partial(cls, parts, watch, revision=revision, spool=spool, probes=probes)
+        try:
+            engine = await in_thread(lambda cancel: make(max_drift=max_drift), discard=_ignore)
+        except BaseException:
+            watch.close()
+            await uninterrupted(_taken_apart(parts))
+            raise
+        await engine._begin_or_close()
+        return engine
+
+    async def generate(self, request: Mapping[str, Any]) -> AsyncGenerator[Answer | list[Answer]]:
+        """Answer a request in the engine's own schema: once, or piece by piece when it streams.
+
+        Closing the iterator aborts, and returns when the engine has forgotten the request.
+        BadRequest names the parameter that cannot be served; EngineLost ends every answer.
+        """
+        self._watch.check()
+        parsed = parse(
+            request, limits=self.limits, can=self.capabilities, encode=self._front.encode
+        )
+        async with aclosing(self._front.generate(parsed)) as answers:
+            async for answer in answers:
+                yield answer
+
+    async def stage(self, checkpoint: Checkpoint) -> Staged:
+        """Load beside the live weights; a cancelled or failed call leaves nothing behind."""
+        work = partial(
+            staging.stage,
+            checkpoint,
+            model_runner=self._runner,
+            layout=self._layout,
+            live=self.live.weights,
+            plan=self._plan,
+            spool=self._spool,
+            max_drift=self._max_drift,
+        )
+        async with self._one_at_a_time:
+            weights = await in_thread(lambda cancel: work(cancel=cancel), discard=Weights.drop)
+        return self._as_staged(checkpoint.revision, weights)
+
+    async def exchange(self, staged: Staged) -> Staged:
+        """Make `staged` live and return what was; only while nothing is under way."""
+        weights, before = staged.weights, self.live
+        assert weights.leaves, "stowed or released weights cannot go live"
+        values = staging.put_into(self._layout, weights)
+        try:
+            self.last_exchange_seconds = await self._between_steps(
+                partial(self._swap, weights.leaves, values)
+            )
+        except (DrainTimedOut, EngineLost):
+            raise
+        except Exception as fault:
+            self._watch.lose(f"the exchange broke off: {type(fault).__name__}: {fault}")
+            self._watch.check()
+        self.live = staged
+        return before
+
+    async def scrub(self) -> None:
+        """Overwrite the KV pool with zeros and forget every cached prefix."""
+        await self._between_steps(self._overwrite_pools)
+
+    async def probe(self) -> None:
+        """Ask the live weights every canary prompt; ProbeFailed lists each bad answer."""
+        verdicts = [decide_verdict(probe, await self._ask(probe)) for probe in self._probes]
+        bad = [verdict for verdict in verdicts if verdict is not None]
+        if bad:
+            raise ProbeFailed(bad[0], findings=bad)
+
+    async def abort(self) -> None:
+        """End every generation under way with what it has."""
+        self._front.abort_all()
+
+    async def stow(self, staged: Staged) -> Staged:
+        """Move spare weights to host memory."""
+        return await self._moved(staged, partial(staging.stow, staged.weights, self._layout))
+
+    async def unstow(self, staged: Staged) -> Staged:
+        """Bring stowed weights back; what is on the device already stays as it is."""
+        if staged.weights.leaves:
+            return staged
+        back = partial(staging.unstow, staged.weights, self._layout, self._slot.read())
+        return await self._moved(staged, back)
+
+    async def release(self, staged: Staged) -> None:
+        """Free spare weights, off the loop."""
+        assert staged is not self.live, "the live weights cannot be freed"
+        await asyncio.to_thread(staged.weights.drop)
+
+    async def checksums(self) -> dict[str, int]:
+        """Each leaf's checksum, computed on what is live now."""
+        named = self._layout.named(self._slot.read())
+        return (await asyncio.to_thread(measure, named)).checksums
+
+    def expected_tensors(self) -> Mapping[str, TensorSpec]:
+        """Every tensor a checkpoint must have; a shape is None where it cannot be derived."""
+        return self._plan.tensors
+
+    @property
+    def ignorable(self) -> frozenset[str]:
+        """Tensors a checkpoint may have though nothing loads them."""
+        return self._plan.ignorable
+
+    @property
+    def recompiles(self) -> int:
+        """How often the serving threads waited for a compilation since the start."""
+        return recompiles.count_in(self._scheduler.serving) - self._compiled_at_start
+
+    @property
+    def under_way(self) -> int:
+        """How many prompts the engine is busy with."""
+        return self._front.under_way
+
+    async def died(self) -> NoReturn:
+        """Raise EngineLost within a second after the engine died or hung."""
+        await self._watch.until_lost()
+
+    def sigquit(self) -> None:
+        """Upstream's way to say that a part of it failed: take it as that."""
+        self._watch.lose("the engine sent SIGQUIT: a part of it failed")
+
+    async def close(self) -> None:
+        """End the threads, close the sockets and free the device; twice is once."""
+        if self._watch.is_closed:
+            return
+        self._watch.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._front.close()
+        self._scheduler.ask_to_stop()
+        self._front.send(Wake())
+        self.live.weights.drop()
+        del self._runner, self._scheduler, self._slot, self._layout, self._front
+        await uninterrupted(_taken_apart(self._parts))
+
+    def _adopt(self, revision: Revision) -> Staged:
+        """Know what upstream loaded as one of our sets, in memory of its own.
+
+        Its loader maps the files, so until then whoever rewrites them changes live weights.
+        """
+        leaves = list(self._slot.read())
+        self._slot.rebind(leaves)
+        staging.take_over(leaves, self._layout)
+        return self._as_staged(revision, Weights(leaves, measure(self._layout.named(leaves))))
+
+    def _as_staged(self, revision: Revision, weights: Weights) -> Staged:
+        measured = weights.measured
+        return Staged(
+            revision=revision,
+            weights=weights,
+            fingerprint=measured.fingerprint,
+            leaves=measured.checksums,
+            bytes=self.weights_bytes,
+        )
+
+    def _check_probes(self) -> None:
+        """A probe the engine cannot answer would reject every checkpoint."""
+        encode = partial(encoded, self._parts.tokenizer_manager)
+        for probe in self._probes:
+            try:
+                parse(request_for(probe), limits=self.limits, can=self.capabilities, encode=encode)
+            except BadRequest as fault:
+                raise ConfigError(f"[[probe]] {probe.prompt!r} cannot be asked: {fault}") from fault
+
+    async def _begin_or_close(self) -> None:
+        try:
+            await self._begin()
+        except BaseException:
+            await uninterrupted(self.close())
+            raise
+
+    async def _begin(self) -> None:
+        """The part of the start that belongs to the loop."""
+        self._front = Answers(self._parts.tokenizer_manager, self._watch)
+        seconds = self._parts.engine.server_args.watchdog_timeout
+        looking = self._watch.look(self._scheduler.fault, self._scheduler.progress, seconds)
+        self._tasks.append(asyncio.create_task(looking, name="engine watch"))
+        recompiles.start_counting()
+        await self.scrub()  # compiles it: the first failed probe must not wait for that
+        self._compiled_at_start = recompiles.count_in(self._scheduler.serving)
+        gc.collect()
+        gc.freeze()  # what an engine is made of stays; a collection need not look at it
+
+    async def _between_steps[T](self, job: Callable[[], T]) -> T:
+        """Run a job on the scheduler's own thread when nothing runs or waits."""
+        self._watch.check()
+        future = self._scheduler.submit(job)
+        self._front.send(Wake())
+        lost = asyncio.create_task(self._watch.until_lost())
+        done: asyncio.Future[T] = asyncio.wrap_future(future)
+        try:
+            await asyncio.wait((done, lost), timeout=JOB_SECONDS, return_when=FIRST_COMPLETED)
+            self._watch.check()
+            if not done.done():
+                self._give_up(future)
+            return done.result()
+        finally:
+            lost.cancel()
+
+    def _give_up(self, future: Future[Any]) -> NoReturn:
+        if future.cancel():
+            raise DrainTimedOut(
+                f"the engine was not idle within {JOB_SECONDS:g} s, "
+                f"{self.under_way} prompts are under way in it"
+            )
+        self._watch.lose(f"the scheduler thread hangs in a job of ours ({JOB_SECONDS:g} s)")
+        raise EngineLost(self._watch.reason or "the scheduler thread hangs")
+
+    def _swap(self, leaves: list[Any], values: Sequence[tuple[Any, Any]]) -> float:
+        """On the scheduler thread: everything was made before, here it is only bound."""
+        started = time.perf_counter()
+        self._slot.rebind(leaves)
+        # The model too: it would hold the old weights in memory, and LoRA on main makes the
+        # live list anew from it.
+        for variable, leaf in values:
+            variable.set_raw_value(leaf)
+        forget_caches(self._scheduler.scheduler)
+        return time.perf_counter() - started
+
+    def _overwrite_pools(self) -> None:
+        rewrite_pools(self._runner, zeroed)
+        forget_caches(self._scheduler.scheduler)
+
+    async def _ask(self, probe: Probe) -> Answer:
+        async with aclosing(self.generate(request_for(probe))) as answers:
+            answer = await anext(answers)
+        assert isinstance(answer, dict)
+        return answer
+
+    async def _moved(self, staged: Staged, move: Callable[[], Weights]) -> Staged:
+        weights = await in_thread(lambda cancel: move(), discard=Weights.drop)
+        return replace(staged, weights=weights)
+
+
+def _ignore(engine: SglangEngine) -> None:
+    """What a cancelled start made is taken apart with its parts."""
+
+
+async def _taken_apart(parts: boot.Parts) -> None:
+    manager = parts.tokenizer_manager
+    await asyncio.to_thread(boot.take_apart, parts)
+    boot.close_sockets(manager)  # here, since they belong to the loop

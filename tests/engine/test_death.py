@@ -1,0 +1,114 @@
+"""Engines that die: noticed within a second, told to everybody, and nobody is signalled."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+import pytest_asyncio
+
+from hotreload.errors import EngineLost
+from tests.engine import real
+
+pytestmark = [pytest.mark.asyncio(loop_scope="function"), pytest.mark.real_engine]
+
+Engine = Any
+
+
+def fail(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError("a fault of the engine's own")
+
+
+def break_scheduler(engine: Engine) -> None:
+    engine._scheduler.scheduler.get_next_batch_to_run = fail
+
+
+def break_forward(engine: Engine) -> None:
+    engine._scheduler.scheduler.tp_worker.worker.forward_batch_generation = fail
+
+
+def break_detokenizer(engine: Engine) -> None:
+    engine._parts.detokenizer._request_dispatcher._mapping[0] = (object, fail)
+
+
+def break_answers(engine: Engine) -> None:
+    mapping = engine._parts.tokenizer_manager._result_dispatcher._mapping
+    mapping[0] = (mapping[0][0], fail)
+
+
+BREAKS = [break_scheduler, break_forward, break_detokenizer, break_answers]
+
+
+@pytest.fixture
+def signals(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    sent: list[Any] = []
+    monkeypatch.setattr(psutil.Process, "send_signal", lambda *args: sent.append(args))
+    monkeypatch.setattr(os, "kill", lambda *args: sent.append(args))
+    return sent
+
+
+@pytest_asyncio.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
+    folder = real.Folders(tmp_path).folder(1)
+    async with real.engine_of(folder, tmp_path / "spool") as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("break_it", BREAKS)
+async def test_a_dying_part_is_noticed_within_a_second_and_signals_nobody(
+    engine: Engine, break_it: Callable[[Engine], None], signals: list[Any]
+) -> None:
+    await real.ask(engine)
+    died = asyncio.create_task(engine.died())
+    break_it(engine)
+    started = time.monotonic()
+    with pytest.raises(EngineLost):
+        await real.ask(engine)
+    with pytest.raises(EngineLost):
+        await died
+    assert time.monotonic() - started < 1
+    with pytest.raises(EngineLost):
+        await real.ask(engine)
+    with pytest.raises(EngineLost):
+        await engine.scrub()
+    assert signals == []
+
+
+async def test_a_step_that_never_ends_counts_as_death(tmp_path: Path, signals: list[Any]) -> None:
+    folder, release = real.Folders(tmp_path).folder(1), threading.Event()
+    args = {"watchdog_timeout": 0.5}
+    async with real.engine_of(folder, tmp_path / "spool", args=args) as engine:
+        engine._scheduler.scheduler.run_batch = lambda batch: release.wait() and fail()
+        asking = asyncio.create_task(real.ask(engine))
+        with pytest.raises(EngineLost, match=r"longer than 0\.5 s"):
+            await engine.died()
+        with pytest.raises(EngineLost):
+            await asking
+        release.set()
+    assert signals == []
+
+
+async def test_sigquit_is_taken_as_death(engine: Engine) -> None:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGQUIT, engine.sigquit)
+    try:
+        os.kill(os.getpid(), signal.SIGQUIT)
+        with pytest.raises(EngineLost, match="SIGQUIT"):
+            await engine.died()
+    finally:
+        loop.remove_signal_handler(signal.SIGQUIT)
+
+
+async def test_an_exchange_that_breaks_off_leaves_nobody_in_doubt(engine: Engine) -> None:
+    staged = engine.live
+    engine._scheduler.scheduler.req_to_token_pool.clear = fail
+    with pytest.raises(EngineLost, match="the exchange broke off"):
+        await engine.exchange(staged)
+    with pytest.raises(EngineLost):
+        await engine.died()

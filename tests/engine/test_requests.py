@@ -1,0 +1,113 @@
+"""What reaches the engine, and what is refused with a reason before it can."""
+
+from typing import Any
+
+import pytest
+
+from hotreload.engine.requests import GRAMMARS, Capabilities, Limits, Parsed, parse
+from hotreload.errors import BadRequest
+
+LIMITS = Limits(vocabulary=128, input_tokens=20, total_tokens=32)
+SAMPLING = frozenset({"temperature", "max_new_tokens", "stop", "stop_token_ids", "n", "ignore_eos"})
+OLD = Capabilities(logprobs=False, grammars=False, sampling=SAMPLING | GRAMMARS)
+NEW = Capabilities(logprobs=True, grammars=True, sampling=SAMPLING | GRAMMARS)
+
+
+def encode(text: str) -> list[int]:
+    return list(text.encode("utf-8"))
+
+
+def parsed(request: dict[str, Any], can: Capabilities = OLD) -> Parsed:
+    return parse(request, limits=LIMITS, can=can, encode=encode)
+
+
+def sampling(**params: Any) -> dict[str, Any]:
+    return {"text": "hi", "sampling_params": params}
+
+
+@pytest.mark.parametrize(
+    ("request_body", "named"),
+    [
+        ({}, "text, input_ids"),
+        ({"text": "a", "input_ids": [1]}, "text, input_ids"),
+        ({"text": 5}, "text"),
+        ({"text": []}, "text"),
+        ({"text": "\ud800"}, "text"),
+        ({"text": ""}, "text"),
+        ({"text": "a" * 20}, "20 tokens"),
+        ({"input_ids": []}, "input_ids"),
+        ({"input_ids": [[1], []]}, "input_ids"),
+        ({"input_ids": "abc"}, "input_ids"),
+        ({"input_ids": [128]}, "128 is no token id"),
+        ({"input_ids": [-1]}, "-1 is no token id"),
+        ({"input_ids": [True]}, "True is no token id"),
+        ({"input_ids": [1.0]}, "1.0 is no token id"),
+        ({"input_ids": [[1], 2]}, "input_ids"),
+        ({"text": "hi", "colour": "red"}, "colour"),
+        ({"text": "hi", "stream": "yes"}, "stream"),
+        ({"text": "hi", "rid": 7}, "rid"),
+        ({"text": ["a", "b"], "rid": ["x"]}, "rid: 1 values for 2 prompts"),
+        ({"text": "hi", "sampling_params": 3}, "sampling_params"),
+        ({"text": ["a", "b"], "sampling_params": [{}]}, "sampling_params: 1 values"),
+        (sampling(warmth=1), "sampling_params.warmth"),
+        (sampling(temperature="hot"), "sampling_params.temperature"),
+        (sampling(temperature=float("nan")), "sampling_params.temperature"),
+        (sampling(temperature=float("inf")), "sampling_params.temperature"),
+        (sampling(temperature=10**400), "sampling_params.temperature"),
+        (sampling(max_new_tokens=1.5), "sampling_params.max_new_tokens"),
+        (sampling(max_new_tokens=30), "max_new_tokens"),
+        (sampling(max_new_tokens=2**80), "sampling_params.max_new_tokens"),
+        (sampling(ignore_eos="yes"), "sampling_params.ignore_eos"),
+        (sampling(n=2), "sampling_params.n"),
+        (sampling(stop=[""]), "sampling_params.stop"),
+        (sampling(stop=5), "sampling_params.stop"),
+        (sampling(stop_token_ids=[128]), "sampling_params.stop_token_ids"),
+        (sampling(json_schema="{}"), "sampling_params.json_schema"),
+        (sampling(regex="a"), "sampling_params.regex"),
+        ({"text": "hi", "return_logprob": True}, "return_logprob"),
+        ({"text": ["a", "b"], "return_logprob": [False, True]}, "return_logprob"),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_refused_by_name(
+    request_body: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(BadRequest, match=named):
+        parsed(request_body)
+
+
+@pytest.mark.parametrize(
+    ("request_body", "named"),
+    [
+        ({"logprob_start_len": 2}, "logprob_start_len"),
+        ({"logprob_start_len": "0"}, "logprob_start_len"),
+        ({"top_logprobs_num": -1}, "top_logprobs_num"),
+        ({"top_logprobs_num": 129}, "top_logprobs_num"),
+        ({"token_ids_logprob": [128]}, "token_ids_logprob"),
+    ],
+)
+def test_log_probabilities_are_asked_for_within_bounds(
+    request_body: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(BadRequest, match=named):
+        parsed({"text": "hi", "return_logprob": True, **request_body}, NEW)
+
+
+def test_an_engine_that_can_is_asked_for_all_it_can() -> None:
+    request = {**sampling(json_schema="{}", stop="x"), "return_logprob": True}
+    (item,) = parsed({**request, "logprob_start_len": 0, "top_logprobs_num": 2}, NEW).items
+    assert item.sampling_params == {"json_schema": "{}", "stop": "x"}
+    assert item.logprobs == {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}
+
+
+def test_a_batch_has_a_value_for_each_prompt_or_one_for_all() -> None:
+    each = [{"max_new_tokens": 1}, {"max_new_tokens": 2}]
+    batch = parsed({"text": ["a", "b"], "sampling_params": each, "rid": "r", "stream": True})
+    assert (batch.is_batch, batch.stream) == (True, True)
+    assert [item.input_ids for item in batch.items] == [[97], [98]]
+    assert [item.sampling_params for item in batch.items] == each
+    assert [item.rid for item in batch.items] == ["r_0", "r_1"]
+
+
+def test_a_parameter_that_is_null_is_as_if_it_were_not_there() -> None:
+    (item,) = parsed({**sampling(temperature=None, regex=None), "return_logprob": None}).items
+    assert (item.sampling_params, item.logprobs) == ({}, {})

@@ -1,0 +1,502 @@
+"""The real engine behind the port: answers, swaps, staging, and what it does to the process."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hotreload.engine import sglang
+from hotreload.engine.probe import Probe
+from hotreload.errors import (
+    BadRequest,
+    CheckpointCorrupt,
+    CheckpointRejected,
+    ConfigError,
+    DrainTimedOut,
+    HotReloadError,
+    NotEnoughMemory,
+    ProbeFailed,
+)
+from hotreload.tiny import write_tiny
+from hotreload.types import Checkpoint
+from tests.engine import real
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
+
+Engine = Any
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> real.Folders:
+    return real.Folders(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def engine(folders: real.Folders) -> AsyncIterator[Engine]:
+    handlers = [signal.getsignal(s) for s in (signal.SIGCHLD, signal.SIGQUIT, signal.SIGTERM)]
+    async with real.engine_of(folders.folder(1), folders.root / "spool") as engine:
+        await real.ask(engine)
+        assert handlers == [
+            signal.getsignal(s) for s in (signal.SIGCHLD, signal.SIGQUIT, signal.SIGTERM)
+        ]
+        yield engine
+
+
+async def idle(engine: Engine) -> None:
+    """Return when no step is under way any more."""
+    await engine._between_steps(lambda: None)
+
+
+# Answers
+
+
+async def test_an_answer_is_upstreams_with_the_clients_own_id(engine: Engine) -> None:
+    request = {"text": "hi", "rid": "mine", "sampling_params": real.GREEDY}
+    (answer,) = [answer async for answer in engine.generate(request)]
+    assert answer["text"] == "served by step 1"
+    assert answer["meta_info"]["id"] == "mine"
+    assert answer["meta_info"]["finish_reason"]["type"] == "stop"
+
+
+async def test_a_stream_comes_piece_by_piece_and_ends_like_the_whole(engine: Engine) -> None:
+    request = {"text": "hi", "sampling_params": real.GREEDY, "stream": True}
+    pieces = [answer async for answer in engine.generate(request)]
+    texts = [piece["text"] for piece in pieces]
+    assert len(texts) > 2
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
+    assert real.said(pieces[-1]) == real.said(await real.ask(engine, "hi"))
+
+
+async def test_a_batch_answers_every_prompt_in_its_place(engine: Engine) -> None:
+    each = [{**real.GREEDY, "max_new_tokens": n} for n in (1, 2, 3)]
+    request = {"text": ["a", "b", "c"], "sampling_params": each}
+    (answers,) = [answer async for answer in engine.generate(request)]
+    assert [len(answer["output_ids"]) for answer in answers] == [1, 2, 3]
+
+
+async def test_a_streamed_batch_names_each_pieces_prompt(engine: Engine) -> None:
+    each = [{**real.GREEDY, "max_new_tokens": n} for n in (1, 3)]
+    request = {"input_ids": [[104], [105]], "sampling_params": each, "stream": True}
+    pieces = [piece async for piece in engine.generate(request)]
+    last = {piece["index"]: len(piece["output_ids"]) for piece in pieces}
+    assert last == {0: 1, 1: 3}
+
+
+async def test_two_clients_may_choose_the_same_id(engine: Engine) -> None:
+    async def one() -> tuple[str, list[int]]:
+        request = {"text": "hi", "rid": "same", "sampling_params": real.GREEDY}
+        return real.said([answer async for answer in engine.generate(request)][-1])
+
+    first, second = await asyncio.gather(one(), one())
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    "request_body",
+    [
+        {"input_ids": [10**6]},
+        {"input_ids": []},
+        {"text": ""},
+        {"text": "x" * 507},
+        {"text": "x", "sampling_params": {"max_new_tokens": 512}},
+        {"text": "x", "sampling_params": {"temperature": -1}},
+        {"text": "x", "sampling_params": {"top_p": 5}},
+        {"text": ["x", "y"], "sampling_params": [{}, {"top_p": 5}]},
+    ],
+)
+async def test_a_refused_request_leaves_nothing_in_the_engine(
+    engine: Engine, request_body: dict[str, Any]
+) -> None:
+    with pytest.raises(BadRequest):
+        [answer async for answer in engine.generate(request_body)]
+    assert engine.under_way == 0
+    await idle(engine)
+    assert (await real.ask(engine))["text"] == "served by step 1"
+
+
+async def test_what_this_version_cannot_do_is_refused_by_name(
+    engine: Engine, folders: real.Folders
+) -> None:
+    if engine.capabilities.logprobs:
+        pytest.skip("this version has log-probabilities")
+    with pytest.raises(BadRequest, match="return_logprob"):
+        [a async for a in engine.generate({"text": "x", "return_logprob": True})]
+    probes = [Probe("x", min_mean_logprob=-1)]
+    with pytest.raises(ConfigError, match="no log-probabilities"):
+        async with real.engine_of(folders.folder(1), folders.root / "never", probes=probes):
+            pass
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("text", ["one", ["one", "two", "three"]])
+async def test_a_reader_who_leaves_takes_the_request_out_of_the_engine(
+    engine: Engine, stream: bool, text: Any
+) -> None:
+    request = {"text": text, "sampling_params": real.ENDLESS, "stream": stream}
+
+    async def read() -> None:
+        async with aclosing(engine.generate(request)) as answers:
+            async for _ in answers:
+                if stream:
+                    return
+
+    reader = asyncio.create_task(read())
+    if not stream:
+        await real.until(lambda: engine.under_way > 0)
+        reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    assert engine.under_way == 0
+    await idle(engine)
+
+
+async def test_abort_ends_every_generation_with_what_it_has(engine: Engine) -> None:
+    asks = [asyncio.create_task(real.ask(engine, "hi", **real.ENDLESS)) for _ in range(12)]
+    # More than run at once: some wait in the queue.
+    await real.until(lambda: engine.under_way == len(asks))
+    await engine.abort()
+    answers = await asyncio.gather(*asks)
+    assert {a["meta_info"]["finish_reason"]["type"] for a in answers} == {"abort"}
+    assert engine.under_way == 0
+
+
+# Swaps
+
+
+async def test_a_swap_recompiles_nothing(engine: Engine, folders: real.Folders) -> None:
+    staged = await engine.stage(folders.checkpoint(2))
+    await real.ask(engine)
+    before = engine.recompiles
+    for _ in range(3):
+        staged = await engine.exchange(staged)
+        await real.ask(engine)
+        await engine.scrub()
+        await real.ask(engine)
+    assert engine.recompiles == before
+    await engine.release(await engine.exchange(staged))
+
+
+async def test_a_swap_binds_and_nothing_more_on_the_scheduler_thread(
+    engine: Engine, folders: real.Folders
+) -> None:
+    staged = await engine.stage(folders.checkpoint(2))
+    times = []
+    for _ in range(10):
+        staged = await engine.exchange(staged)
+        times.append(engine.last_exchange_seconds)
+    assert min(times) < 0.001
+    await engine.release(staged)
+
+
+async def test_a_cached_prompt_answers_with_the_new_weights(
+    engine: Engine, folders: real.Folders
+) -> None:
+    await real.ask(engine, "cached prompt")
+    again = await real.ask(engine, "cached prompt")
+    assert again["meta_info"]["cached_tokens"] > 0
+    old = await engine.exchange(await engine.stage(folders.checkpoint(2)))
+    answer = await real.ask(engine, "cached prompt")
+    assert (answer["text"], answer["meta_info"]["cached_tokens"]) == ("served by step 2", 0)
+    await engine.release(await engine.exchange(old))
+
+
+async def test_without_forgetting_the_caches_a_swap_would_mix_two_generations(
+    engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await real.ask(engine, "cached prompt")
+    staged = await engine.stage(folders.checkpoint(2))
+    with monkeypatch.context() as broken:
+        broken.setattr(sglang, "forget_caches", lambda scheduler: None)
+        old = await engine.exchange(staged)
+    assert (await real.ask(engine, "cached prompt"))["text"] == "served by step 1"
+    await engine.release(await engine.exchange(old))
+
+
+async def test_a_swap_while_something_runs_changes_nothing(
+    engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sglang, "JOB_SECONDS", 0.05)
+    staged, live = await engine.stage(folders.checkpoint(2)), engine.live
+    running = asyncio.create_task(real.ask(engine, "hi", **real.ENDLESS))
+    await real.until(lambda: engine.under_way > 0)
+    with pytest.raises(DrainTimedOut, match="1 prompts are under way"):
+        await engine.exchange(staged)
+    answer = await running
+    assert engine.live is live
+    assert answer["text"].startswith("served by step 1")
+    await engine.release(staged)
+
+
+async def test_nan_in_the_kv_pool_is_gone_after_a_scrub(
+    engine: Engine, folders: real.Folders
+) -> None:
+    before = real.said(await real.ask(engine))
+    old = await engine.exchange(await engine.stage(folders.checkpoint(9, "nan")))
+    with pytest.raises(ProbeFailed, match="on end"):
+        await engine.probe()
+    bad = await engine.exchange(old)
+    assert await pool_has_nan(engine), "the old weights alone are no rollback"
+    await engine.scrub()
+    assert not await pool_has_nan(engine)
+    assert real.said(await real.ask(engine)) == before
+    await engine.release(bad)
+
+
+async def pool_has_nan(engine: Engine) -> bool:
+    import jax.numpy as jnp
+
+    from hotreload.engine.scheduler import rewrite_pools
+
+    found: list[bool] = []
+
+    def look(buffer: Any) -> Any:
+        found.append(bool(jnp.isnan(buffer).any()))
+        return buffer
+
+    await engine._between_steps(lambda: rewrite_pools(engine._runner, look))
+    assert found
+    return any(found)
+
+
+@pytest.mark.parametrize("damage", ["gibberish", "zeros", "nan", "inf"])
+async def test_the_built_in_probe_tells_nonsense(
+    engine: Engine, folders: real.Folders, damage: str
+) -> None:
+    before = real.said(await real.ask(engine))
+    old = await engine.exchange(await engine.stage(folders.checkpoint(8, damage)))
+    with pytest.raises(ProbeFailed):
+        await engine.probe()
+    await engine.release(await engine.exchange(old))
+    await engine.scrub()
+    assert real.said(await real.ask(engine)) == before
+
+
+async def test_checksums_are_of_what_is_live_now(engine: Engine, folders: real.Folders) -> None:
+    staged = await engine.stage(folders.checkpoint(2))
+    assert await engine.checksums() == engine.live.leaves
+    old = await engine.exchange(staged)
+    assert await engine.checksums() == staged.leaves != old.leaves
+    await engine.release(await engine.exchange(old))
+
+
+# Staging
+
+
+async def test_the_plan_names_every_tensor_of_a_checkpoint(
+    engine: Engine, folders: real.Folders
+) -> None:
+    assert engine.expected_tensors() == folders.checkpoint(1).tensors
+    assert "model.layers.0.self_attn.rotary_emb.inv_freq" in engine.ignorable
+
+
+def truncate(folder: Path) -> None:
+    os.truncate(folder / "model.safetensors", 1000)
+
+
+def flip_a_bit(folder: Path) -> None:
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x55")
+
+
+def replace_by_another(folder: Path) -> None:
+    shutil.copy(folder.parent / "step_1" / "model.safetensors", folder)
+
+
+@pytest.mark.parametrize("change", [truncate, flip_a_bit, replace_by_another, shutil.rmtree])
+async def test_what_is_loaded_is_what_was_checked(
+    engine: Engine, folders: real.Folders, change: Callable[[Path], None]
+) -> None:
+    checkpoint, before = folders.checkpoint(5), await real.device_bytes()
+    change(checkpoint.path)
+    with pytest.raises(CheckpointCorrupt, match=r"model\.safetensors") as refused:
+        await engine.stage(checkpoint)
+    assert refused.value.code == "changed"
+    del refused
+    await assert_nothing_is_left(folders, before)
+
+
+async def assert_nothing_is_left(folders: real.Folders, before: int) -> None:
+    assert await real.device_bytes() == before
+    assert list((folders.root / "spool").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "code", "named"),
+    [
+        ("missing-tensor", "missing", "model.layers.0.mlp.up_proj.weight"),
+        ("wrong-shape", "shape", "layers.0.mlp.up_proj.weight"),
+    ],
+)
+async def test_a_checkpoint_that_does_not_fit_is_refused_by_name(
+    engine: Engine, folders: real.Folders, damage: str, code: str, named: str
+) -> None:
+    before = await real.device_bytes()
+    with pytest.raises(CheckpointRejected, match=named) as refused:
+        await engine.stage(folders.checkpoint(6, damage))
+    assert refused.value.code == code
+    del refused
+    await assert_nothing_is_left(folders, before)
+
+
+async def test_a_tensor_the_checks_overlooked_is_found_after_loading(
+    engine: Engine, folders: real.Folders
+) -> None:
+    checkpoint, whole = folders.checkpoint(6, "missing-tensor"), folders.checkpoint(6)
+    believed = Checkpoint(
+        checkpoint.revision, checkpoint.path, checkpoint.files, whole.tensors, checkpoint.bytes
+    )
+    with pytest.raises(CheckpointRejected, match=r"layers\.0\.mlp\.up_proj\.weight") as refused:
+        await engine.stage(believed)
+    assert refused.value.code == "missing"
+
+
+async def test_stray_files_are_not_read(engine: Engine, folders: real.Folders) -> None:
+    checkpoint = folders.checkpoint(2)
+    (checkpoint.path / "half-written.safetensors").write_bytes(b"\xff" * 100)
+    try:
+        await engine.release(await engine.stage(checkpoint))
+    finally:
+        (checkpoint.path / "half-written.safetensors").unlink()
+
+
+async def test_weights_own_their_memory_once_they_are_staged_or_live(
+    engine: Engine, folders: real.Folders
+) -> None:
+    staged = await engine.stage(folders.checkpoint(7))
+    for number in (1, 7):
+        file = folders.root / f"step_{number}" / "model.safetensors"
+        with file.open("r+b") as out:
+            out.write(b"\x7f" * file.stat().st_size)  # in place: mappings of it see this
+    try:
+        assert await engine.checksums() == engine.live.leaves
+        old = await engine.exchange(staged)
+        assert await engine.checksums() == staged.leaves
+        await engine.release(await engine.exchange(old))
+    finally:
+        folders.folder(1)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3, 10, 30])
+async def test_a_stage_cancelled_at_any_time_leaves_nothing(
+    engine: Engine, folders: real.Folders, turns: int
+) -> None:
+    await idle(engine)
+    checkpoint, before = folders.checkpoint(2), await real.device_bytes()
+    staging = asyncio.create_task(engine.stage(checkpoint))
+    for _ in range(turns):
+        await asyncio.sleep(0.002)  # no event marks the middle of upstream's loading
+    staging.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await engine.release(await staging)
+    del staging
+    await assert_nothing_is_left(folders, before)
+
+
+async def test_too_little_memory_is_said_in_figures_before_anything_is_read(
+    engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotreload.engine.staging.host_bytes_free", lambda: 1_000_000)
+    with pytest.raises(NotEnoughMemory, match=r"host memory has 0\.00 GB free.*0\.01 GB"):
+        await engine.stage(folders.checkpoint(2))
+
+
+# The process around it
+
+
+async def test_an_idle_engine_uses_under_three_percent_of_a_core(engine: Engine) -> None:
+    await idle(engine)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    await asyncio.sleep(2)  # the measurement itself
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert used / 2 < 0.03
+
+
+async def test_child_processes_of_ours_disturb_nothing(engine: Engine) -> None:
+    answering = asyncio.create_task(real.ask(engine, "hi", max_new_tokens=100, ignore_eos=True))
+    for code in (0, 3):
+        child = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", f"exit({code})"])
+        assert child.returncode == code
+    assert (await answering)["meta_info"]["completion_tokens"] == 100
+
+
+async def test_another_engine_can_be_started_and_closed_beside_it(
+    engine: Engine, folders: real.Folders
+) -> None:
+    await idle(engine)
+    before, threads = await real.device_bytes(), threading.active_count()
+    files = len(os.listdir("/proc/self/fd"))
+    texts = await texts_of_two(engine, folders)
+    assert texts == ["served by step 3", "served by step 1"]
+    await idle(engine)
+    assert await real.device_bytes() == before
+    assert threading.active_count() <= threads + 1  # the executor's own
+    assert len(os.listdir("/proc/self/fd")) <= files
+
+
+async def texts_of_two(engine: Engine, folders: real.Folders) -> list[str]:
+    async with real.engine_of(folders.folder(3), folders.root / "other") as other:
+        return [(await real.ask(each))["text"] for each in (other, engine)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"args": {"colour": 1}}, r"\[engine.args\] colour"),
+        ({"args": {"tp_size": 2}}, r"use \[engine\] tp"),
+        ({"tp": 64}, r"tp = 64 needs 64 devices"),
+        ({"args": {"mem_fraction_static": "much"}}, "does not start on"),
+        ({"probes": [Probe("x" * 600)]}, r"\[\[probe\]\]"),
+    ],
+)
+async def test_a_setting_the_engine_cannot_have_is_named(
+    folders: real.Folders, settings: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        async with real.engine_of(folders.folder(1), folders.root / "never", **settings):
+            pass
+
+
+async def test_a_model_folder_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        async with real.engine_of(tmp_path / "nothing", tmp_path / "spool"):
+            pass
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2"])
+async def test_other_architectures_swap_as_well(tmp_path: Path, arch: str) -> None:
+    for number in (1, 2):
+        write_tiny(tmp_path / f"step_{number}", f"served by step {number}", arch=arch, shards=2)
+    checkpoint = real.checked(tmp_path / "step_2")
+    async with real.engine_of(tmp_path / "step_1", tmp_path / "spool") as engine:
+        assert engine.expected_tensors() == checkpoint.tensors
+        await engine.exchange(await engine.stage(checkpoint))
+        assert (await real.ask(engine))["text"] == "served by step 2"
+
+
+async def test_a_dummy_start_serves_real_weights_once_they_are_staged(
+    folders: real.Folders,
+) -> None:
+    model, spool = folders.folder(1), folders.root / "dummy"
+    async with real.engine_of(model, spool, load_format="dummy") as engine:
+        assert engine.expected_tensors() == folders.checkpoint(1).tensors
+        await engine.exchange(await engine.stage(folders.checkpoint(2)))
+        assert (await real.ask(engine))["text"] == "served by step 2"
+
+
+async def test_every_error_of_the_engine_is_one_of_ours(engine: Engine) -> None:
+    with pytest.raises(HotReloadError):
+        [answer async for answer in engine.generate({})]
