@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from hotreload.checks.files import content_id, survey
+from hotreload.checks.fit import served_by
 from hotreload.config import Settings
 from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Source
@@ -22,9 +23,12 @@ from hotreload.engine.probe import Probe
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.spool import clear_leftovers, private_copy
 from hotreload.errors import CheckpointRejected, ConfigError, EngineLost, HotReloadError
-from hotreload.types import Checkpoint, Generation, Reason, Revision
+from hotreload.types import Checkpoint, Generation, Reason, Revision, Served
 
 log = logging.getLogger("hotreload.boot")
+
+FIRST_ANSWER_SECONDS = 900.0
+"""The first answer compiles the model, which takes minutes on an accelerator."""
 
 RANDOM = Revision("random", "random weights")
 OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".msgpack", ".h5", ".onnx")
@@ -38,6 +42,14 @@ def model_folder(settings: Settings) -> Path:
     if model is None or not (model / "config.json").is_file():
         raise ConfigError(f"[engine] model: {model} is no model folder: it has no config.json")
     return model
+
+
+async def served_from(model: Path) -> Served:
+    """What an engine with this model serves: the measure of every checkpoint."""
+    try:
+        return await asyncio.to_thread(served_by, model)
+    except CheckpointRejected as unfit:
+        raise ConfigError(f"[engine] model: {model} cannot be served: {unfit}") from unfit
 
 
 async def first_weights(
@@ -123,17 +135,19 @@ async def first_generation(
     engine: SglangEngine,
     *,
     path: Path,
+    model: Path,
     ledger: Ledger,
     save: Callable[[Ledger], Awaitable[None]],
-    probe_timeout: float,
 ) -> Generation:
     """Probe what the engine started with, record it, and return it as what is live."""
     staged = engine.live
     try:
-        async with asyncio.timeout(probe_timeout):
+        async with asyncio.timeout(FIRST_ANSWER_SECONDS):
             await engine.probe()
     except (CheckpointRejected, TimeoutError) as bad:
-        reason = Reason("probe", str(bad) or f"no answer to the probe in {probe_timeout:g} s")
+        reason = Reason("probe", str(bad) or f"no answer in {FIRST_ANSWER_SECONDS:g} s")
+        if path == model:
+            raise ConfigError(f"[engine] model: {model} fails the probe: {reason.message}") from bad
         ledger.refuse(staged.revision, reason, time.time())
         await save(ledger)
         # There is no older generation in memory: the next start passes this one over.

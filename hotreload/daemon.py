@@ -18,10 +18,16 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-from hotreload.boot import first_generation, first_weights, model_folder, start_engine
+from hotreload.boot import (
+    first_generation,
+    first_weights,
+    model_folder,
+    served_from,
+    start_engine,
+)
 from hotreload.checks.check import check_checkpoint
 from hotreload.checks.files import Digests, content_id, survey
-from hotreload.checks.fit import Policy, served_by
+from hotreload.checks.fit import Policy
 from hotreload.config import Settings
 from hotreload.core.gate import Gate
 from hotreload.core.reconcile import Reconciler
@@ -79,6 +85,7 @@ class Daemon:
         for observer in (LogObserver(), self.history, self.status, self.metrics):
             self.events.subscribe(observer.observe)
         self._stop = asyncio.Event()
+        self._replica: Replica | None = None
         self._served = Served({}, {}, {})
 
     # --- a life ------------------------------------------------------------------------
@@ -122,27 +129,28 @@ class Daemon:
         model = model_folder(self.settings)
         weights = await self._choose_weights(model)
         engine = await start_engine(self.settings, model, weights)
-        self._take_signals()
         try:
             if not self._served.tensors:  # a folder without weights; the engine knows its needs
                 self._served = replace(self._served, tensors=engine.expected_tensors())
             live = await first_generation(
                 engine,
                 path=weights.path if weights else model,
+                model=model,
                 ledger=self.ledger,
                 save=self.state.save,
-                probe_timeout=self.settings.reload.probe_timeout,
             )
+            self._take_signals()
             reconciler = self._join(engine, live)
             gc.freeze()  # what the start made stays: no collection need look at it again
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(reconciler.run(), name="reconcile")
                 tasks.create_task(self._seal_when_lost(engine), name="watch the engine")
         finally:
+            self.engine.arrive(None)
             await uninterrupted(engine.close())
 
     async def _choose_weights(self, model: Path) -> Checkpoint | None:
-        self._served = await asyncio.to_thread(served_by, model)
+        self._served = await served_from(model)
         return await first_weights(
             self.settings.engine.boot,
             ledger=self.ledger,
@@ -170,7 +178,7 @@ class Daemon:
         raise Stopped
 
     def _join(self, engine: SglangEngine, live: Generation) -> Reconciler:
-        replica = Replica(engine, self.gate, live)
+        replica = self._replica = Replica(engine, self.gate, live)
         reload = self.settings.reload
         reconciler = Reconciler(
             source=self.source,
@@ -239,9 +247,22 @@ class Daemon:
             inside=lambda: self.gate.inside,
             held=lambda: self.gate.held,
             recompiles=lambda: self.engine.get("recompiles", 0),
-            staged_bytes=lambda: self.engine.get("staged_bytes", 0),
-            weights=lambda: self.engine.get("weights_bytes", {}),
+            staged_bytes=lambda: self._replica.staged_bytes if self._replica else 0,
+            weights=self._weights_held,
         )
+
+    def _weights_held(self) -> dict[str, int]:
+        """Bytes by place; what is kept on the host is no longer on the device."""
+        replica = self._replica
+        if replica is None:
+            return {}
+        on_device = self.settings.reload.keep_previous == "device"
+        previous = replica.previous if on_device else None
+        return {
+            "live": replica.live.bytes,
+            "previous": previous.bytes if previous else 0,
+            "staged": replica.staged.bytes if replica.staged else 0,
+        }
 
     def _make_server(self) -> HttpServer:
         server = self.settings.server
@@ -302,7 +323,7 @@ class Later:
         self._part: Any = None
 
     def arrive(self, part: Any) -> None:
-        """From now on this is that part."""
+        """From now on this is that part; None when it is gone again."""
         self._part = part
 
     def get(self, name: str, default: Any) -> Any:

@@ -122,7 +122,7 @@ def outcome_text(attempt: Fields, generation: str | None) -> str:
         return f"{name} is live as generation {number}; it took {took}, requests were held {held}"
     words = {
         "rejected": "was refused",
-        "postponed": "was put off and is tried again by itself",
+        "postponed": "was put off (what the source wishes is tried again by itself)",
         "superseded": "was let go for a newer one",
         "lost": "cost us the engine, which is being replaced",
     }

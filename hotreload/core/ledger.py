@@ -76,9 +76,10 @@ class Ledger:
         return next((place for place in self.generations if place.number == number), None)
 
     def place_before(self, live: Generation) -> Place | None:
-        """The generation that answered before this one and had other weights."""
+        """The generation that answered before this one, had other weights and is not refused."""
         older = (p for p in reversed(self.generations) if p.number < live.number)
-        return next((p for p in older if p.fingerprint != live.fingerprint), None)
+        others = (p for p in older if p.fingerprint != live.fingerprint)
+        return next((p for p in others if p.revision.id not in self.refused), None)
 
     def place_of_revision(self, revision: Revision) -> Place | None:
         """Where a revision that was live came from."""
@@ -101,9 +102,11 @@ class Ledger:
     ) -> None:
         """Record how an attempt ended, and with that what may be tried when."""
         key = attempt.revision.id
+        self.history.appendleft(attempt)
+        if attempt.outcome is Outcome.LOST:
+            return  # still under way: the next start counts it as the death it is
         self.under_way = None
         self.crashes.pop(key, None)
-        self.history.appendleft(attempt)
         self.superseded_last = attempt.outcome is Outcome.SUPERSEDED
         if attempt.outcome is Outcome.POSTPONED:
             self.failures[key] = self.failures.get(key, 0) + 1

@@ -195,6 +195,7 @@ class Reconciler:
     async def _obey(self, ask: _Ask, left: Revision) -> None:
         """What an operator made live overrules the source until it wishes something new."""
         self.ledger.wanted = ask.revision
+        self._publish(RevisionWanted(ask.revision))
         if ask.is_rollback:
             reason = Reason("rolled_back", "an operator rolled back from this revision")
             self.ledger.refuse(left, reason, self._wall())

@@ -49,12 +49,15 @@ class Rules:
 
 @dataclass(slots=True)
 class Replica:
-    """One engine, the gate before it, what answers, and what answered before (if kept)."""
+    """One engine, the gate before it, what answers, what answered before, what is to answer."""
 
     engine: Engine
     gate: Gate
     live: Generation
     previous: Staged | None = None
+    staged: Staged | None = None
+    staged_bytes: int = 0
+    """All bytes ever staged here."""
 
 
 Validate = Callable[[Revision, Path], Awaitable[Checkpoint]]
@@ -122,6 +125,8 @@ class Reload:
                 # Two sets on the device at most: the rollback slot makes room for the new one.
                 await self._forget_previous()
             staged = await self._engine.stage(checkpoint)
+        self._replica.staged = staged
+        self._replica.staged_bytes += staged.bytes
         async with self._held(_Spare(staged)) as spare:
             yield spare
 
@@ -148,6 +153,7 @@ class Reload:
 
     async def _put_away(self, spare: "_Spare") -> None:
         """Keep what was live for a rollback, as the operator decided; free what never was."""
+        self._replica.staged = None
         if not spare.was_live or self._rules.keep_previous is KeepPrevious.NONE:
             await self._engine.release(spare.weights)
             return

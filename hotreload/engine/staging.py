@@ -248,7 +248,8 @@ def _check_room(where: str, need: int, free: int) -> None:
     if need > free:
         raise NotEnoughMemory(
             f"{where} has {free / 1e9:.2f} GB free, a second set of weights needs "
-            f"{need / 1e9:.2f} GB: keep_previous = 'host' or 'none' frees the rollback slot"
+            f"{need / 1e9:.2f} GB: leave it more "
+            "([engine.args] mem_fraction_static, max_total_tokens)"
         )
 
 

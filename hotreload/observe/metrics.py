@@ -50,7 +50,7 @@ ROUTES = (
 )
 CODES = (200, 400, 500, 503)
 """Exported at 0 for each route from the start; others appear when they first happen."""
-SCAN_CAUSES = ("start", "event", "rescan", "overflow", "request")
+SCAN_CAUSES = ("start", "event", "rescan", "overflow", "request", "signal")
 PLACES = ("live", "previous", "staged")
 SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 QUICK = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)

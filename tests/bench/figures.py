@@ -1,7 +1,7 @@
 """Medians, tails and a table of them; every figure beside the baseline of its own run."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def median(values: Sequence[float]) -> float:
@@ -19,7 +19,7 @@ def noise(values: Sequence[float]) -> float:
     return (high - low) / 2 / statistics.median(values)
 
 
-def print_table(title: str, rows: dict[str, Sequence[float]], baseline: str) -> None:
+def print_table(title: str, rows: Mapping[str, Sequence[float]], baseline: str) -> None:
     """Milliseconds, and how many times less than the baseline."""
     print(f"\n{title}")
     print(f"{'':<46}{'median':>10}{'p99':>10}{'noise':>8}{'n':>5}{'baseline / this':>17}")

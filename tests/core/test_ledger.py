@@ -102,6 +102,15 @@ def test_the_place_before_has_other_weights() -> None:
     assert (before.number, before.path) == (2, "/b")
 
 
+def test_the_place_before_is_not_one_that_was_rolled_back_from() -> None:
+    ledger = serving()
+    ledger.went_live(generation(2, B), "/b")
+    ledger.refuse(B, Reason("rolled_back", "an operator"), 0.0)
+    live = generation(3, A)
+    ledger.went_live(live, "/a")
+    assert ledger.place_before(live) is None
+
+
 def test_the_last_good_generation_is_not_one_that_was_refused_since() -> None:
     ledger = serving()
     ledger.went_live(generation(2, B), "/b")
@@ -119,6 +128,16 @@ def test_the_first_death_is_forgiven_and_the_second_refuses() -> None:
     ledger.begin(B)
     ledger = from_json(to_json(ledger))
     ledger.count_crash(0.0)
+    assert ledger.refused["b"].reason.code == "crashed"
+
+
+def test_an_engine_lost_twice_over_a_revision_refuses_it() -> None:
+    ledger = serving()
+    for _ in range(2):
+        ledger.begin(B)
+        finish(ledger, attempt(B, Outcome.LOST, "engine_lost"))
+        ledger = from_json(to_json(ledger))
+        ledger.count_crash(0.0)
     assert ledger.refused["b"].reason.code == "crashed"
 
 

@@ -18,7 +18,7 @@ from hotreload.tiny import write_tiny
 from hotreload.types import Attempt, GateState, Generation
 
 ENGINE_ARGS = (
-    "{max_total_tokens=2048,context_length=512,max_running_requests=16,chunked_prefill_size=512}"
+    "{max_total_tokens=2048,context_length=256,max_running_requests=16,chunked_prefill_size=256}"
 )
 PROMPTS = ("Who serves?", "And now, who serves this longer prompt of ours?", "x", "Grüße, wer?")
 PATIENCE = 60.0

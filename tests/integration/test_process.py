@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from hotreload.cli.client import Daemon, Where
@@ -92,6 +91,10 @@ class Process:
         lines = [json.loads(line) for line in self.log.read_text().splitlines() if line[:1] == "{"]
         return [line for line in lines if line["event"] == event]
 
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def stop(self) -> int:
         self.child.send_signal(signal.SIGTERM)
         return self.child.wait(30)
@@ -110,6 +113,7 @@ def test_a_restart_boots_the_last_good_generation_and_not_the_newest_folder(
         before = process.get("/status")
         assert process.stop() == 0
         assert not process.socket.exists()
+        assert "SIGTERM received" not in process.log.read_text()  # XLA's handler, in C
     process.drop(4)
     process.log.unlink()
     with process.running():
@@ -158,7 +162,7 @@ def test_sigterm_answers_what_is_under_way_and_a_second_one_does_not_wait(
     process.log.unlink()
     with process.running():
         endless = json.dumps(
-            {"text": "x", "sampling_params": {"ignore_eos": True, "max_new_tokens": 490}}
+            {"text": "x", "sampling_params": {"ignore_eos": True, "max_new_tokens": 240}}
         )
         client = subprocess.Popen([*curl, "-d", endless], stdout=subprocess.PIPE)
         process.until(lambda: process.get("/status")["gate"]["inside"] == 1)
@@ -176,12 +180,10 @@ def test_an_idle_daemon_costs_next_to_nothing_and_status_answers_at_once(
     process.drop(1)
     with process.running():
         process.ask()
-        child = psutil.Process(process.child.pid)
         time.sleep(1)  # what the start left to do
-        before, began = child.cpu_times(), time.monotonic()
+        before, began = process.cpu_seconds(), time.monotonic()
         time.sleep(6)  # this is the measurement
-        after, seconds = child.cpu_times(), time.monotonic() - began
-        share = (after.user + after.system - before.user - before.system) / seconds
+        share = (process.cpu_seconds() - before) / (time.monotonic() - began)
         assert share < 0.03, f"{share:.1%} of a core while idle"
         times = []
         for _ in range(5):
