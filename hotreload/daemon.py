@@ -38,7 +38,7 @@ from hotreload.events import Event, Events, GenerationLive
 from hotreload.observe.history import Fields, History, attempt_fields, event_fields
 from hotreload.observe.log import LogObserver
 from hotreload.observe.metrics import Metrics, Readings
-from hotreload.observe.status import Status
+from hotreload.observe.status import State, Status
 from hotreload.server.app import create_app
 from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer, bind_tcp, bind_unix, group_id
@@ -115,7 +115,8 @@ class Daemon:
             code = self._end(faults, EXIT_BAD_CONFIG, "daemon.bad_config")
         except* EngineLost as losses:
             code = self._end(losses, EXIT_ENGINE_LOST, "daemon.engine_lost")
-        return code
+        # A stop that comes while a lost engine is closed must not make it a success.
+        return EXIT_ENGINE_LOST if self.status.state is State.LOST else code
 
     def _end(self, causes: BaseExceptionGroup[Any], code: int, message: str) -> int:
         cause: Any = causes

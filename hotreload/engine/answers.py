@@ -18,6 +18,10 @@ from hotreload.errors import BadRequest
 Answer = dict[str, Any]
 
 ABORT_AGAIN_SECONDS = 1.0
+ENDED_FOR_A_SWAP = (
+    "ended early for a swap of the weights: it ran longer than [reload] drain_timeout, and "
+    "on_drain_timeout is abort; ask again"
+)
 
 
 class Answers:
@@ -31,6 +35,7 @@ class Answers:
 
         self._manager = tokenizer_manager
         self._watch = watch
+        self._ended_by_us: set[str] = set()
         watch.on_loss = self._wake_all
         # Upstream would add signal handlers to our loop, and kill the process at SIGTERM.
         tokenizer_manager.no_create_loop = True
@@ -52,6 +57,7 @@ class Answers:
 
     def abort_all(self) -> None:
         """End every generation under way with what it has."""
+        self._ended_by_us |= self._manager.rid_to_state.keys()
         self._manager.abort_request(abort_all=True)
 
     async def generate(self, parsed: Parsed) -> AsyncGenerator[Answer | list[Answer]]:
@@ -86,8 +92,12 @@ class Answers:
         pieces = self._manager.generate_request(request, None)
         try:
             while (piece := await self._next(pieces)) is not None:
-                yield _for_client(piece, item.rid)
+                answer = _for_client(piece, item.rid)
+                if rid in self._ended_by_us:
+                    _say_why(answer["meta_info"])
+                yield answer
         finally:
+            self._ended_by_us.discard(rid)
             await uninterrupted(self._leave(pieces, rid))
 
     async def _next(self, pieces: AsyncIterator[Answer]) -> Answer | None:
@@ -176,6 +186,13 @@ async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _say_why(meta: dict[str, Any]) -> None:
+    """Upstream says no more than `Aborted`."""
+    ended = meta.get("finish_reason")
+    if ended and ended.get("type") == "abort":
+        meta["finish_reason"] = {**ended, "message": ENDED_FOR_A_SWAP}
 
 
 def _for_client(piece: Answer, rid: str | None) -> Answer:

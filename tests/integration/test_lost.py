@@ -1,0 +1,37 @@
+"""An engine that dies under clients: sealed at once, 503 for all, exit code 70."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from hotreload.errors import NotServing
+from hotreload.types import GateState
+from tests.integration.running import Running, request_for
+
+pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(180)]
+
+
+async def test_a_dead_scheduler_thread_is_noticed_and_nobody_is_answered_any_more(
+    tmp_path: Path,
+) -> None:
+    running = Running(tmp_path)
+    running.drop(1)
+    async with running.serving(), running.client() as client:
+        await running.ask()
+        scheduler = running.daemon.engine._parts.scheduler.scheduler
+        scheduler.get_next_batch_to_run = None  # the next step raises on the engine's own thread
+        asking = asyncio.create_task(client.post("/generate", json=request_for("x")))
+        died = time.monotonic()
+        await running.until(lambda: running.daemon.gate.state is GateState.SEALED)
+        assert time.monotonic() - died < 1.0
+        assert (await asking).status_code == 503
+        with pytest.raises(NotServing):
+            async with running.daemon.gate.passing():
+                pass
+        assert running.daemon.status.snapshot()["state"] == "lost"
+        ready, reasons = running.daemon.status.ready()
+        assert not ready
+        assert "thread" in reasons[0]
+    assert running.exit_code == 70
