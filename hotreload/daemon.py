@@ -190,7 +190,8 @@ class Daemon:
             publish=self.events.publish,
             rules=Rules(
                 drain_timeout=reload.drain_timeout,
-                abort_on_drain_timeout=reload.on_drain_timeout == "abort",
+                abort_on_drain_timeout=reload.on_drain_timeout != "postpone",
+                longest_drain=self.settings.server.limits.request_seconds,
                 probe_timeout=reload.probe_timeout,
                 keep_previous=KeepPrevious(reload.keep_previous),
             ),
@@ -278,6 +279,7 @@ class Daemon:
             metrics=self.metrics,
             limits=limits,
             admin_group=group_id(group, "[server] admin_group") if group else None,
+            replay=self.settings.reload.on_drain_timeout == "replay",
         )
         return HttpServer(app, limits=limits, graceful_seconds=STOP_DEADLINE)
 

@@ -197,10 +197,10 @@ class ReloadSettings(Table):
     drain_timeout: Deadline = Field(
         default=30.0, description="How long requests under way may take to end before a swap."
     )
-    on_drain_timeout: Annotated[Literal["postpone", "abort"], _not_yet("replay", now="abort")] = (
-        Field(
-            default="postpone", description="When they do not: try the swap later, or abort them."
-        )
+    on_drain_timeout: Literal["postpone", "abort", "replay"] = Field(
+        default="postpone",
+        description="When they do not: try the swap later and wait longer each time, abort them, "
+        "or abort them and let those that have sent nothing yet run again on the new weights.",
     )
     while_closed: Literal["hold", "refuse"] = Field(
         default="hold", description="Requests that arrive during a swap wait, or get 503 at once."

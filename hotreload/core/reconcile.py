@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hotreload.core.ledger import Ledger, Place, Sleep, Try, decide
@@ -249,9 +249,16 @@ class Reconciler:
             validate=self._validate,
             commit=self._commit,
             publish=self._publish,
-            rules=self._rules,
+            rules=self._rules_for(revision),
             clock=self._clock,
         )
+
+    def _rules_for(self, revision: Revision) -> Rules:
+        """Each postponement doubles the wait for a drain: long requests cannot starve it."""
+        failures = self.ledger.failures.get(revision.id, 0)
+        patience = self._rules.drain_timeout * 2 ** min(failures, 16)
+        longest = max(self._rules.longest_drain, self._rules.drain_timeout)
+        return replace(self._rules, drain_timeout=min(patience, longest))
 
     def _commit(self, staged: Staged, path: Path | None) -> Generation:
         """Name what is live now. In memory only: the disk is written when the gate is open."""

@@ -42,6 +42,8 @@ class Rules:
     """What the operator decided about attempts."""
 
     drain_timeout: float = 30.0
+    longest_drain: float = 600.0
+    """So long a request may run at most: whoever waits that long has drained."""
     abort_on_drain_timeout: bool = False
     probe_timeout: float = 30.0
     keep_previous: KeepPrevious = KeepPrevious.DEVICE

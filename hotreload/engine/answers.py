@@ -20,7 +20,7 @@ Answer = dict[str, Any]
 ABORT_AGAIN_SECONDS = 1.0
 ENDED_FOR_A_SWAP = (
     "ended early for a swap of the weights: it ran longer than [reload] drain_timeout, and "
-    "on_drain_timeout is abort; ask again"
+    "on_drain_timeout says not to wait; ask again"
 )
 
 
@@ -192,7 +192,7 @@ def _say_why(meta: dict[str, Any]) -> None:
     """Upstream says no more than `Aborted`."""
     ended = meta.get("finish_reason")
     if ended and ended.get("type") == "abort":
-        meta["finish_reason"] = {**ended, "message": ENDED_FOR_A_SWAP}
+        meta["finish_reason"] = {**ended, "code": "swap", "message": ENDED_FOR_A_SWAP}
 
 
 def _for_client(piece: Answer, rid: str | None) -> Answer:

@@ -33,13 +33,14 @@ def create_app(
     metrics: Metrics,
     limits: Limits | None = None,
     admin_group: int | None = None,
+    replay: bool = False,
 ) -> FastAPI:
     """Build the app. `HttpServer` serves it; another server would not know who connects."""
     limits = limits or Limits()
     app = FastAPI(title="hotreload", openapi_url=None, redirect_slashes=False)
     app.state.feeds = Feeds(events, view.event, limits)
     app.state.live = view.live
-    generate = Generate(gate=gate, engine=engine, metrics=metrics, limits=limits)
+    generate = Generate(gate=gate, engine=engine, metrics=metrics, limits=limits, replay=replay)
     app.router.routes.append(Route("/generate", generate, methods=["POST"]))
     app.router.routes.append(Route("/events", EventStream(app.state.feeds, limits)))
     app.include_router(watch_routes(view, metrics))

@@ -61,11 +61,14 @@ FIELDS: Mapping[str, Kind] = {
 class Generate:
     """The route, as an ASGI app: an answer begins and ends inside the gate."""
 
-    def __init__(self, *, gate: Gate, engine: Engine, metrics: Metrics, limits: Limits) -> None:
+    def __init__(
+        self, *, gate: Gate, engine: Engine, metrics: Metrics, limits: Limits, replay: bool = False
+    ) -> None:
         self._gate = gate
         self._engine = engine
         self._metrics = metrics
         self._limits = limits
+        self._replay = replay
         self._running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,7 +77,8 @@ class Generate:
         try:
             wish = await self._read(Request(scope, receive))
             answer = self._streamed if wish.get("stream") else self._whole
-            await answer(wish, scope, receive, send)
+            while not await answer(wish, scope, receive, send):
+                pass  # ended for a swap before the client saw any of it: the new weights answer
         finally:
             self._running -= 1
 
@@ -99,27 +103,39 @@ class Generate:
             )
         return wish
 
-    async def _whole(self, wish: Fields, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _whole(self, wish: Fields, scope: Scope, receive: Receive, send: Send) -> bool:
         async with self._answering(wish, receive) as (generation, items):
             item = await anext(items)
+        if self._is_to_replay(item):
+            return False
         answers = item if isinstance(item, list) else [item]
         for answer in answers:
             _stamp(answer, generation)
         self._metrics.tokens(sum(_tokens(answer) for answer in answers))
         await Json(item, headers=generation_header(generation))(scope, receive, send)
+        return True
 
-    async def _streamed(self, wish: Fields, scope: Scope, receive: Receive, send: Send) -> None:
+    def _is_to_replay(self, item: Item) -> bool:
+        """Whether a drain ended it ([reload] on_drain_timeout = 'replay')."""
+        answers = item if isinstance(item, list) else [item]
+        return self._replay and any(_was_ended_for_a_swap(answer) for answer in answers)
+
+    async def _streamed(self, wish: Fields, scope: Scope, receive: Receive, send: Send) -> bool:
         began = time.perf_counter()
         out = EventWriter(scope, receive, send, write_seconds=self._limits.write_seconds)
         try:
             async with self._answering(wish, receive) as (generation, items):
+                first = await anext(items)
+                if self._is_to_replay(first):
+                    return False
                 out.add_headers(generation_header(generation))
-                await self._pump(items, generation, out, began)
+                await self._pump(_chained(first, items), generation, out, began)
         except HotReloadError as error:
             if not out.is_started:
                 raise
             await out.write({"error": problem_fields(error)})
         await out.done()
+        return True
 
     @asynccontextmanager
     async def _answering(
@@ -143,7 +159,7 @@ class Generate:
 
     async def _pump(
         self,
-        items: AsyncGenerator[Item, None],
+        items: AsyncIterator[Item],
         generation: Generation,
         out: EventWriter,
         began: float,
@@ -175,6 +191,17 @@ def _stamp(answer: Fields, generation: Generation) -> None:
         "revision": generation.revision.id,
         "fingerprint": generation.fingerprint,
     }
+
+
+async def _chained(first: Item, rest: AsyncIterator[Item]) -> AsyncIterator[Item]:
+    yield first
+    async for item in rest:
+        yield item
+
+
+def _was_ended_for_a_swap(answer: Fields) -> bool:
+    ended = answer.get("meta_info", {}).get("finish_reason") or {}
+    return bool(ended.get("code") == "swap")
 
 
 def _tokens(answer: Fields) -> int:

@@ -292,3 +292,25 @@ async def test_uninterrupted_work_ends_before_its_cancel_is_felt() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert done == ["done"]
+
+
+async def test_each_postponed_drain_is_more_patient_than_the_one_before(world: World) -> None:
+    leave = asyncio.Event()
+
+    async def stay() -> None:
+        async with world.gate.passing():
+            await leave.wait()
+
+    async with world.running():
+        guest = asyncio.create_task(stay())
+        await asyncio.sleep(0)
+        world.source.publish(NEW)
+        for count in (1, 2, 3):
+            assert (await world.attempted(count)).outcome is Outcome.POSTPONED
+            world.now += 1000
+            world.reconciler._wake.set()
+        leave.set()
+        await guest
+        assert (await world.attempted(4)).outcome is Outcome.LIVE
+    waits = [str(a.reason.message) for a in world.attempts if a.reason]
+    assert [w.split(" s after")[0].split()[-1] for w in waits] == ["0.05", "0.1", "0.2"]

@@ -67,3 +67,21 @@ async def test_aborted_answers_say_so_and_the_swap_goes_on(tmp_path: Path) -> No
         assert "swap" in answer["meta_info"]["finish_reason"]["message"]
         assert answer["meta_info"]["generation"] == 1
         assert (await running.ask())["text"] == words(2)
+
+
+async def test_what_has_sent_nothing_yet_runs_again_on_the_new_weights(tmp_path: Path) -> None:
+    running = Running(tmp_path, ROOM, "reload.drain_timeout=0.05", "reload.on_drain_timeout=replay")
+    running.drop(1)
+    async with running.serving(), running.client() as client:
+        streaming = LongAnswer(running)
+        await streaming.begun.wait()
+        body = {"text": "x", "sampling_params": {**LONG, "max_new_tokens": 200}}
+        whole = asyncio.create_task(client.post("/generate", json=body))
+        attempt = await running.attempted(running.drop(2))
+        seen, replayed = await streaming.task, (await whole).json()
+        assert attempt.outcome is Outcome.LIVE
+        assert seen["meta_info"]["finish_reason"]["code"] == "swap"
+        assert seen["meta_info"]["generation"] == 1
+        assert replayed["meta_info"]["generation"] == 2
+        assert replayed["meta_info"]["completion_tokens"] == 200
+        assert replayed["text"].startswith(words(2))
