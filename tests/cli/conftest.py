@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -32,11 +33,16 @@ class Command:
         self.environ = kept | {"PYTHONPATH": str(ROOT), "HOTRELOAD_SOCKET": str(socket)}
 
     async def start(self, *args: str) -> asyncio.subprocess.Process:
-        """Start it."""
+        """Start it, as from a terminal: what runs in a shell's background ignores SIGINT."""
         pipe = asyncio.subprocess.PIPE
         command = (sys.executable, "-m", "hotreload.cli", *args)
         return await asyncio.create_subprocess_exec(
-            *command, stdout=pipe, stderr=pipe, env=self.environ, cwd=self.folder
+            *command,
+            stdout=pipe,
+            stderr=pipe,
+            env=self.environ,
+            cwd=self.folder,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     async def __call__(self, *args: str) -> Ran:
