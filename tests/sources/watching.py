@@ -9,7 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from hotreload.checks.check import check_checkpoint
 from hotreload.checks.files import Digests, content_id, survey
+from hotreload.checks.fit import Policy
+from hotreload.errors import CheckpointRejected
 from hotreload.events import Event, SourceScanned, Waiting
 from hotreload.sources.directory import DirectorySource
 from hotreload.types import Revision
@@ -34,6 +39,7 @@ class Watching:
         self.source = directory(path, self.note, **settings)
         self.wishes: list[Revision] = []
         self.happened: list[Event] = []
+        self.has_ended = False
         self._changed = asyncio.Event()
 
     def note(self, event: Event) -> None:
@@ -41,13 +47,19 @@ class Watching:
         self._changed.set()
 
     async def run(self) -> None:
-        async for revision in self.source.wanted():
-            self.wishes.append(revision)
+        self.has_ended = False
+        try:
+            async for revision in self.source.wanted():
+                self.wishes.append(revision)
+                self._changed.set()
+        finally:
+            self.has_ended = True
             self._changed.set()
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
             while not holds():
+                assert not self.has_ended
                 self._changed.clear()
                 await self._changed.wait()
 
@@ -148,10 +160,21 @@ def shard(content: str, name: str) -> bytes:
 
 def arrive(folder: Path, content: str = "", *, shards: int = 1) -> Path:
     """A checkpoint that appears whole, renamed in from outside of the root."""
-    aside = folder.parent.parent / f"aside-{folder.name}"
+    # Where nothing is watched: watchdog waits half a second for where a folder went that left.
+    aside = folder.parents[2] / f"{folder.parents[1].name}-{folder.name}"
     write(aside, content or folder.name, shards=shards)
     return aside.rename(folder)
 
 
 def forget(folder: Path) -> None:
     shutil.rmtree(folder)
+
+
+async def refused_as(code: str, revision: Revision, watch: Watching, root: Path) -> None:
+    """The checks refuse what was wished for this reason."""
+    folder = await watch.source.fetch(revision)
+    with pytest.raises(CheckpointRejected) as caught:
+        check_checkpoint(
+            revision, folder, served=None, policy=Policy(), root=root, content_id=revision.id
+        )
+    assert caught.value.code == code

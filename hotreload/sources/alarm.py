@@ -1,0 +1,179 @@
+"""When to look early: hears through inotify that something happens below a folder or to it.
+
+It may miss anything and is never believed: what a look shows is the truth.
+"""
+
+import logging
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from watchdog import events as fs
+from watchdog.observers.inotify import InotifyObserver
+
+_log = logging.getLogger("hotreload.sources.alarm")
+_EMITTER_LOG = logging.getLogger("watchdog.observers.inotify")
+_READER_LOG = logging.getLogger("watchdog.observers.inotify_c")
+_REMOTE = re.compile(r"nfs|cifs|smb|9p$|afs|ceph|gluster|lustre|gpfs|beegfs|virtiofs|fuse\.")
+_RETRY = 1.0
+_UNARMED = object()
+
+_KINDS: list[type[fs.FileSystemEvent]] = [
+    fs.DirMovedEvent,
+    fs.FileMovedEvent,
+    fs.DirCreatedEvent,
+    fs.FileCreatedEvent,
+    fs.DirDeletedEvent,
+    fs.FileDeletedEvent,
+    fs.FileClosedEvent,  # by a writer; readers, such as we are, open and close unheard
+]
+
+Ring = Callable[[str, str | None], None]
+"""Called with the cause, and the path that came by a rename if one did; by any thread."""
+
+
+class Alarm:
+    """Rings when something happens below the root or to it; may be deaf at any time."""
+
+    def __init__(self, root: Path, ring: Ring) -> None:
+        self._root, self._ring = root, ring
+        self._observer: InotifyObserver | None = None
+        self._armed_for: object = _UNARMED
+        self._not_before, self._pause = 0.0, _RETRY
+        self._said = ""
+        self._overflows = _Overflows(self._hear_overflow)
+
+    def ensure(self) -> None:
+        """Arm, or arm anew when the root is another folder than before or a thread is dead."""
+        now, root = time.monotonic(), _identity(self._root)
+        if (root == self._armed_for and self._is_alive()) or now < self._not_before:
+            return
+        self.stop()
+        try:
+            remote = remote_file_system(self._root)
+            self._armed_for = root  # from here on an overflow means to do it again
+            if remote is None:
+                self._arm(root)
+            self._pause = _RETRY
+            self._say(f"{remote} does not tell of changes made elsewhere" if remote else "")
+        except (OSError, RuntimeError) as error:  # the second when no thread is to be had
+            self.stop()
+            self._not_before, self._pause = now + self._pause, min(self._pause * 2, 60.0)
+            self._say(f"no inotify: {error}; see fs.inotify.max_user_watches")
+
+    def stop(self) -> None:
+        """Stop and join every thread."""
+        observer, self._observer, self._armed_for = self._observer, None, _UNARMED
+        try:
+            if observer is not None:
+                observer.stop()
+                if observer.is_alive():
+                    observer.join()
+        finally:
+            _READER_LOG.removeHandler(self._overflows)
+
+    def _arm(self, root: "tuple[str, int, int] | None") -> None:
+        _READER_LOG.addHandler(self._overflows)
+        _EMITTER_LOG.addFilter(_is_worth_a_line)
+        # Full events tell a folder that was renamed into the root from one that was made there.
+        self._observer = InotifyObserver(generate_full_events=True)
+        if self._root.parent.is_dir():
+            # A watch on the root hears nothing of its being made, renamed or, a link, flipped.
+            beside = _Ear(self._hear_beside)
+            self._observer.schedule(beside, str(self._root.parent), event_filter=_KINDS)
+        if root is not None:
+            inside = _Ear(self._hear)
+            self._observer.schedule(inside, root[0], recursive=True, event_filter=_KINDS)
+        self._observer.start()
+
+    def _is_alive(self) -> bool:
+        if self._observer is None:
+            return True  # polling, and content with it
+        reader = getattr(self._observer, "_inotify_fd", None)  # watchdog 7.1: a thread of its own
+        threads = [self._observer, *self._observer.emitters, *([reader] if reader else [])]
+        return all(thread.is_alive() for thread in threads)
+
+    def _hear(self, event: fs.FileSystemEvent) -> None:
+        self._ring("event", _came_whole(event))
+
+    def _hear_beside(self, event: fs.FileSystemEvent) -> None:
+        paths = (os.fsdecode(event.dest_path), os.fsdecode(event.src_path))
+        if self._root.name in map(os.path.basename, paths):
+            claim = os.path.realpath(self._root) if _came_whole(event) else None
+            self._ring("event", claim)
+
+    def _hear_overflow(self) -> None:
+        # watchdog replaces its watches now, and hears nothing of what happens meanwhile. Armed
+        # anew, and before the look that this causes, nothing falls between.
+        self._armed_for = _UNARMED
+        self._ring("overflow", None)
+
+    def _say(self, words: str) -> None:
+        if words and words != self._said:
+            _log.warning("source.polling: %s: %s", self._root, words)
+        self._said = words
+
+
+class _Ear(fs.FileSystemEventHandler):
+    """Hands on every event as it is."""
+
+    def __init__(self, hear: Callable[[fs.FileSystemEvent], None]) -> None:
+        self._hear = hear
+
+    def dispatch(self, event: fs.FileSystemEvent) -> None:
+        self._hear(event)
+
+
+class _Overflows(logging.Handler):
+    """watchdog tells of events the kernel dropped in its log and nowhere else."""
+
+    def __init__(self, hear: Callable[[], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._hear = hear
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "overflow" in record.getMessage().lower():
+            self._hear()
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """All but the error of watchdog 7.1 when an event comes while it is being stopped: no order
+    of stopping avoids it, and a look follows whenever we arm anew.
+    """
+    return "called when the thread is inactive" not in record.getMessage()
+
+
+def _came_whole(event: fs.FileSystemEvent) -> str | None:
+    """The path that this event made appear in one step: by a rename, or as a link.
+
+    A folder that is made (not renamed) comes empty. A file's creation matters only where the
+    path turns out to be a folder, and then it was a link to one.
+    """
+    if isinstance(event, fs.FileSystemMovedEvent):
+        return os.fsdecode(event.dest_path) or None
+    return os.fsdecode(event.src_path) if isinstance(event, fs.FileCreatedEvent) else None
+
+
+def _identity(root: Path) -> tuple[str, int, int] | None:
+    real = os.path.realpath(root)
+    try:
+        status = os.stat(real)
+    except OSError:
+        return None
+    return real, status.st_dev, status.st_ino
+
+
+def remote_file_system(path: Path, mountinfo: str | None = None) -> str | None:
+    """The type of the file system below `path` when others can change it unheard, else None."""
+    if mountinfo is None:
+        mountinfo = Path("/proc/self/mountinfo").read_text(errors="replace")
+    real, best, kind = Path(os.path.realpath(path)), -1, ""
+    for line in filter(None, mountinfo.split("\n")):  # a name may hold every other white space
+        mount, _, source = line.partition(" - ")
+        escaped = mount.split(" ")[4]
+        point = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), escaped))
+        if real.is_relative_to(point) and len(point.parts) >= best:  # the last mount covers others
+            best, kind = len(point.parts), source.split(" ")[0]
+    return kind if _REMOTE.match(kind) else None

@@ -1,0 +1,99 @@
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from hotreload.checks.files import survey
+from hotreload.errors import BadRequest, SourceUnavailable
+from tests.sources.watching import (
+    directory,
+    forget,
+    watching,
+    write,
+)
+
+
+async def test_fetch_gives_the_folder_until_somebody_touches_it(root: Path) -> None:
+    write(root / "step_1")
+    async with watching(root) as watch:
+        await watch.wished("step_1")
+        (revision,) = watch.wishes
+        assert await watch.source.fetch(revision) == root / "step_1"
+        write(root / "step_1", "other")
+        with pytest.raises(SourceUnavailable, match="changed since"):
+            await watch.source.fetch(revision)
+        forget(root / "step_1")
+        with pytest.raises(SourceUnavailable):
+            await watch.source.fetch(revision)
+
+
+async def test_a_revision_of_an_earlier_run_is_found_again_by_its_label(root: Path) -> None:
+    write(root / "run" / "step_1")
+    first = await directory(root).resolve("step_1")
+    assert await directory(root).fetch(first) == root / "run" / "step_1"
+    write(root / "run" / "step_1", "other")
+    with pytest.raises(SourceUnavailable, match="no folder below"):
+        await directory(root).fetch(first)
+    forget(root / "run")
+    with pytest.raises(SourceUnavailable, match="no folder below"):
+        await directory(root).fetch(first)
+
+
+async def test_a_checkpoint_can_be_named_in_every_usual_way(tmp_path: Path, root: Path) -> None:
+    write(root / "run" / "step_1")
+    write(tmp_path / "models" / "base")
+    source = directory(root, roots=[tmp_path / "models"], survey=survey)
+    by_name = await source.resolve("step_1")
+    for name in ("run/step_1", str(root / "run" / "step_1"), by_name.id):
+        assert await source.resolve(name) == by_name
+    assert (await source.resolve("base")).label == "base"
+    assert (await source.resolve(str(tmp_path / "models" / "base"))).label == "base"
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "/", "/etc", "link"])
+async def test_what_lies_outside_of_the_roots_is_no_name(
+    tmp_path: Path, root: Path, name: str
+) -> None:
+    write(tmp_path / "elsewhere")
+    (root / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BadRequest, match=f"outside of the allowed folders: {root}"):
+        await directory(root).resolve(name)
+
+
+@pytest.mark.parametrize("name", ["nothing", "", "file", "a\0b", "x" * 5000])
+async def test_what_is_no_folder_is_no_name(root: Path, name: str) -> None:
+    (root / "file").touch()
+    with pytest.raises((BadRequest, SourceUnavailable)):
+        await directory(root, settle=0.01).resolve(name)
+
+
+async def test_naming_a_folder_that_is_being_written_says_what_is_missing(root: Path) -> None:
+    path = write(root / "step_1") / "model.safetensors"
+    whole = path.read_bytes()
+    os.truncate(path, 100)
+    source = directory(root, settle=0.3)
+    resolving = asyncio.create_task(source.resolve("step_1"))
+    await asyncio.sleep(0.05)
+    path.write_bytes(whole[:120])
+    with pytest.raises(SourceUnavailable, match=r"step_1: model\.safetensors: 120 bytes of"):
+        await resolving
+
+
+async def test_naming_a_folder_that_stays_incomplete_hands_it_over(root: Path) -> None:
+    os.truncate(write(root / "step_1") / "model.safetensors", 100)
+    revision = await directory(root, settle=0.05).resolve("step_1")
+    assert revision.label == "step_1"
+
+
+async def test_the_newest_can_be_asked_for(root: Path) -> None:
+    source = directory(root, settle=0.05)
+    with pytest.raises(SourceUnavailable, match="no checkpoint in"):
+        await source.resolve(None)
+    write(root / "step_2")
+    os.truncate(write(root / "step_3") / "model.safetensors", 100)
+    assert (await source.resolve(None)).label == "step_2"
+    forget(root / "step_2")
+    with pytest.raises(SourceUnavailable, match=r"step_3: model\.safetensors: 100 bytes of"):
+        await source.resolve(None)
+    await source.close()
