@@ -4,8 +4,10 @@ So neither a power cut loses a good checkpoint nor a bad one makes a restart loo
 """
 
 import asyncio
+import atexit
 import logging
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,11 +20,18 @@ from hotreload.checks.fit import served_by
 from hotreload.config import Settings
 from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Source
-from hotreload.core.reload import uninterrupted
+from hotreload.core.threads import in_thread
 from hotreload.engine.probe import Probe
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.spool import clear_leftovers, private_copy
-from hotreload.errors import CheckpointRejected, ConfigError, EngineLost, HotReloadError
+from hotreload.errors import (
+    CheckpointRejected,
+    ConfigError,
+    EngineLost,
+    HotReloadError,
+    NotEnoughMemory,
+    SourceUnavailable,
+)
 from hotreload.types import Checkpoint, Generation, Reason, Revision, Served
 
 log = logging.getLogger("hotreload.boot")
@@ -47,7 +56,7 @@ def model_folder(settings: Settings) -> Path:
 async def served_from(model: Path) -> Served:
     """What an engine with this model serves: the measure of every checkpoint."""
     try:
-        return await asyncio.to_thread(served_by, model)
+        return await _reading(model, lambda: served_by(model))
     except CheckpointRejected as unfit:
         raise ConfigError(f"[engine] model: {model} cannot be served: {unfit}") from unfit
 
@@ -62,7 +71,7 @@ async def first_weights(
     async for revision, path, why in _candidates(boot, ledger, source, model):
         try:
             checkpoint = await check(revision, path)
-        except CheckpointRejected as rejected:
+        except (CheckpointRejected, SourceUnavailable) as rejected:
             refusals.append(f"{why}, {path}: {rejected}")
             log.warning("boot.passed_over", extra={"path": str(path), "why": str(rejected)})
             continue
@@ -91,15 +100,17 @@ async def _candidates(
 
 
 async def _revision_of(model: Path) -> Revision:
-    looked = await asyncio.to_thread(survey, model)
+    looked = await _reading(model, lambda: survey(model))
     if looked.waiting_for is not None:
         raise ConfigError(f"[engine] model: {model} holds no weights: {looked.waiting_for}")
-    return Revision(await asyncio.to_thread(content_id, looked), model.name)
+    return Revision(await _reading(model, lambda: content_id(looked)), model.name)
 
 
 async def start_engine(settings: Settings, model: Path, weights: Checkpoint | None) -> SglangEngine:
     """Start the engine the settings describe: the model's config and tokenizer, these weights."""
-    spool, first = settings.state.directory / "staging", settings.state.directory / "boot"
+    need = sum(file.size for file in weights.files) if weights else 0
+    copies = await asyncio.to_thread(_folder_for_copies, settings.state.directory, need)
+    spool, first = copies / "staging", copies / "boot"
     start = partial(
         SglangEngine.start,
         device=settings.engine.device,
@@ -112,19 +123,48 @@ async def start_engine(settings: Settings, model: Path, weights: Checkpoint | No
     )
     if weights is None:
         return await start(model=model, revision=RANDOM, load_format="dummy")
-    clear_leftovers(first)
-    with ExitStack() as copies:
-        folder = await uninterrupted(asyncio.to_thread(_assemble, copies, model, weights, first))
+    with ExitStack() as made:
+        assemble = partial(_assemble, made, model, weights, first)
+        try:
+            folder = await in_thread(assemble, leave_as=f"the copying of {weights.revision}")
+        except NotEnoughMemory as full:
+            raise ConfigError(f"nothing can be loaded: {full}") from full
         return await start(model=folder, revision=weights.revision)
 
 
-def _assemble(copies: ExitStack, model: Path, weights: Checkpoint, spool: Path) -> Path:
+def _folder_for_copies(state: Path, need: int) -> Path:
+    """The state folder, or a temporary one where its disk is full or takes no writing."""
+    try:
+        for name in ("staging", "boot"):
+            clear_leftovers(state / name)
+        with tempfile.TemporaryFile(dir=state / "boot"):
+            free = shutil.disk_usage(state).free
+        why = "" if free > need else f"{free} bytes are free there, a copy needs {need}"
+    except OSError as error:
+        why = str(error)
+    if not why:
+        return state
+    folder = Path(tempfile.mkdtemp(prefix="hotreload-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    log.warning("boot.copies_elsewhere", extra={"path": str(folder), "why": why})
+    for name in ("staging", "boot"):
+        clear_leftovers(folder / name)
+    return folder
+
+
+async def _reading[T](model: Path, read: Callable[[], T]) -> T:
+    return await in_thread(lambda cancel: read(), leave_as=f"a read of {model}")
+
+
+def _assemble(
+    copies: ExitStack, model: Path, weights: Checkpoint, spool: Path, cancel: threading.Event
+) -> Path:
     """A private folder with the model's config and tokenizer and the checked weights.
 
     The engine reads through mmap, so what it starts from must be files nobody else writes to;
     the folder goes when the engine has started.
     """
-    folder = copies.enter_context(private_copy(weights, spool, threading.Event()))
+    folder = copies.enter_context(private_copy(weights, spool, cancel))
     for file in model.iterdir():
         if file.is_file() and ".safetensors" not in file.name and file.suffix not in OTHER_WEIGHTS:
             shutil.copyfile(file, folder / file.name)
@@ -154,8 +194,9 @@ async def first_generation(
         raise EngineLost(f"what the engine started with is refused: {reason.message}") from bad
     last = ledger.last_good
     is_known = last and (last.revision, last.fingerprint) == (staged.revision, staged.fingerprint)
+    is_newest = last and last.number == ledger.next_number - 1  # or numbers would fall
     live = Generation(
-        last.number if last and is_known else ledger.next_number,
+        last.number if last and is_known and is_newest else ledger.next_number,
         staged.revision,
         staged.fingerprint,
         time.time(),

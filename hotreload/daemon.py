@@ -31,7 +31,8 @@ from hotreload.checks.fit import Policy
 from hotreload.config import Settings
 from hotreload.core.gate import Gate
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.reload import KeepPrevious, Replica, Rules, uninterrupted
+from hotreload.core.reload import KeepPrevious, Replica, Rules
+from hotreload.core.threads import deadline, in_thread, uninterrupted
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import ConfigError, DrainTimedOut, EngineLost, NotServing
 from hotreload.events import Event, Events, GenerationLive
@@ -157,7 +158,7 @@ class Daemon:
             ledger=self.ledger,
             source=self.source,
             model=model,
-            check=self._check,
+            check=self._check_in_time,
         )
 
     async def _seal_when_lost(self, engine: SglangEngine) -> None:
@@ -189,6 +190,9 @@ class Daemon:
             save=self.state.save,
             publish=self.events.publish,
             rules=Rules(
+                fetch_timeout=reload.fetch_timeout,
+                validate_timeout=reload.validate_timeout,
+                stage_timeout=reload.stage_timeout,
                 drain_timeout=reload.drain_timeout,
                 abort_on_drain_timeout=reload.on_drain_timeout != "postpone",
                 longest_drain=self.settings.server.limits.request_seconds,
@@ -230,7 +234,7 @@ class Daemon:
         return [folder for folder in named if folder is not None]
 
     async def _check(self, revision: Revision, path: Path) -> Checkpoint:
-        """Every check, in a thread: a cancel waits for it, as no thread can be cancelled."""
+        """Every check, in a thread that is left behind when a read hangs."""
         checks = self.settings.checks
         run = partial(
             check_checkpoint,
@@ -241,7 +245,13 @@ class Daemon:
             root=self._roots(),
             content_id=revision.id,
         )
-        return await uninterrupted(asyncio.to_thread(run))
+        read = f"a check of {revision}"
+        return await in_thread(lambda cancel: run(cancel=cancel), leave_as=read)
+
+    async def _check_in_time(self, revision: Revision, path: Path) -> Checkpoint:
+        within = self.settings.reload.validate_timeout
+        async with deadline(within, f"checking {revision}", "[reload] validate_timeout"):
+            return await self._check(revision, path)
 
     def _readings(self) -> Readings:
         """What a scrape asks for; answered with plain numbers while the engine is not there."""

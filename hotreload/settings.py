@@ -194,6 +194,17 @@ class CheckSettings(Table):
 class ReloadSettings(Table):
     """How a checkpoint goes live."""
 
+    fetch_timeout: Deadline = Field(
+        default=3600.0, description="How long the source may take to lay the files down."
+    )
+    validate_timeout: Deadline = Field(
+        default=1800.0, description="How long checking a checkpoint may take; each byte is read."
+    )
+    stage_timeout: Deadline = Field(
+        default=1800.0,
+        description="How long copying and loading it may take. What takes longer than one of "
+        "these three is given up and tried again later.",
+    )
     drain_timeout: Deadline = Field(
         default=30.0, description="How long requests under way may take to end before a swap."
     )

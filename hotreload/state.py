@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from hotreload.core.ledger import Ledger, from_json, to_json
+from hotreload.core.threads import uninterrupted
 
 log = logging.getLogger("hotreload.state")
 
@@ -37,15 +38,15 @@ class StateFile:
         The lock keeps two saves in order: each writes what the ledger is when its turn comes.
         """
         async with self._writes:
-            data = to_json(ledger)
             try:
-                await asyncio.to_thread(write_whole, self.path, data)
-            except OSError as error:
+                data = to_json(ledger)
+                await uninterrupted(asyncio.to_thread(write_whole, self.path, data))
+            except (OSError, ValueError) as error:
                 self._complain(error)
             else:
                 self._is_complaining = False
 
-    def _complain(self, error: OSError) -> None:
+    def _complain(self, error: Exception) -> None:
         if not self._is_complaining:
             fields = {"path": str(self.path), "error": str(error)}
             log.warning("state.not_saved: going on without it", extra=fields)

@@ -19,6 +19,16 @@ class Revision:
 
 
 @dataclass(frozen=True, slots=True)
+class Noise:
+    """Gaussian noise on some leaves; on equal weights equal noise gives equal weights."""
+
+    seed: int = 0
+    scale: float = 0.01
+    """The standard deviation of what is added to every element."""
+    num_leaves: int = 3
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """A tensor's shape and its dtype in safetensors' spelling (`BF16`, `F32`).
 
@@ -137,6 +147,8 @@ class Attempt:
     finished_at: float
     generation: int | None = None
     rolled_back: bool = False
+    fingerprints: tuple[str, str] | None = None
+    """Of what was live before and after it, if it went live."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotreload.errors import EngineLost, ProbeFailed, SourceUnavailable
-from hotreload.types import Checkpoint, Revision, Staged
+from hotreload.types import Checkpoint, Noise, Revision, Staged
 
 HANG = object()
 
@@ -66,6 +66,14 @@ class FakeEngine:
         self.spares.append(staged)
         return staged
 
+    async def perturb(self, revision: Revision, noise: Noise) -> Staged:
+        await self.steps.pass_through("perturb")
+        live, is_loud = self.live.weights, noise.scale >= 1
+        says = f"{live.says} with {noise}"
+        staged = self._staged(revision, FakeWeights(says, live.is_bad or is_loud))
+        self.spares.append(staged)
+        return staged
+
     async def exchange(self, staged: Staged) -> Staged:
         await self.steps.pass_through("exchange")
         assert staged in self.spares, "only spare weights can be made live"
@@ -110,7 +118,8 @@ class FakeEngine:
         return f"{self.live.weights.says} {' '.join(sorted(self.cache))}"
 
     def _staged(self, revision: Revision, weights: FakeWeights) -> Staged:
-        return Staged(revision, weights, f"fp-{revision.id}", {"leaf": hash(revision.id) % 97}, 10)
+        leaves = {"leaf": hash(weights.says) % 97}
+        return Staged(revision, weights, f"fp-{weights.says}", leaves, 10)
 
 
 class FakeSource:

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "hotreload"
-VOCABULARY = {"types", "errors", "events"}
+VOCABULARY = {"types", "errors", "events", "failpoints"}
 SIBLINGS = ("sources", "checks", "engine", "observe", "server", "tiny")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 MAY_IMPORT = {
     "types": set(),
+    "failpoints": set(),
     "errors": {"types"},
     "events": VOCABULARY,
     "core": {"core", *VOCABULARY},

@@ -3,6 +3,7 @@
 Reads the weights once; what is hashed is what was looked at.
 """
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,8 +55,14 @@ class Report:
         return identify(self.files)
 
 
-def findings(folder: Path, served: Served | None, policy: Policy, root: Roots = None) -> Report:
-    """Run every check there is; bad input makes findings, never an exception.
+def findings(
+    folder: Path,
+    served: Served | None,
+    policy: Policy,
+    root: Roots = None,
+    cancel: threading.Event | None = None,
+) -> Report:
+    """Run every check there is; bad input makes findings, and only `cancel` an exception.
 
     Without `served` the files are judged by themselves.
     """
@@ -67,7 +74,7 @@ def findings(folder: Path, served: Served | None, policy: Policy, root: Roots = 
         wrong += _config_alone(looked)
     else:
         wrong += _misfits(looked, found, served, policy, notes)
-    files, content = _read_all(looked, policy)
+    files, content = _read_all(looked, policy, cancel)
     tensors = {n: TensorSpec(held.tensor.shape, held.tensor.dtype) for n, held in found.items()}
     weights = sum(header.data_bytes for header in looked.headers.values())
     return Report((*wrong, *content), tuple(notes), files, tensors, weights)
@@ -98,14 +105,16 @@ def _misfits(
     return wrong
 
 
-def _read_all(looked: Survey, policy: Policy) -> tuple[tuple[CheckpointFile, ...], list[Finding]]:
+def _read_all(
+    looked: Survey, policy: Policy, cancel: threading.Event | None
+) -> tuple[tuple[CheckpointFile, ...], list[Finding]]:
     """Digest every file; in shards with a sound header also look at the values."""
     files: list[CheckpointFile] = []
     wrong: list[Finding] = []
     any_nonzero = not any(header.data_bytes for header in looked.headers.values())
     for file in looked.files:
         try:
-            content = _content(file, looked, policy)
+            content = _content(file, looked, policy, cancel)
         except Unfit as unfit:
             wrong.append(unfit.finding)
             any_nonzero = True  # what was not read may be anything
@@ -118,7 +127,9 @@ def _read_all(looked: Survey, policy: Policy) -> tuple[tuple[CheckpointFile, ...
     return tuple(files), wrong
 
 
-def _content(file: ServingFile, looked: Survey, policy: Policy) -> Content:
+def _content(
+    file: ServingFile, looked: Survey, policy: Policy, cancel: threading.Event | None
+) -> Content:
     header = looked.headers.get(file.name)
     if header is None or header.file_size > file.identity.size:
         # What lies in a shard that cannot be parsed may be anything but known to be zero.
@@ -126,7 +137,7 @@ def _content(file: ServingFile, looked: Survey, policy: Policy) -> Content:
 
     def work(opened: Opened) -> Content:
         require_same(opened, file)
-        return examine(opened, header, nonfinite=policy.nonfinite == "reject")
+        return examine(opened, header, nonfinite=policy.nonfinite == "reject", cancel=cancel)
 
     return with_file(file.path, file.name, work)
 
@@ -139,9 +150,10 @@ def check_checkpoint(
     policy: Policy,
     root: Roots = None,
     content_id: str | None = None,
+    cancel: threading.Event | None = None,
 ) -> Checkpoint:
     """The folder as a checkpoint that passed every check; else CheckpointRejected says why."""
-    report = findings(folder, served, policy, root)
+    report = findings(folder, served, policy, root, cancel)
     wrong = report.findings
     # Where nothing was read, or not all, the id says nothing and another finding says why.
     telling = report.files and all(finding.code != "io" for finding in wrong)

@@ -3,6 +3,7 @@
 Bounded memory (one buffer, reused); all the heavy calls release the GIL.
 """
 
+import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -68,13 +69,21 @@ class Content:
     nonfinite: list[Finding]
 
 
-def examine(file: Opened, header: Header, *, nonfinite: bool) -> Content:
+class Cancelled(Exception):
+    """Whoever wanted to know wants it no more."""
+
+
+def examine(
+    file: Opened, header: Header, *, nonfinite: bool, cancel: threading.Event | None = None
+) -> Content:
     """Read the whole file once; with `nonfinite`, also look for NaN and infinities."""
     digest = xxhash.xxh3_128()
     buffer = np.empty(min(BUFFER, file.identity.size), np.uint8)
     scan = _Scan(file.name, nonfinite)
     for run in _runs(header, file.identity.size):
         for offset in range(run.begin, run.end, BUFFER):
+            if cancel is not None and cancel.is_set():
+                raise Cancelled
             piece = buffer[: min(BUFFER, run.end - offset)]
             file.read_into(memoryview(piece), offset)
             digest.update(piece)

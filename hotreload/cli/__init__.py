@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from hotreload import __version__
-from hotreload.cli import ask, change, check, check_config, demo, look, serve, tiny
+from hotreload.cli import ask, change, check, check_config, demo, look, serve, swap, tiny
 from hotreload.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, exit_code
 from hotreload.errors import HotReloadError
 
-MODULES: tuple[Any, ...] = (serve, demo, tiny, check, check_config, look, change, ask)
+MODULES: tuple[Any, ...] = (serve, demo, tiny, check, check_config, look, change, ask, swap)
 """Each has `add(verbs)`, which adds its verbs to the subparsers and sets `run` for each."""
 
 GROUPS = (
     ("run it", ("serve", "check-config")),
     ("look", ("status", "history", "checksums", "events")),
-    ("change", ("reload", "rollback", "pin", "unpin")),
-    ("try it", ("demo", "tiny", "check", "generate")),
+    ("change", ("reload", "rollback", "pin", "unpin", "perturb")),
+    ("try it", ("demo", "tiny", "check", "swap", "generate")),
 )
 
 INTRODUCTION = """\

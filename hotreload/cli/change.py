@@ -1,7 +1,8 @@
-"""`hotreload reload`, `rollback`, `pin` and `unpin`: tell the daemon what shall be live."""
+"""`hotreload reload`, `rollback`, `pin`, `unpin` and `perturb`: tell the daemon what to serve."""
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,22 @@ def add(verbs: Any) -> None:
     _add_timeout(rollback_verb)
     add_client_verb(verbs, "pin", "Hold what is live against the source.", pin)
     add_client_verb(verbs, "unpin", "Follow the source again.", unpin)
+    perturb_verb = add_client_verb(
+        verbs,
+        "perturb",
+        "Put noise on some of the live weights, to see that checksums move. It makes a new "
+        "generation that no probe judges: `rollback` ends it, and so does a restart or the next "
+        "checkpoint.",
+        perturb,
+    )
+    perturb_verb.add_argument(
+        "--seed", type=int, metavar="N", help="what decides which leaves and which noise (0)"
+    )
+    perturb_verb.add_argument(
+        "--scale", type=float, metavar="X", help="the noise's standard deviation (0.01)"
+    )
+    perturb_verb.add_argument("--num-leaves", type=int, metavar="N", help="how many leaves (3)")
+    _add_timeout(perturb_verb)
 
 
 def _add_timeout(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +97,14 @@ def rollback(args: argparse.Namespace) -> int:
     return _change(args, "/admin/rollback", wish)
 
 
+def perturb(args: argparse.Namespace) -> int:
+    """Ask for noise, and tell the checksums before and after it."""
+    given = {name: getattr(args, name) for name in ("seed", "scale", "num_leaves")}
+    wish = {name: value for name, value in given.items() if value is not None}
+    checksums = ("checksum_before", "checksum_after")
+    return _change(args, "/admin/perturb_weights", wish, also=checksums)
+
+
 def pin(args: argparse.Namespace) -> int:
     """Pin what is live."""
     return _set_pin(args, "/admin/pin", "pinned: the source is not followed until unpinned")
@@ -96,7 +121,8 @@ def _set_pin(args: argparse.Namespace, path: str, words: str) -> int:
     return 0
 
 
-def _change(args: argparse.Namespace, path: str, wish: Fields) -> int:
+def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence[str] = ()) -> int:
+    from hotreload.cli.show import plain
     from hotreload.cli.status_text import outcome_text
 
     timeout = None
@@ -112,7 +138,8 @@ def _change(args: argparse.Namespace, path: str, wish: Fields) -> int:
     words = outcome_text(answer.fields, answer.generation)
     if answer.fields["outcome"] != "live":
         raise (EngineLost if answer.fields["outcome"] == "lost" else HotReloadError)(words)
-    _say(args, words)
+    also_said = (f"\n  {name.replace('_', ' '):<16}{plain(answer.fields[name])}" for name in also)
+    _say(args, words + "".join(also_said))
     return 0
 
 

@@ -1,7 +1,9 @@
 """`hotreload serve`: the daemon."""
 
 import argparse
+import logging
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,16 +46,38 @@ def run(args: argparse.Namespace) -> int:
     # Late: client verbs are in the same parser, and must start quickly.
     import asyncio
 
+    from hotreload import failpoints
     from hotreload.config import check_servable, config_file, load
     from hotreload.observe.log import configure
 
     settings = load(config_file(args.config, os.environ), args.set, os.environ).settings
     check_servable(settings)
     configure(settings.log.level, settings.log.format)
+    _arm(os.environ.get(failpoints.VARIABLE, ""))
     return asyncio.run(_serve(settings))
 
 
+def _arm(text: str) -> None:
+    from hotreload import failpoints
+    from hotreload.errors import ConfigError
+
+    try:
+        failpoints.arm(text)
+    except ValueError as fault:
+        raise ConfigError(f"{failpoints.VARIABLE}: {fault}") from fault
+    if points := failpoints.armed():
+        where = {"points": points, "unset": failpoints.VARIABLE}
+        logging.getLogger("hotreload").critical("failpoints.armed: only for tests", extra=where)
+
+
 async def _serve(settings: "Settings") -> int:
+    from hotreload.core.threads import left_behind
     from hotreload.daemon import Daemon
 
-    return await Daemon(settings).run()
+    code = await Daemon(settings).run()
+    if (work := left_behind()) is not None:
+        # The end of the interpreter kills threads where they stand, and C++ below them aborts.
+        logging.getLogger("hotreload").warning("daemon.left_behind", extra={"work": work})
+        sys.stderr.flush()
+        os._exit(code)
+    return code

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from hotreload.errors import DrainTimedOut, NotServing
+from hotreload.errors import DrainTimedOut, EngineLost, NotServing
 from hotreload.events import GateChanged, Publish
 from hotreload.types import GateState, Generation
 
@@ -74,6 +74,11 @@ class Gate:
         self._sealed_for_good = True
         self._refusal = NotServing(reason, code=code)
         self._move(GateState.SEALED, reason, code)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was sealed because the engine is lost."""
+        return self._sealed_for_good and self._refusal.code == EngineLost.code
 
     async def drained(self, within: float) -> None:
         """Wait until nobody is inside; DrainTimedOut names how many still are."""

@@ -7,6 +7,7 @@ same answer. Where the data lie on disk is not known here.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from pydantic import TypeAdapter
 
@@ -15,6 +16,7 @@ from hotreload.types import Attempt, Generation, Outcome, Reason, Refusal, Revis
 VERSION = 1
 KEPT_ATTEMPTS = 200
 KEPT_GENERATIONS = 50
+KEPT_REFUSALS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class Place:
     revision: Revision
     fingerprint: str
     path: str
+    """Empty when there are none: the weights were made in memory."""
     since: float
 
 
@@ -67,23 +70,29 @@ class Ledger:
 
     @property
     def last_good(self) -> Place | None:
-        """The generation that went live last and was not refused since."""
-        good = (p for p in reversed(self.generations) if p.revision.id not in self.refused)
-        return next(good, None)
+        """The generation with files that went live last and was not refused since."""
+        loadable = (p for p in reversed(self.generations) if p.path)
+        return next((p for p in loadable if p.revision.id not in self.refused), None)
 
     def place_of(self, number: int) -> Place | None:
         """Where generation `number` came from, if it is still remembered."""
         return next((place for place in self.generations if place.number == number), None)
 
     def place_before(self, live: Generation) -> Place | None:
-        """The generation that answered before this one, had other weights and is not refused."""
-        older = (p for p in reversed(self.generations) if p.number < live.number)
+        """The generation before this one that has files, other weights, and is not refused."""
+        older = (p for p in reversed(self.generations) if p.number < live.number and p.path)
         others = (p for p in older if p.fingerprint != live.fingerprint)
         return next((p for p in others if p.revision.id not in self.refused), None)
 
     def place_of_revision(self, revision: Revision) -> Place | None:
         """Where a revision that was live came from."""
         return next((p for p in reversed(self.generations) if p.revision == revision), None)
+
+    def drains_in_vain(self, revision: Revision) -> int:
+        """How often in a row a drain for this revision has not ended in time."""
+        own = (each for each in self.history if each.revision == revision)
+        reasons = (each.reason for each in own)
+        return len(list(takewhile(lambda why: why is not None and why.code == "drain", reasons)))
 
     def went_live(self, generation: Generation, path: str) -> None:
         """Record what answers from now on; it is no longer refused."""
@@ -125,7 +134,10 @@ class Ledger:
 
     def refuse(self, revision: Revision, reason: Reason, at: float) -> None:
         """Never try this again until its bytes change or an operator forces it."""
+        self.refused.pop(revision.id, None)
         self.refused[revision.id] = Refusal(revision, reason, at)
+        while len(self.refused) > KEPT_REFUSALS:
+            del self.refused[next(iter(self.refused))]
 
     def count_crash(self, at: float) -> None:
         """After a restart: blame a death on the attempt it ended; the second one refuses it."""

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
-from hotreload.types import Checkpoint, Revision, Staged
+from hotreload.types import Checkpoint, Noise, Revision, Staged
 
 
 class Source(Protocol):
@@ -33,6 +33,13 @@ class Engine(Protocol):
         """Load beside the live weights, complete, on the device and of the same signature.
 
         Answers under way stay bit-identical. A cancelled or failed call leaves nothing behind.
+        """
+        ...
+
+    async def perturb(self, revision: Revision, noise: Noise) -> Staged:
+        """Stage a copy of the live weights with noise on some leaves, under this name.
+
+        CheckpointRejected when that is no other, finite set of weights. Else as `stage`.
         """
         ...
 

@@ -9,12 +9,15 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 
+from hotreload import failpoints
 from hotreload.core.ledger import Ledger, Place, Sleep, Try, decide
 from hotreload.core.ports import Source
 from hotreload.core.reload import Reload, Replica, Rules, Validate
-from hotreload.errors import BadRequest, Busy, EngineLost, HotReloadError
+from hotreload.errors import BadRequest, Busy, EngineLost, HotReloadError, NotServing
 from hotreload.events import (
     AttemptFinished,
     GenerationLive,
@@ -23,12 +26,15 @@ from hotreload.events import (
     RevisionWanted,
     Waiting,
 )
-from hotreload.types import Attempt, Generation, Outcome, Reason, Revision, Staged
+from hotreload.types import Attempt, Generation, Noise, Outcome, Reason, Revision, Staged
 
 log = logging.getLogger("hotreload.reconcile")
 
 Save = Callable[[Ledger], Awaitable[None]]
 """Make the ledger survive a restart; a disk that refuses must not raise here."""
+
+
+NOISE = " + noise"
 
 
 def default_backoff(failures: int) -> float:
@@ -41,12 +47,22 @@ class _Ask:
     """What an operator asked for, and the promise to tell how it ended."""
 
     revision: Revision
-    from_memory: bool = False
-    """Exchange the kept previous generation instead of loading the revision."""
-    is_rollback: bool = False
+    back_to: Place | None = None
+    """The generation a rollback is to; from memory if it is kept there when its turn comes."""
+    force: bool = False
+    noise: Noise | None = None
+    """Put this on what is live instead of loading the revision."""
     done: asyncio.Future[Attempt] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
+
+    async def run(self, reload: Reload) -> None:
+        if self.noise is not None:
+            await reload.run_noise(self.noise)
+        elif self.back_to is not None and reload.keeps(self.back_to.fingerprint):
+            await reload.run_back()
+        else:
+            await reload.run(lambda: True)
 
 
 class Reconciler:
@@ -79,14 +95,20 @@ class Reconciler:
         self._clock = clock
         self._wall = wall
         self._asked: _Ask | None = None
+        self._is_over = False
         self._wake = asyncio.Event()
         self._waiting: str | None = None
 
     async def run(self) -> None:
         """Follow the source and work off its wishes, for ever; EngineLost ends it."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow(), name="follow the source")
-            tasks.create_task(self._work(), name="reconcile")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._follow(), name="follow the source")
+                tasks.create_task(self._work(), name="reconcile")
+        finally:
+            self._is_over = True
+            if self._asked is not None:  # its turn never comes
+                self._asked.done.cancel()
 
     # --- what an operator may do -------------------------------------------------------
 
@@ -105,21 +127,30 @@ class Reconciler:
             again = f"{refusal.reason.message} (refused before; --force tries it again)"
             reason = Reason(refusal.reason.code, again, refusal.reason.findings)
             return _settled(self._unattempted(revision, Outcome.REJECTED, reason, None))
-        return self._ask(_Ask(revision))
+        return self._ask(_Ask(revision, force=force))
 
     async def rollback(self, number: int | None = None) -> asyncio.Future[Attempt]:
         """Ask for the generation before this one, or for a named one, again."""
         place = self._place_to_go_back_to(number)
         previous = self._replica.previous
         if previous is not None and previous.fingerprint == place.fingerprint:
-            return self._ask(_Ask(place.revision, from_memory=True, is_rollback=True))
+            return self._ask(_Ask(place.revision, back_to=place))
+        if not place.path:
+            raise BadRequest(f"generation {place.number} is no longer kept, and has no files")
         revision = await self._source.resolve(place.path)
         if revision != place.revision:
             raise BadRequest(
                 f"generation {place.number} is no longer kept in memory, and {place.path} "
                 "holds other bytes now"
             )
-        return self._ask(_Ask(revision, is_rollback=True))
+        return self._ask(_Ask(revision, back_to=place))
+
+    async def perturb(self, noise: Noise) -> asyncio.Future[Attempt]:
+        """Ask for noise on what is live: a swap whose checksums must differ."""
+        live = self._replica.live
+        if noise.num_leaves > len(live.leaves):
+            raise BadRequest(f"num_leaves: the model has {len(live.leaves)} leaves")
+        return self._ask(_Ask(_with_noise(live, noise), noise=noise))
 
     async def pin(self) -> None:
         """Hold the live generation against the source, across restarts too."""
@@ -149,6 +180,8 @@ class Reconciler:
         return place
 
     def _ask(self, ask: _Ask) -> asyncio.Future[Attempt]:
+        if self._is_over:
+            raise NotServing("hotreload is stopping", code="stopping")
         if self._asked is not None:
             raise Busy(f"{self._asked.revision} was asked for and is not done; ask again then")
         self._asked = ask
@@ -158,10 +191,16 @@ class Reconciler:
     # --- the loop ----------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        async for revision in self._source.wanted():
-            self.ledger.wanted = revision
-            self._publish(RevisionWanted(revision))
-            self._wake.set()
+        for failures in count(1):
+            try:
+                async for revision in self._source.wanted():
+                    self.ledger.wanted = revision
+                    self._publish(RevisionWanted(revision))
+                    self._wake.set()
+                return
+            except Exception:  # a fault of ours must not stop the old weights from serving
+                log.exception("source.internal_error")
+            await asyncio.sleep(self._backoff(failures))
 
     async def _work(self) -> None:
         while True:
@@ -171,17 +210,23 @@ class Reconciler:
                 continue
             match decide(self.ledger, self._clock()):
                 case Try(revision):
-                    await self._attempt(revision, self._still_wanted(revision))
+                    wanted = self._still_wanted(revision)
+                    await self._attempt(revision, partial(Reload.run, still_wanted=wanted))
                 case Sleep(until, why):
                     self._say_waiting(why)
                     await self._sleep(until)
 
     async def _serve(self, ask: _Ask) -> None:
-        left = self._replica.live.revision
+        left, wanted = self._replica.live.revision, self.ledger.wanted
+        if ask.noise is not None:  # another generation may have gone live since it was asked for
+            ask.revision = _with_noise(self._replica.live, ask.noise)
         try:
-            attempt = await self._attempt(ask.revision, lambda: True, ask.from_memory)
+            if ask.revision == left and not ask.force:  # it went live while it was asked for
+                attempt = self._unattempted(left, Outcome.LIVE, None, self._replica.live.number)
+            else:
+                attempt = await self._attempt(ask.revision, ask.run)
             if attempt.outcome is Outcome.LIVE:
-                await self._obey(ask, left)
+                await self._obey(ask, left, wanted)
             _settle(ask.done, attempt)
         except EngineLost as lost:
             if not ask.done.done():
@@ -192,11 +237,12 @@ class Reconciler:
             self._asked = None
             ask.done.cancel()
 
-    async def _obey(self, ask: _Ask, left: Revision) -> None:
+    async def _obey(self, ask: _Ask, left: Revision, wanted: Revision | None) -> None:
         """What an operator made live overrules the source until it wishes something new."""
-        self.ledger.wanted = ask.revision
-        self._publish(RevisionWanted(ask.revision))
-        if ask.is_rollback:
+        if self.ledger.wanted == wanted:  # else it has, while the operator's was made live
+            self.ledger.wanted = ask.revision
+            self._publish(RevisionWanted(ask.revision))
+        if ask.back_to is not None and left != ask.revision:
             reason = Reason("rolled_back", "an operator rolled back from this revision")
             self.ledger.refuse(left, reason, self._wall())
         await self._save(self.ledger)
@@ -214,12 +260,19 @@ class Reconciler:
     def _still_wanted(self, revision: Revision) -> Callable[[], bool]:
         """A newer wish supersedes once; twice in a row, and nothing would ever go live."""
         once_already = self.ledger.superseded_last
-        return lambda: once_already or (self._asked is None and self.ledger.wanted == revision)
+
+        def is_wanted() -> bool:
+            if self._asked is not None and self._asked.revision != revision:
+                return once_already
+            newer = self.ledger.wanted != revision and not once_already
+            return not newer and not self.ledger.pinned
+
+        return is_wanted
 
     # --- one attempt, and its record ---------------------------------------------------
 
     async def _attempt(
-        self, revision: Revision, still_wanted: Callable[[], bool], from_memory: bool = False
+        self, revision: Revision, run: Callable[[Reload], Awaitable[None]]
     ) -> Attempt:
         self._say_waiting(None)
         reload = self._new_reload(revision)
@@ -227,11 +280,12 @@ class Reconciler:
         await self._save(self.ledger)
         error: BaseException | None = None
         try:
-            await (reload.run_back() if from_memory else reload.run(still_wanted))
+            await run(reload)
         except asyncio.CancelledError as cancel:
             error = cancel
-            if reload.generation is None:  # says nothing about the checkpoint
-                self.ledger.abandon()
+            if reload.generation is None:
+                if not self._replica.gate.is_lost:  # else the next start counts it as a death
+                    self.ledger.abandon()  # it says nothing about the checkpoint
                 await self._save(self.ledger)
                 raise
         except Exception as failure:
@@ -255,7 +309,7 @@ class Reconciler:
 
     def _rules_for(self, revision: Revision) -> Rules:
         """Each postponement doubles the wait for a drain: long requests cannot starve it."""
-        failures = self.ledger.failures.get(revision.id, 0)
+        failures = self.ledger.drains_in_vain(revision)
         patience = self._rules.drain_timeout * 2 ** min(failures, 16)
         longest = max(self._rules.longest_drain, self._rules.drain_timeout)
         return replace(self._rules, drain_timeout=min(patience, longest))
@@ -289,6 +343,7 @@ class Reconciler:
             finished_at=self._wall(),
             generation=reload.generation.number if reload.generation else None,
             rolled_back=reload.rolled_back,
+            fingerprints=reload.fingerprints,
         )
 
     def _judge(self, error: BaseException) -> tuple[Outcome, Reason]:
@@ -309,6 +364,7 @@ class Reconciler:
             self._publish(GenerationLive(live))
         self._publish(AttemptFinished(attempt, live))
         await self._save(self.ledger)
+        await failpoints.reach("saved")
 
     def _raise_what_ends_us(self, error: BaseException | None) -> None:
         if isinstance(error, EngineLost | asyncio.CancelledError):
@@ -322,6 +378,13 @@ class Reconciler:
     ) -> Attempt:
         """The answer to an ask that needs no attempt; it is not part of the history."""
         return Attempt(revision, outcome, reason, {}, 0.0, self._wall(), number)
+
+
+def _with_noise(live: Generation, noise: Noise) -> Revision:
+    """The name of what comes of it: the same for the same weights and noise."""
+    how = f"{noise.seed}-{noise.scale!r}-{noise.num_leaves}"
+    label = live.revision.label.removesuffix(NOISE)
+    return Revision(f"perturbed-{how}-{live.fingerprint}", label + NOISE)
 
 
 def _settle(promise: asyncio.Future[Attempt], attempt: Attempt) -> None:

@@ -6,24 +6,27 @@ whatever happens the gate opens again (or is sealed) and one set of weights is l
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+from hotreload import failpoints
 from hotreload.core.gate import Gate
 from hotreload.core.ports import Engine, Source
+from hotreload.core.threads import deadline, left_behind, uninterrupted
 from hotreload.errors import (
     CheckpointRejected,
     DrainTimedOut,
     EngineLost,
     ProbeFailed,
+    SourceUnavailable,
     Superseded,
 )
 from hotreload.events import PhaseEntered, Publish
-from hotreload.types import Checkpoint, Generation, Phase, Revision, Staged
+from hotreload.types import Checkpoint, Generation, Noise, Phase, Revision, Staged
 
 ABORT_GRACE = 5.0
 """How long aborted generations may take to leave; one decode step is plenty."""
@@ -41,6 +44,9 @@ class KeepPrevious(StrEnum):
 class Rules:
     """What the operator decided about attempts."""
 
+    fetch_timeout: float = 3600.0
+    validate_timeout: float = 1800.0
+    stage_timeout: float = 1800.0
     drain_timeout: float = 30.0
     longest_drain: float = 600.0
     """So long a request may run at most: whoever waits that long has drained."""
@@ -60,6 +66,8 @@ class Replica:
     staged: Staged | None = None
     staged_bytes: int = 0
     """All bytes ever staged here."""
+    is_probed: bool = True
+    """Whether what is live answered the probe before it answered anybody else."""
 
 
 Validate = Callable[[Revision, Path], Awaitable[Checkpoint]]
@@ -87,6 +95,7 @@ class Reload:
         self.phases: dict[Phase, float] = {}
         self.pause_seconds = 0.0
         self.rolled_back = False
+        self.fingerprints: tuple[str, str] | None = None
         self._replica = replica
         self._engine = replica.engine
         self._source = source
@@ -100,7 +109,7 @@ class Reload:
         """Make the revision live, or raise why not; then what answered before answers still."""
         path = await self._fetch()
         checkpoint = await self._validate(path)
-        async with self._staged(checkpoint) as spare:
+        async with self._staged(partial(self._engine.stage, checkpoint)) as spare:
             if not still_wanted():  # the last cheap exit
                 raise Superseded(f"{self.revision} was staged when a newer one was wanted")
             async with self._drained():
@@ -111,32 +120,52 @@ class Reload:
         async with self._unstowed() as spare, self._drained():
             await uninterrupted(self._swap_probe_or_roll_back(spare, None, scrub=True))
 
+    async def run_noise(self, noise: Noise) -> None:
+        """Make a copy of the live weights with noise on it live, whatever it answers.
+
+        It shows that a swap moves the checksums. A probe would undo that as often as not, and
+        what noisy weights answer tells nothing.
+        """
+        make = partial(self._engine.perturb, self.revision, noise)
+        async with self._staged(make) as spare, self._drained():
+            await uninterrupted(self._swap_unprobed(spare))
+
+    def keeps(self, fingerprint: str) -> bool:
+        """Whether weights of this fingerprint are kept for a rollback now."""
+        previous = self._replica.previous
+        return previous is not None and previous.fingerprint == fingerprint
+
     async def _fetch(self) -> Path:
-        with self._phase(Phase.FETCHING):
+        async with self._phase(Phase.FETCHING, self._rules.fetch_timeout, "fetch_timeout"):
+            if (work := left_behind()) is not None:
+                raise SourceUnavailable(
+                    f"{work} still hangs; until it ends nothing else is read", code="hanging"
+                )
             return await self._source.fetch(self.revision)
 
     async def _validate(self, path: Path) -> Checkpoint:
-        with self._phase(Phase.VALIDATING):
+        async with self._phase(Phase.VALIDATING, self._rules.validate_timeout, "validate_timeout"):
             return await self._validate_files(self.revision, path)
 
     @asynccontextmanager
-    async def _staged(self, checkpoint: Checkpoint) -> AsyncIterator["_Spare"]:
+    async def _staged(self, make: Callable[[], Awaitable[Staged]]) -> AsyncIterator["_Spare"]:
         """Hold new weights beside the live ones; what is spare at the end is put away."""
-        with self._phase(Phase.STAGING):
+        async with self._phase(Phase.STAGING, self._rules.stage_timeout, "stage_timeout"):
             if self._rules.keep_previous is KeepPrevious.DEVICE:
                 # Two sets on the device at most: the rollback slot makes room for the new one.
                 await self._forget_previous()
-            staged = await self._engine.stage(checkpoint)
+            staged = await make()
         self._replica.staged = staged
         self._replica.staged_bytes += staged.bytes
         async with self._held(_Spare(staged)) as spare:
+            await failpoints.reach("staged")
             yield spare
 
     @asynccontextmanager
     async def _unstowed(self) -> AsyncIterator["_Spare"]:
         previous = self._replica.previous
         assert previous is not None, "the reconciler asks only while one is kept"
-        with self._phase(Phase.STAGING):
+        async with self._phase(Phase.STAGING):
             staged = await self._engine.unstow(previous)
         self._replica.previous = None
         async with self._held(_Spare(staged, was_live=True)) as spare:
@@ -176,7 +205,7 @@ class Reload:
         gate = self._replica.gate
         gate.hold()
         try:
-            with self._phase(Phase.DRAINING):
+            async with self._phase(Phase.DRAINING):
                 await self._drain()
             yield
         except EngineLost as lost:
@@ -200,24 +229,42 @@ class Reload:
     ) -> None:
         """The part that no cancel interrupts: it ends with one generation live, and recorded."""
         fresh = spare.weights
-        with self._phase(Phase.SWAPPING):
-            old = await self._engine.exchange(fresh)
-            if scrub:
-                await self._scrub()
+        old = await self._swap(fresh, scrub)
         try:
-            with self._phase(Phase.PROBING):
-                await self._probe()
+            await failpoints.reach("swapped")
+            await self._probe()
         except EngineLost:
             raise
         except Exception as bad:  # a probe that breaks in any way is a bad answer
             spare.weights = await self._roll_back(old)
             raise _as_probe_failure(bad) from bad
+        await self._go_live(spare, old, path, is_probed=True)
+
+    async def _swap_unprobed(self, spare: "_Spare") -> None:
+        old = await self._swap(spare.weights, False)
+        await self._go_live(spare, old, None, is_probed=False)
+
+    async def _swap(self, fresh: Staged, scrub: bool) -> Staged:
+        async with self._phase(Phase.SWAPPING):
+            old = await self._engine.exchange(fresh)
+            # What nobody probed may have left NaN in the KV pool with every answer it gave.
+            if scrub or not self._replica.is_probed:
+                await self._scrub()
+            return old
+
+    async def _go_live(
+        self, spare: "_Spare", old: Staged, path: Path | None, *, is_probed: bool
+    ) -> None:
+        fresh = spare.weights
         spare.weights, spare.was_live = old, True
+        self.fingerprints = (old.fingerprint, fresh.fingerprint)
+        self._replica.is_probed = is_probed
         self.generation = self._replica.live = self._commit(fresh, path)
+        await failpoints.reach("committed")
 
     async def _probe(self) -> None:
         try:
-            async with asyncio.timeout(self._rules.probe_timeout):
+            async with asyncio.timeout(self._rules.probe_timeout), self._phase(Phase.PROBING):
                 await self._engine.probe()
         except TimeoutError:
             raise ProbeFailed(
@@ -227,7 +274,7 @@ class Reload:
 
     async def _roll_back(self, old: Staged) -> Staged:
         self.rolled_back = True
-        with self._phase(Phase.ROLLING_BACK):
+        async with self._phase(Phase.ROLLING_BACK):
             try:
                 failed = await self._engine.exchange(old)
             except Exception as broken:
@@ -242,12 +289,16 @@ class Reload:
         except Exception as broken:
             raise EngineLost(f"the KV pool could not be scrubbed: {broken}") from broken
 
-    @contextmanager
-    def _phase(self, phase: Phase) -> Iterator[None]:
+    @asynccontextmanager
+    async def _phase(
+        self, phase: Phase, within: float | None = None, setting: str = ""
+    ) -> AsyncIterator[None]:
         self._publish(PhaseEntered(self.revision, phase))
         started = self._clock()
         try:
-            yield
+            async with deadline(within, f"{phase} {self.revision}", f"[reload] {setting}"):
+                await failpoints.reach(phase)
+                yield
         finally:
             self.phases[phase] = self.phases.get(phase, 0.0) + self._clock() - started
 
@@ -265,21 +316,3 @@ def _as_probe_failure(bad: Exception) -> CheckpointRejected:
     if isinstance(bad, CheckpointRejected):
         return bad
     return ProbeFailed(f"the probe broke: {type(bad).__name__}: {bad}")
-
-
-async def uninterrupted[T](work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end even when cancelled meanwhile; the cancel is raised again afterwards.
-
-    An error of the work itself comes first: it must be recorded, and EngineLost must seal.
-    """
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    result = task.result()
-    if cancelled is not None:
-        raise cancelled
-    return result

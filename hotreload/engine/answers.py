@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
-from hotreload.core.reload import uninterrupted
+from hotreload.core.threads import uninterrupted
 from hotreload.engine import patches
 from hotreload.engine.requests import Item, Parsed
 from hotreload.engine.watch import Watch

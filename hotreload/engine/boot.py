@@ -3,6 +3,7 @@
 Knows upstream's parts (scheduler, detokenizer, tokenizer manager, sockets); nothing of swaps.
 """
 
+import asyncio
 import dataclasses
 import gc
 import inspect
@@ -24,6 +25,7 @@ from hotreload.engine.scheduler import (
     end_worker_threads,
     stop_on_message,
 )
+from hotreload.engine.slots import version
 from hotreload.errors import ConfigError
 
 JOIN_SECONDS = 10.0
@@ -249,6 +251,22 @@ def limits_of(parts: Parts) -> Limits:
     )
 
 
+def facts_of(parts: Parts) -> dict[str, Any]:
+    """What runs, and on what, under upstream's names."""
+    import jax.numpy as jnp
+
+    given, runner = parts.engine.server_args, parts.model_runner
+    return {
+        "device": given.device,
+        "devices": [str(device) for device in runner.mesh.devices.flat],
+        "tp_size": given.tp_size,
+        "dp_size": given.dp_size,
+        "dtype": str(jnp.dtype(runner.model_config.dtype)),
+        "load_format": given.load_format,
+        "engine_version": version(),
+    }
+
+
 def take_apart(parts: Parts) -> None:
     """End the threads and let go of every reference; blocks. Sockets on a loop go before.
 
@@ -267,6 +285,13 @@ def take_apart(parts: Parts) -> None:
     parts.engine = parts.scheduler = parts.detokenizer = parts.detokenizer_thread = None
     gc.unfreeze()
     gc.collect()
+
+
+async def taken_apart(parts: Parts) -> None:
+    """Take a running engine apart, off the loop, and close what belongs to the loop."""
+    manager = parts.tokenizer_manager
+    await asyncio.to_thread(take_apart, parts)
+    close_sockets(manager)
 
 
 def _has_ended(scheduler: SchedulerThread) -> bool:

@@ -113,6 +113,11 @@ def _copy_to(sharding: jax.sharding.Sharding) -> Callable[[jax.Array], jax.Array
     return jax.jit(jnp.copy, out_shardings=sharding)
 
 
+def copied(leaf: jax.Array) -> jax.Array:
+    """The same leaf in memory of its own, on an accelerator too."""
+    return _copy_to(leaf.sharding)(leaf) if leaf.committed else _copy(leaf)
+
+
 def zeroed(buffer: jax.Array) -> jax.Array:
     """The buffer overwritten with zeros in place; its old contents, NaN too, are gone."""
     return _zeros_to(buffer.sharding)(buffer)

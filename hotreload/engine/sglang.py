@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hotreload.core.reload import uninterrupted
+from hotreload.core.threads import in_thread, uninterrupted
 from hotreload.engine import boot, recompiles, staging
 from hotreload.engine.answers import Answer, Answers, encoded
-from hotreload.engine.blocking import in_thread
-from hotreload.engine.leaves import layout_of, measure, zeroed
+from hotreload.engine.leaves import layout_of, measure, signature, zeroed
+from hotreload.engine.noise import perturb
 from hotreload.engine.probe import BUILT_IN, Probe, decide_verdict, request_for
 from hotreload.engine.requests import Capabilities, Limits, parse
 from hotreload.engine.scheduler import Wake, forget_caches, rewrite_pools
@@ -31,7 +31,7 @@ from hotreload.engine.spool import clear_leftovers
 from hotreload.engine.staging import Weights
 from hotreload.engine.watch import Watch
 from hotreload.errors import BadRequest, ConfigError, DrainTimedOut, EngineLost, ProbeFailed
-from hotreload.types import Checkpoint, Revision, Staged, TensorSpec
+from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 
 JOB_SECONDS = 10.0
 """So long the scheduler thread may take to become idle and do a job of ours between two steps."""
@@ -104,7 +104,7 @@ class SglangEngine:
             engine = await in_thread(lambda cancel: make(max_drift=max_drift), discard=_ignore)
         except BaseException:
             watch.close()
-            await uninterrupted(_taken_apart(parts))
+            await uninterrupted(boot.taken_apart(parts))
             raise
         await engine._begin_or_close()
         return engine
@@ -135,9 +135,12 @@ class SglangEngine:
             spool=self._spool,
             max_drift=self._max_drift,
         )
-        async with self._one_at_a_time:
-            weights = await in_thread(lambda cancel: work(cancel=cancel), discard=Weights.drop)
-        return self._as_staged(checkpoint.revision, weights)
+        return await self._staged(checkpoint.revision, work)
+
+    async def perturb(self, revision: Revision, noise: Noise) -> Staged:
+        """Copy the live weights, with noise on some leaves; it fails as `stage` does."""
+        work = partial(perturb, noise, layout=self._layout, live=self.live.weights)
+        return await self._staged(revision, work)
 
     async def exchange(self, staged: Staged) -> Staged:
         """Make `staged` live and return what was; only while nothing is under way."""
@@ -192,6 +195,15 @@ class SglangEngine:
         named = self._layout.named(self._slot.read())
         return (await asyncio.to_thread(measure, named)).checksums
 
+    def structure(self) -> dict[str, tuple[Any, ...]]:
+        """What the compiled model sees of each live leaf: shape, dtype, placement."""
+        named = self._layout.named(self._slot.read())
+        return {path: signature(leaf) for path, leaf in named.items()}
+
+    def facts(self) -> dict[str, Any]:
+        """What runs, and on what, for people and logs."""
+        return boot.facts_of(self._parts)
+
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
         """Every tensor a checkpoint must have; a shape is None where it cannot be derived."""
         return self._plan.tensors
@@ -232,7 +244,7 @@ class SglangEngine:
         self._front.send(Wake())
         self.live.weights.drop()
         del self._runner, self._scheduler, self._slot, self._layout, self._front
-        await uninterrupted(_taken_apart(self._parts))
+        await uninterrupted(boot.taken_apart(self._parts))
 
     def _adopt(self, revision: Revision) -> Staged:
         """Know what upstream loaded as one of our sets, in memory of its own.
@@ -244,15 +256,19 @@ class SglangEngine:
         staging.take_over(leaves, self._layout)
         return self._as_staged(revision, Weights(leaves, measure(self._layout.named(leaves))))
 
+    async def _staged(self, revision: Revision, work: Callable[..., Weights]) -> Staged:
+        async with self._one_at_a_time:
+            weights = await in_thread(
+                lambda cancel: work(cancel=cancel),
+                discard=Weights.drop,
+                leave_as=f"the loading of {revision}",
+            )
+        return self._as_staged(revision, weights)
+
     def _as_staged(self, revision: Revision, weights: Weights) -> Staged:
         measured = weights.measured
-        return Staged(
-            revision=revision,
-            weights=weights,
-            fingerprint=measured.fingerprint,
-            leaves=measured.checksums,
-            bytes=self.weights_bytes,
-        )
+        known = (measured.fingerprint, measured.checksums, self.weights_bytes)
+        return Staged(revision, weights, *known)
 
     def _check_probes(self) -> None:
         """A probe the engine cannot answer would reject every checkpoint."""
@@ -335,9 +351,3 @@ class SglangEngine:
 
 def _ignore(engine: SglangEngine) -> None:
     """What a cancelled start made is taken apart with its parts."""
-
-
-async def _taken_apart(parts: boot.Parts) -> None:
-    manager = parts.tokenizer_manager
-    await asyncio.to_thread(boot.take_apart, parts)
-    boot.close_sockets(manager)  # here, since they belong to the loop

@@ -82,12 +82,13 @@ def find_slot(model_runner: Any) -> Slot:
         if slot.fits(model_runner):
             return slot(model_runner)
     raise ConfigError(
-        f"sglang-jax {_version()} keeps its weights where hotreload cannot find them: install "
+        f"sglang-jax {version()} keeps its weights where hotreload cannot find them: install "
         f"a supported version ({SUPPORTED}), or add a class to hotreload/engine/slots.py"
     )
 
 
-def _version() -> str:
+def version() -> str:
+    """Which sglang-jax is installed."""
     try:
         return metadata.version("sglang-jax")
     except metadata.PackageNotFoundError:

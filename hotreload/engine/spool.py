@@ -16,6 +16,7 @@ from pathlib import Path
 
 import xxhash
 
+from hotreload import failpoints
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory
 from hotreload.types import Checkpoint, CheckpointFile
 
@@ -25,7 +26,7 @@ READ_TRIES = 4
 FIRST_PAUSE = 0.05
 
 _MAY_PASS = (errno.EIO, errno.ESTALE)
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class Cancelled(Exception):
@@ -47,13 +48,23 @@ def private_copy(checkpoint: Checkpoint, spool: Path, cancel: threading.Event) -
     spool folder is full.
     """
     _check_room(checkpoint, spool)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=spool))
+    folder = _made(spool)
     try:
+        failpoints.reach_in_thread("copying")
         for file in checkpoint.files:
             _copy(checkpoint.path, file, folder, cancel)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _made(spool: Path) -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix=PREFIX, dir=spool))
+    except OSError as fault:
+        raise NotEnoughMemory(
+            f"{spool}: no private copy can be made there: {fault.strerror}", code="disk_full"
+        ) from fault
 
 
 def _check_room(checkpoint: Checkpoint, spool: Path) -> None:
@@ -75,7 +86,7 @@ def _copy(source: Path, file: CheckpointFile, folder: Path, cancel: threading.Ev
     except OSError as fault:
         if fault.errno in _FULL:
             raise NotEnoughMemory(
-                f"{folder.parent} is full: {fault.strerror}", code="disk_full"
+                f"{folder.parent} cannot be written: {fault.strerror}", code="disk_full"
             ) from fault
         raise _unreadable(file, fault) from fault
 

@@ -67,7 +67,7 @@ def stage(
     """Load a checkpoint beside the live weights; whatever goes wrong, nothing is left behind."""
     check_headroom(layout.named(live.leaves))
     _check_complete(checkpoint, plan)
-    with _telling_lack_of_memory():
+    with telling_lack_of_memory():
         with private_copy(checkpoint, spool, cancel) as folder:
             loaded = _load(model_runner, folder, checkpoint)
             with _emptied_at_the_end(loaded):
@@ -81,7 +81,8 @@ def stage(
 
 
 @contextmanager
-def _telling_lack_of_memory() -> Iterator[None]:
+def telling_lack_of_memory() -> Iterator[None]:
+    """Turn what an allocation fails with, on the host or the device, into NotEnoughMemory."""
     short = None
     try:
         yield
@@ -156,8 +157,8 @@ def _fit(
             if cancel.is_set():
                 raise Cancelled
             fitted[place] = _place(layout.paths[place], loaded, live[place])
-        _wait_for(layout, fitted)
-        _check_signatures(layout, fitted, live)
+        wait_for(layout, fitted)
+        check_signatures(layout, fitted, live)
     except BaseException:
         fitted.clear()
         raise
@@ -170,7 +171,8 @@ def _place(path: str, loaded: dict[str, Any], live: jax.Array) -> jax.Array:
     return like(leaf, live)
 
 
-def _wait_for(layout: Layout, leaves: list[jax.Array]) -> None:
+def wait_for(layout: Layout, leaves: list[jax.Array]) -> None:
+    """Wait until all weights among the leaves are on their devices."""
     for place in layout.places:
         leaves[place].block_until_ready()
 
@@ -185,7 +187,7 @@ def _check_shape(path: str, leaf: Any, live: Any) -> None:
         )
 
 
-def _check_signatures(layout: Layout, leaves: list[Any], live: list[Any]) -> None:
+def check_signatures(layout: Layout, leaves: list[Any], live: list[Any]) -> None:
     """A leaf of another signature would recompile the model while clients wait."""
     for place in layout.places:
         new, old = signature(leaves[place]), signature(live[place])
@@ -262,7 +264,7 @@ def take_over(leaves: list[Any], layout: Layout) -> None:
         if variable is not None:
             leaves[place] = like(leaves[place], leaves[place])
             variable.set_raw_value(leaves[place])
-    _wait_for(layout, leaves)
+    wait_for(layout, leaves)
 
 
 def stow(weights: Weights, layout: Layout) -> Weights:
@@ -280,8 +282,8 @@ def unstow(stowed: Weights, layout: Layout, live: list[Any]) -> Weights:
     leaves = list(live)
     for place in layout.places:
         leaves[place] = like(stowed.host[place], live[place])
-    _wait_for(layout, leaves)
-    _check_signatures(layout, leaves, live)
+    wait_for(layout, leaves)
+    check_signatures(layout, leaves, live)
     stowed.drop()
     return Weights(leaves, stowed.measured)
 

@@ -16,8 +16,17 @@ from hotreload.server.exchange import generation_header, while_connected
 from hotreload.server.peers import Peer
 from hotreload.server.ports import Control, Engine, Fields, Gate, View
 from hotreload.server.problems import RETRY_AFTER, Json, Refused
-from hotreload.server.requests import BOOLEAN, INTEGER, SECONDS, STRING, Kind, read_fields
-from hotreload.types import Attempt, Generation, Outcome
+from hotreload.server.requests import (
+    BOOLEAN,
+    INTEGER,
+    SECONDS,
+    STRING,
+    Kind,
+    is_integer,
+    is_number,
+    read_fields,
+)
+from hotreload.types import Attempt, Generation, Noise, Outcome
 
 log = logging.getLogger("hotreload.server")
 
@@ -33,6 +42,18 @@ RELOAD: Mapping[str, Kind] = {
     **WAITING,
 }
 ROLLBACK: Mapping[str, Kind] = {"generation": INTEGER, **WAITING}
+PERTURB: Mapping[str, Kind] = {
+    "seed": (
+        "an integer from 0 to 2147483647",
+        lambda value: is_integer(value) and 0 <= value < 2**31,
+    ),
+    "scale": (
+        "a number above 0 and at most 1e6",
+        lambda value: is_number(value) and 0 < value <= 1e6,
+    ),
+    "num_leaves": ("a positive integer", lambda value: is_integer(value) and value > 0),
+    **WAITING,
+}
 RELOAD_STATUS = ("state", "generation", "wanted", "waiting_for", "phase", "last_attempt")
 _STATUS = {
     Outcome.LIVE: 200,
@@ -81,6 +102,12 @@ def admin_routes(
         fields = await read_fields(request, ROLLBACK, may_be_empty=True)
         promise = await control.rollback(fields.get("generation"))
         return await _answer(promise, fields, request, view)
+
+    @router.post("/perturb_weights")
+    async def perturb_weights(request: Request) -> Response:
+        fields = await read_fields(request, PERTURB, may_be_empty=True)
+        noise = Noise(**{name: fields[name] for name in fields if name not in WAITING})
+        return await _answer(await control.perturb(noise), fields, request, view)
 
     @router.post("/pin")
     async def pin() -> Response:
@@ -148,6 +175,8 @@ async def _answer(
 
 def _told(attempt: Attempt, view: View) -> Response:
     content: dict[str, Any] = {"ok": attempt.outcome is Outcome.LIVE, **view.attempt(attempt)}
+    if attempt.fingerprints is not None:
+        content["checksum_before"], content["checksum_after"] = attempt.fingerprints
     is_put_off = attempt.outcome is Outcome.POSTPONED
     headers = {"Retry-After": str(RETRY_AFTER)} if is_put_off else None
     return Json(content, _STATUS[attempt.outcome], headers)

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from hotreload.events import Event
-from hotreload.types import Attempt, Generation
+from hotreload.types import Attempt, Generation, Noise
 
 Fields = dict[str, Any]
 """A JSON object."""
@@ -48,6 +48,10 @@ class Control(Protocol):
 
     async def rollback(self, number: int | None) -> asyncio.Future[Attempt]:
         """Ask for a generation that was live before; None is the one before this."""
+        ...
+
+    async def perturb(self, noise: Noise) -> asyncio.Future[Attempt]:
+        """Ask for noise on what is live."""
         ...
 
     async def pin(self) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,7 +77,7 @@ class Alarm:
 
     def _arm(self, root: "tuple[str, int, int] | None") -> None:
         _READER_LOG.addHandler(self._overflows)
-        _EMITTER_LOG.addFilter(_is_worth_a_line)
+        _quieten_watchdog()
         # Full events tell a folder that was renamed into the root from one that was made there.
         self._observer = InotifyObserver(generate_full_events=True)
         if self._root.parent.is_dir():
@@ -138,10 +139,15 @@ class _Overflows(logging.Handler):
             self._hear()
 
 
+def _quieten_watchdog() -> None:
+    """Two things that watchdog 7.1 says at the wrong time, about races it gets over by itself."""
+    _EMITTER_LOG.addFilter(_is_worth_a_line)
+    # Folders made quickly inside one another are found twice; the second finding is the same.
+    warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning, r"watchdog\.")
+
+
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """All but the error of watchdog 7.1 when an event comes while it is being stopped: no order
-    of stopping avoids it, and a look follows whenever we arm anew.
-    """
+    # An event came while it was being stopped, which no order of stopping avoids.
     return "called when the thread is inactive" not in record.getMessage()
 
 

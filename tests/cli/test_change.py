@@ -1,5 +1,6 @@
 """The verbs that tell the daemon what shall be live: words and exit codes."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hotreload.errors import (
     NotServing,
     SourceUnavailable,
 )
-from hotreload.types import Outcome, Reason
+from hotreload.types import Noise, Outcome, Reason
 from tests.cli.conftest import Command
 from tests.server.world import World, attempt
 
@@ -108,6 +109,31 @@ async def test_rollback_waits_for_its_outcome(world: World, hotreload: Command) 
     assert "is live as generation 2" in said.out
     asked = [(verb, name) for verb, name, _ in world.control.asked]
     assert asked == [("rollback", None), ("rollback", 1)]
+
+
+async def test_perturb_tells_the_checksums_before_and_after(
+    world: World, hotreload: Command
+) -> None:
+    world.control.outcome = dataclasses.replace(attempt(), fingerprints=("aaaa", "bbbb"))
+    said = await hotreload("perturb", "--seed", "7", "--scale", "0.5", "--num-leaves", "2")
+    assert (said.code, said.err) == (0, "")
+    first, *rest = said.out.splitlines()
+    assert "is live as generation 2" in first
+    assert [line.split() for line in rest] == [
+        ["checksum", "before", "aaaa"],
+        ["checksum", "after", "bbbb"],
+    ]
+    assert json.loads((await hotreload("perturb", "--json")).out)["checksum_after"] == "bbbb"
+    noises = [noise for _, noise, _ in world.control.asked]
+    assert noises == [Noise(7, 0.5, 2), Noise()]
+
+
+async def test_noise_that_was_refused_exits_1(world: World, hotreload: Command) -> None:
+    world.control.outcome = attempt(Outcome.REJECTED, Reason("incompatible", "rounded away"))
+    said = await hotreload("perturb", "--scale", "1e-9")
+    assert (said.code, said.out) == (1, "")
+    assert "incompatible: rounded away" in said.err
+    assert (await hotreload("perturb", "--scale", "-1")).code == 1
 
 
 async def test_pin_and_unpin_say_what_they_did(world: World, hotreload: Command) -> None:

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from hotreload.core.ports import Engine
 from hotreload.errors import ProbeFailed
-from hotreload.types import Checkpoint, Revision
+from hotreload.types import Checkpoint, Noise, Revision
 from tests.engine import real
 from tests.fakes import FakeEngine, Steps
 
@@ -219,3 +219,33 @@ async def test_unstow_keeps_what_is_on_the_device(engine_case: EngineCase) -> No
     staged = await engine_case.engine.stage(engine_case.checkpoint(2))
     assert await engine_case.engine.unstow(staged) is staged
     await engine_case.engine.release(staged)
+
+
+async def test_equal_noise_makes_equal_weights_and_other_noise_others(
+    engine_case: EngineCase,
+) -> None:
+    engine, name = engine_case.engine, Revision("noisy")
+    same = [await engine.perturb(name, Noise(7, 0.01, 1)) for _ in range(2)]
+    other = [await engine.perturb(name, n) for n in (Noise(8, 0.01, 1), Noise(7, 0.02, 1))]
+    old = await engine.exchange(same[0])
+    found = [staged.fingerprint for staged in (old, *same, *other)]
+    assert found[1] == found[2]
+    assert len(set(found)) == 4
+    assert same[0].revision == name
+    for staged in (await engine.exchange(old), same[1], *other):
+        await engine.release(staged)
+
+
+async def test_noise_touches_nothing_that_is_live_and_leaves_nothing(
+    engine_case: EngineCase,
+) -> None:
+    engine, before = engine_case.engine, await engine_case.held()
+    answer = await engine_case.answer()
+    noisy = await engine.perturb(Revision("noisy"), Noise(7, 0.5, 1))
+    assert await engine_case.answer() == answer
+    old = await engine.exchange(noisy)
+    assert await engine.exchange(old) is noisy
+    await engine.scrub()
+    await engine.release(noisy)
+    assert await engine_case.answer() == answer
+    assert await engine_case.held() == before

@@ -28,7 +28,8 @@ class World:
         self.source = FakeSource(self.steps, folder)
         self.source.known[first.label] = first
         self.gate = Gate(publish=bus.publish, max_held=8)
-        live = Generation(1, first, self.engine.live.fingerprint, 0.0)
+        staged = self.engine.live
+        live = Generation(1, first, staged.fingerprint, 0.0, staged.leaves, staged.bytes)
         self.replica = Replica(self.engine, self.gate, live)
         self.ledger = Ledger()
         self.ledger.went_live(live, str(folder / first.label))

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.reload import KeepPrevious, Rules, uninterrupted
+from hotreload.core.reload import KeepPrevious, Rules
+from hotreload.core.threads import uninterrupted
 from hotreload.errors import (
     CheckpointCorrupt,
     CheckpointIncompatible,

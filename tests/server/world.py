@@ -19,7 +19,7 @@ from hotreload.observe.status import Status
 from hotreload.server.app import create_app
 from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer, bind_tcp, bind_unix
-from hotreload.types import Attempt, Generation, Outcome, Phase, Reason, Revision
+from hotreload.types import Attempt, Generation, Noise, Outcome, Phase, Reason, Revision
 
 Fields = dict[str, Any]
 
@@ -108,6 +108,9 @@ class FakeControl:
 
     async def rollback(self, number: int | None) -> asyncio.Future[Attempt]:
         return self._accept("rollback", number, False)
+
+    async def perturb(self, noise: Noise) -> asyncio.Future[Attempt]:
+        return self._accept("perturb", noise, False)
 
     async def pin(self) -> None:
         self.asked.append(("pin", None, False))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from watchdog.observers.inotify import InotifyObserver, InotifyWatchGroup
+from watchdog.observers.inotify import InotifyEmitter, InotifyObserver, InotifyWatchGroup
 
 from hotreload.sources import alarm
 from hotreload.sources.alarm import remote_file_system
@@ -94,6 +94,15 @@ async def test_an_event_that_comes_while_we_stop_is_no_line_in_the_log(
         (root / "file").touch()
         await asyncio.to_thread(held.wait)
     assert caplog.records == []
+
+
+async def test_a_folder_that_watchdog_finds_twice_is_no_warning(root: Path) -> None:
+    async with watching(root):
+        observer = next(t for t in threading.enumerate() if isinstance(t, InotifyObserver))
+        for emitter in observer.emitters:
+            assert isinstance(emitter, InotifyEmitter)
+            assert emitter._inotify is not None
+            emitter._inotify._add_callback(emitter._inotify.path)  # warnings are errors here
 
 
 async def test_a_dead_watcher_is_replaced(root: Path) -> None:

@@ -118,6 +118,14 @@ async def test_a_checkpoint_rewritten_while_it_is_hashed_is_looked_at_again(root
     async with watching(root, identify=identify, rescan=0.05) as watch:
         arrive(root / "step_1")
         await watch.wished("step_1")
+        assert watch.wishes[0].id == "0" * 32
+
+
+async def test_links_that_lead_nowhere_hide_no_checkpoint(root: Path) -> None:
+    (write(root / "step_1") / "notes").symlink_to("nowhere")
+    (root / "loop").symlink_to("loop")
+    async with watching(root) as watch:
+        await watch.wished("step_1")
 
 
 @pytest.mark.parametrize("link", ["loop", "dangling"])

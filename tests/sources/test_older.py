@@ -145,6 +145,7 @@ async def test_a_root_that_is_away_for_a_while_brings_no_older_one_back(
         clock.now += settle
         await watch.look()
         await watch.wished("step_1", "step_2")
+        clock.now += 1
         await away_and_back(root, how, watch, monkeypatch)
         clock.now += settle
         await watch.look()

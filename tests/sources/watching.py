@@ -47,7 +47,6 @@ class Watching:
         self._changed.set()
 
     async def run(self) -> None:
-        self.has_ended = False
         try:
             async for revision in self.source.wanted():
                 self.wishes.append(revision)

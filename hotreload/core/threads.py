@@ -1,0 +1,136 @@
+"""Work that takes too long, or that a cancel cannot stop: waited for, or left behind.
+
+Blocking work gets daemon threads of our own: the loop's pool would keep the process from ending
+until a hung read comes back.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from typing import Any
+
+from hotreload.errors import SourceUnavailable
+
+log = logging.getLogger("hotreload.threads")
+
+LEAVE_AFTER = 5.0
+"""How long a cancel waits for a thread that may hang; one buffer read is plenty."""
+
+
+async def uninterrupted[T](work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end even when cancelled meanwhile; the cancel is raised again afterwards.
+
+    An error of the work itself comes first: it must be recorded, and EngineLost must seal.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    result = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return result
+
+
+@asynccontextmanager
+async def deadline(within: float | None, what: str, setting: str) -> AsyncIterator[None]:
+    """Give up what takes longer; SourceUnavailable, as slow storage says nothing about bytes."""
+    limit = asyncio.timeout(within)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():  # the storage's own
+            raise
+        raise SourceUnavailable(
+            f"{what} took longer than {within:g} s ({setting})", code="timed_out"
+        ) from error
+
+
+async def in_thread[T](
+    work: Callable[[threading.Event], T],
+    *,
+    discard: Callable[[T], None] = lambda result: None,
+    leave_as: str | None = None,
+) -> T:
+    """Run blocking work in a thread; a cancel waits for its end and frees what it made.
+
+    The work is told by the event that it is wanted no more. With `leave_as`, words for what may
+    hang, the wait is short: then it is left behind, and frees what it made whenever it ends.
+    """
+    job = _Job(work, discard, leave_as)
+    try:
+        return await asyncio.shield(job.start())
+    except asyncio.CancelledError:
+        await uninterrupted(job.end(LEAVE_AFTER if leave_as else None))
+        raise
+    finally:
+        # An error in it holds this frame, and this frame holds it: weights would hang in the
+        # circle until some collection.
+        del job
+
+
+def left_behind() -> str | None:
+    """What was left behind and still hangs, in words."""
+    threads = (each for each in threading.enumerate() if isinstance(each, _Thread))
+    return next((each.name for each in threads if each.is_left), None)
+
+
+class _Thread(threading.Thread):
+    is_left = False
+
+
+class _Job[T]:
+    """One piece of work, its thread, and who gets the result: the loop, or `discard`."""
+
+    def __init__(
+        self, work: Callable[[threading.Event], T], discard: Callable[[T], None], name: str | None
+    ) -> None:
+        self._cancel = threading.Event()
+        self._discard = discard
+        self._result: Future[T] = Future()
+        parts = (work, self._cancel, self._result, discard)
+        self._thread = _Thread(target=_run, args=parts, name=name, daemon=True)
+
+    def start(self) -> asyncio.Future[T]:
+        self._done = asyncio.wrap_future(self._result)
+        self._thread.start()
+        return self._done
+
+    async def end(self, within: float | None) -> None:
+        """Tell the work that it is wanted no more, and see that nothing of it stays."""
+        self._cancel.set()
+        await asyncio.wait({self._done}, timeout=within)
+        if self._result.cancel():  # else it has ended
+            self._thread.is_left = True
+            log.warning("threads.left_behind", extra={"work": self._thread.name})
+        elif self._result.exception() is None:
+            await asyncio.to_thread(self._discard, self._result.result())
+
+
+def _run[T](
+    work: Callable[[threading.Event], T],
+    cancel: threading.Event,
+    result: Future[T],
+    discard: Callable[[T], None],
+) -> None:
+    """In the thread. The future says, in one step, whether anybody waits for the result."""
+    try:
+        value = work(cancel)
+    except BaseException as error:
+        if result.set_running_or_notify_cancel():
+            result.set_exception(error)
+        # The error holds this frame: without the future in it that is no circle.
+        del result
+    else:
+        if result.set_running_or_notify_cancel():
+            result.set_result(value)
+        else:
+            discard(value)
+            log.info("threads.ended_at_last", extra={"work": threading.current_thread().name})

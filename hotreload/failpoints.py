@@ -1,0 +1,114 @@
+"""Named points where a test kills, hangs, fails or delays the daemon; off unless armed.
+
+HOTRELOAD_FAILPOINTS='swapping=kill;staging=hang;probing=raise:OSError;copying=delay:2' arms a
+daemon; `=kill@2` waits for the second time. Unarmed, a point costs one look into an empty dict.
+"""
+
+import asyncio
+import builtins
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+
+VARIABLE = "HOTRELOAD_FAILPOINTS"
+
+POINTS = {
+    "fetching": "the source is asked for the files",
+    "validating": "the files are about to be checked",
+    "staging": "checked, and not yet loaded",
+    "copying": "a private copy is about to be made, at the start too; in a thread",
+    "staged": "loaded beside the live weights",
+    "draining": "the gate is closed, requests may be inside",
+    "swapping": "nobody is inside, the old weights are live",
+    "swapped": "the new weights are live, and not yet probed",
+    "probing": "the probe is about to ask, within its deadline",
+    "rolling_back": "the probe was bad, the new weights are still live",
+    "committed": "good and live in memory, and the state file does not know",
+    "saved": "the state file says how the attempt ended",
+}
+"""Every point, in the order an attempt passes them."""
+
+ACTIONS = ("kill", "hang", "raise", "delay")
+
+
+@dataclass(slots=True)
+class _Armed:
+    action: str
+    argument: str
+    passes_left: int
+    """So often it is passed before the action comes."""
+
+
+_armed: dict[str, _Armed] = {}
+
+
+def arm(text: str) -> None:
+    """Arm exactly the points that `text` names; ValueError says what is wrong with it."""
+    points = dict(_parse(one.strip()) for one in text.split(";") if one.strip())
+    _armed.clear()
+    _armed.update(points)
+
+
+def armed() -> dict[str, str]:
+    """What is armed: point to action."""
+    return {name: f"{each.action}:{each.argument}".strip(":") for name, each in _armed.items()}
+
+
+async def reach(name: str) -> None:
+    """Say that a coroutine is at this point; a hang there ends when it is cancelled."""
+    if (point := _armed.get(name)) is not None and _is_due(point):
+        if point.action in ("hang", "delay"):
+            await asyncio.sleep(_seconds(point))
+        else:
+            _act(point)
+
+
+def reach_in_thread(name: str) -> None:
+    """Say that a thread is at this point; a hang there never ends."""
+    if (point := _armed.get(name)) is not None and _is_due(point):
+        if point.action == "hang":
+            threading.Event().wait()
+        elif point.action == "delay":
+            time.sleep(_seconds(point))
+        else:
+            _act(point)
+
+
+def _parse(one: str) -> tuple[str, _Armed]:
+    name, _, what = one.partition("=")
+    what, _, count = what.partition("@")
+    action, _, argument = what.partition(":")
+    if name not in POINTS:
+        raise ValueError(f"{one!r}: no point is called {name!r}; there are {', '.join(POINTS)}")
+    if action not in ACTIONS:
+        raise ValueError(f"{one!r}: an action is one of {', '.join(ACTIONS)}")
+    if not (count or "1").isdecimal() or int(count or "1") < 1:
+        raise ValueError(f"{one!r}: after @ stands a number, such as @2")
+    point = _Armed(action, argument, int(count or "1") - 1)
+    read = _error if action == "raise" else _seconds
+    read(point)
+    return name, point
+
+
+def _is_due(point: _Armed) -> bool:
+    point.passes_left -= 1
+    return point.passes_left < 0
+
+
+def _seconds(point: _Armed) -> float:
+    return float(point.argument) if point.action == "delay" else float(10**8)
+
+
+def _error(point: _Armed) -> Exception:
+    kind = getattr(builtins, point.argument, None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        raise ValueError(f"raise:{point.argument}: no built-in exception has that name")
+    return kind("a failpoint of the tests")
+
+
+def _act(point: _Armed) -> None:
+    if point.action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise _error(point)

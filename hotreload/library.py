@@ -1,0 +1,197 @@
+"""One swap without a daemon: an engine with random weights takes on a checkpoint and answers.
+
+Beside the daemon, of the same parts. What happens is told as JSON objects, one by one.
+"""
+
+import tempfile
+import threading
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hotreload.checks.check import check_checkpoint
+from hotreload.checks.files import content_id, survey
+from hotreload.checks.fit import Policy, served_by
+from hotreload.core.threads import in_thread, uninterrupted
+from hotreload.engine.sglang import SglangEngine
+from hotreload.errors import (
+    BadRequest,
+    CheckpointIncompatible,
+    CheckpointRejected,
+    ConfigError,
+    EngineLost,
+    HotReloadError,
+    NotEnoughMemory,
+    SourceUnavailable,
+)
+from hotreload.types import Checkpoint, Revision, Served
+
+PROMPT = "你是谁"
+RANDOM = Revision("random", "random weights")
+
+Fields = dict[str, Any]
+"""A JSON object."""
+
+
+async def swap_once(
+    *,
+    model: Path,
+    checkpoint: Path,
+    prompt: str = PROMPT,
+    max_new_tokens: int = 32,
+    device: str = "auto",
+    tp: int = 1,
+    dtype: str = "auto",
+    cast: bool = False,
+    args: Mapping[str, Any] | None = None,
+) -> AsyncGenerator[Fields]:
+    """Start on random weights, swap the checkpoint in, ask once; yield what happens.
+
+    `engine_ready_dummy`, `weights_swapped`, `generate_result`. Where it fails the last object is
+    `weights_swap_error`, with a hint. Close the generator when it is left early.
+    """
+    policy = Policy(dtype_change="cast" if cast else "reject")
+    start = partial(SglangEngine.start, device=device, tp=tp, dtype=dtype, args=args or {})
+    try:
+        _check_there(model, "model", "config.json")
+        _check_there(checkpoint, "checkpoint")
+        began = time.perf_counter()
+        async with _random_engine(start, model) as engine:
+            yield _ready(engine, model, checkpoint, began)
+            yield await _swapped(engine, model, checkpoint, policy)
+            yield await _answered(engine, prompt, max_new_tokens)
+    except HotReloadError as error:
+        yield _failed(error, model, checkpoint)
+
+
+@asynccontextmanager
+async def _random_engine(
+    start: Callable[..., Awaitable[SglangEngine]], model: Path
+) -> AsyncIterator[SglangEngine]:
+    with tempfile.TemporaryDirectory(prefix="hotreload-") as spool:
+        engine = await start(model=model, revision=RANDOM, load_format="dummy", spool=Path(spool))
+        try:
+            yield engine
+        finally:
+            await uninterrupted(engine.close())
+
+
+def _check_there(folder: Path, option: str, file: str | None = None) -> None:
+    if folder.is_dir() and (file is None or (folder / file).is_file()):
+        return
+    what = "is no folder" if not folder.is_dir() else f"has no {file}"
+    raise SourceUnavailable(f"--{option} {folder} {what}")
+
+
+def _ready(engine: SglangEngine, model: Path, checkpoint: Path, began: float) -> Fields:
+    folders = {"model": model, "checkpoint": checkpoint, "temporary": tempfile.gettempdir()}
+    return {
+        "event": "engine_ready_dummy",
+        "model_id": model.absolute().name,
+        **engine.facts(),
+        "folders": {name: str(folder) for name, folder in folders.items()},
+        "leaves": engine.leaf_count,
+        "seconds": _since(began),
+    }
+
+
+async def _swapped(engine: SglangEngine, model: Path, folder: Path, policy: Policy) -> Fields:
+    began, structure = time.perf_counter(), engine.structure()
+    checkpoint = await in_thread(partial(_checked, engine, model, folder, policy))
+    old = await engine.exchange(await engine.stage(checkpoint))
+    await engine.release(old)
+    _check_structure(structure, engine.structure())
+    return {
+        "event": "weights_swapped",
+        "snapshot": str(checkpoint.path),
+        "revision": checkpoint.revision.id,
+        "leaves": engine.leaf_count,
+        "bytes": engine.live.bytes,
+        "fingerprint_before": old.fingerprint,
+        "fingerprint_after": engine.live.fingerprint,
+        "seconds": _since(began),
+    }
+
+
+def _checked(
+    engine: SglangEngine, model: Path, folder: Path, policy: Policy, cancel: threading.Event
+) -> Checkpoint:
+    """The daemon's checks; what is served is what the engine says it needs."""
+    stated = served_by(model)
+    ignorable = stated.ignorable | engine.ignorable
+    served = Served(engine.expected_tensors(), stated.config, stated.tokenizer, ignorable)
+    folder = folder.absolute()
+    revision = Revision(content_id(survey(folder)), folder.name)
+    return check_checkpoint(revision, folder, served=served, policy=policy, cancel=cancel)
+
+
+def _check_structure(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Staging sees to it; here it is looked at once more, in what answers now."""
+    if changed := sorted({path for path, _ in before.items() ^ after.items()}):
+        raise CheckpointIncompatible(
+            f"the exchange changed the structure of {len(changed)} leaves", findings=changed[:10]
+        )
+
+
+async def _answered(engine: SglangEngine, prompt: str, max_new_tokens: int) -> Fields:
+    sampling = {"temperature": 0, "max_new_tokens": max_new_tokens}
+    request = {"text": prompt, "sampling_params": sampling}
+    async with aclosing(engine.generate(request)) as answers:
+        answer = await anext(answers)
+    assert isinstance(answer, dict)
+    return {
+        "event": "generate_result",
+        "prompt": prompt,
+        "sampling_params": sampling,
+        "text": answer["text"],
+        "raw": answer,
+    }
+
+
+def _failed(error: HotReloadError, model: Path, checkpoint: Path) -> Fields:
+    return {
+        "event": "weights_swap_error",
+        "error": type(error).__name__,
+        "code": error.code,
+        "message": str(error),
+        "findings": list(error.findings),
+        "hint": _hint(error, model, checkpoint),
+    }
+
+
+def _hint(error: HotReloadError, model: Path, checkpoint: Path) -> str:
+    missing = next((each for each in (model, checkpoint) if not each.exists()), None)
+    if isinstance(error, SourceUnavailable):
+        return _hint_where(missing)
+    if error.code == "dtype":
+        return (
+            "--dtype says what the engine serves, --cast lets the loader change the file's dtype; "
+            "the random weights of sglang-jax 0.0.2 fit --dtype bfloat16 alone"
+        )
+    hints: dict[type[HotReloadError], str] = {
+        ConfigError: "[engine] NAME in the message is --NAME here, [engine.args] --engine-arg",
+        CheckpointRejected: f"`hotreload check {checkpoint} --against {model}` lists all that is "
+        "wrong with it",
+        NotEnoughMemory: "the message says where; --engine-arg mem_fraction_static=0.5 leaves more",
+        BadRequest: "change --prompt or --max-new-tokens; the weights were swapped",
+        EngineLost: "the log on stderr says what happened; start again",
+    }
+    return next((hint for kind, hint in hints.items() if isinstance(error, kind)), "try again")
+
+
+def _hint_where(missing: Path | None) -> str:
+    if missing is None:
+        return "a model is a folder with config.json and tokenizer, a checkpoint one with weights"
+    if not missing.is_absolute() and len(missing.parts) == 2 and not missing.parent.exists():
+        return (
+            "if it is a name on the Hugging Face Hub: reading from the hub comes in a later "
+            f"version. Until then: hf download {missing} --local-dir DIR, and name DIR"
+        )
+    return "name a folder that is there; relative ones start at the current folder"
+
+
+def _since(began: float) -> float:
+    return round(time.perf_counter() - began, 3)

@@ -1,0 +1,125 @@
+"""A thread cannot be cancelled: it is waited for, or left behind, and frees what it made."""
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from hotreload.core import threads
+from hotreload.core.threads import in_thread, left_behind
+
+
+class Made:
+    """What a piece of work makes; big, if it were real."""
+
+
+class Work:
+    """Work that ends when it is told to, whatever it is asked."""
+
+    def __init__(self) -> None:
+        self.began, self.go = threading.Event(), threading.Event()
+        self.told: threading.Event | None = None
+        self.freed: list[Made] = []
+        self.was_freed = threading.Event()
+
+    def __call__(self, cancel: threading.Event) -> Made:
+        self.told = cancel
+        self.began.set()
+        self.go.wait()
+        return Made()
+
+    def free(self, made: Made) -> None:
+        self.freed.append(made)
+        self.was_freed.set()
+
+    async def begun(self, leave_as: str | None = None) -> asyncio.Task[Made]:
+        task = asyncio.create_task(in_thread(self, discard=self.free, leave_as=leave_as))
+        await asyncio.to_thread(self.began.wait)
+        return task
+
+
+@pytest.fixture
+def work() -> Iterator[Work]:
+    made = Work()
+    yield made
+    made.go.set()
+
+
+async def test_the_result_comes_back_and_is_not_freed(work: Work) -> None:
+    task = await work.begun()
+    work.go.set()
+    assert isinstance(await task, Made)
+    assert work.freed == []
+
+
+async def test_an_error_comes_back_and_holds_nothing_in_a_circle() -> None:
+    made: list[weakref.ref[Made]] = []
+
+    def fail(_: threading.Event) -> None:
+        held = Made()
+        made.append(weakref.ref(held))
+        raise ValueError("oops")
+
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="oops") as caught:
+            await in_thread(fail)
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread() and not thread.name.startswith("asyncio"):
+                thread.join(1)
+        del caught
+        await asyncio.sleep(0)
+        assert made[0]() is None
+    finally:
+        gc.enable()
+
+
+async def test_a_cancel_tells_the_work_waits_for_it_and_frees_what_it_made(work: Work) -> None:
+    task = await work.begun()
+    task.cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert work.told is not None
+    assert await asyncio.to_thread(work.told.wait, 5)
+    assert not task.done()
+    work.go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(work.freed) == 1
+    assert left_behind() is None
+
+
+async def test_what_hangs_is_left_behind_and_frees_what_it_made_when_it_ends(
+    work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(threads, "LEAVE_AFTER", 0.02)
+    task = await work.begun("a read of step_9")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert left_behind() == "a read of step_9"
+    assert "threads.left_behind" in caplog.text
+    work.go.set()
+    assert await asyncio.to_thread(work.was_freed.wait, 5)
+    while left_behind():  # noqa: ASYNC110 - the thread has only to return
+        await asyncio.sleep(0)
+
+
+async def test_what_ends_in_time_is_not_left_behind(work: Work) -> None:
+    task = await work.begun("a read of step_9")
+    task.cancel()
+    await asyncio.sleep(0)
+    work.go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert left_behind() is None
+    assert len(work.freed) == 1
+
+
+async def test_no_thread_of_ours_keeps_the_process_from_ending(work: Work) -> None:
+    await work.begun("a read of step_9")
+    (ours,) = (t for t in threading.enumerate() if t.name == "a read of step_9")
+    assert ours.daemon

@@ -1,0 +1,99 @@
+"""The daemon as a process of its own, looked at from outside."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from hotreload.cli.client import Daemon, Where
+from hotreload.errors import HotReloadError
+from hotreload.failpoints import VARIABLE
+from hotreload.tiny import write_tiny
+from tests.integration.running import ENGINE_ARGS, words
+
+START_SECONDS = 90
+TICK = 0.05
+
+
+class Process:
+    """`hotreload serve` in a folder, and its log."""
+
+    def __init__(self, folder: Path, *sets: str) -> None:
+        self.folder = folder
+        self.checkpoints = folder / "checkpoints"
+        self.socket = folder / "s"
+        self.daemon = Daemon(Where(self.socket, "the test"))
+        self.log = folder / "log"
+        self.sets = [
+            f"engine.model={self.checkpoints / 'step_1'}",
+            f"engine.args={ENGINE_ARGS}",
+            f"source.path={self.checkpoints}",
+            "source.settle=0.2",
+            f"server.socket={self.socket}",
+            "metrics.address=''",
+            f"state.directory={folder / 'state'}",
+            "log.format=json",
+            *sets,
+        ]
+        self.child: subprocess.Popen[bytes]
+
+    def drop(self, number: int, damage: str | None = None) -> None:
+        write_tiny(self.checkpoints / f"step_{number}", words(number), damage=damage)
+
+    @contextmanager
+    def running(self, failpoints: str = "") -> Iterator["Process"]:
+        """Serve from here to the end of the block, whichever way it ends."""
+        self.start(failpoints)
+        try:
+            self.until(lambda: self.get("/readyz") is not None, START_SECONDS)
+            yield self
+        finally:
+            if self.child.poll() is None:
+                self.child.kill()
+            self.child.wait()
+
+    def start(self, failpoints: str = "") -> None:
+        command = [sys.executable, "-m", "hotreload.cli", "serve"]
+        options = [f"--set={setting}" for setting in self.sets]
+        env = {**os.environ, VARIABLE: failpoints}
+        with self.log.open("ab") as log:
+            self.child = subprocess.Popen([*command, *options], stderr=log, env=env)
+
+    def get(self, route: str) -> Any:
+        with suppress(HotReloadError):
+            return self.daemon.get(route)
+        return None
+
+    def until(self, holds: Any, seconds: float = 30) -> None:
+        """From outside a process nothing but a look tells; each look is cheap."""
+        deadline = time.monotonic() + seconds
+        while not holds():
+            assert self.child.poll() is None, self.log.read_text()[-3000:]
+            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
+            time.sleep(TICK)
+
+    def live(self, label: str) -> None:
+        self.until(lambda: (self.get("/status") or {}).get("label") == label)
+
+    def ask(self, **more: Any) -> dict[str, Any]:
+        sampling = {"temperature": 0, "max_new_tokens": 12, **more}
+        request = {"text": "Who serves?", "sampling_params": sampling}
+        return self.daemon.ask("POST", "/generate", request).fields
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.log.read_text().splitlines() if line[:1] == "{"]
+        return [line for line in lines if line["event"] == event]
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> int:
+        self.child.send_signal(signal.SIGTERM)
+        return self.child.wait(30)

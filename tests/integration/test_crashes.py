@@ -1,0 +1,251 @@
+"""Killed, told to stop, or with a state folder that refuses: the last good generation serves."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotreload.core.ledger import Ledger, from_json, to_json
+from hotreload.failpoints import POINTS
+from hotreload.types import Generation, Revision
+from tests.integration.process import Process
+from tests.integration.running import words
+
+pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(240)]
+
+KILLED = -signal.SIGKILL
+EXIT_SECONDS = 20.0
+"""A good deal less than systemd waits; 5 of them are for a thread that hangs."""
+
+
+def made(folder: Path, *sets: str) -> Process:
+    process = Process(folder, "source.settle=0", "reload.probe_timeout=2", *sets)
+    process.drop(1)
+    return process
+
+
+def ledger_of(process: Process) -> Ledger:
+    return from_json((process.folder / "state" / "state.json").read_bytes())
+
+
+def assert_answers_from(process: Process, *numbers: int) -> None:
+    """The answer is exactly what the generation named in it says, and is one of these."""
+    answer = process.ask()
+    assert answer["text"] in {words(number) for number in numbers}, answer
+
+
+# --- kill -9 ---------------------------------------------------------------------------------
+
+
+class Story:
+    """One daemon, killed again and again: each start shows what the death before it did."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.good, self.newest = 1, 1
+        self.died_on: int | None = None
+
+    def die_at(self, point: str) -> None:
+        """Start, see that all is well, publish a checkpoint and be killed over it."""
+        # The one it died on before passes the point first; the start makes a copy, too.
+        passes = 1 + (self.died_on is not None) + (point == "copying")
+        with self.begun(f"{point}=kill@{passes}"):
+            self.newest += 1
+            self.process.drop(self.newest, "gibberish" if point == "rolling_back" else None)
+            assert self.process.child.wait(30) == KILLED, point
+        if point == "saved":
+            self.good, self.died_on = self.newest, None
+        else:
+            self.died_on = self.newest
+
+    @contextmanager
+    def begun(self, failpoints: str = "") -> Iterator[None]:
+        """Started, on the last good generation; what it died on is tried again and goes live."""
+        self.process.log.unlink(missing_ok=True)
+        with self.process.running(failpoints):
+            (first, *_) = self.process.said("generation.live")
+            assert first["label"] == f"step_{self.good}"
+            assert_answers_from(self.process, self.good, self.died_on or self.good)
+            if self.died_on is not None:
+                self.process.live(f"step_{self.died_on}")
+                assert self.process.get("/status")["refused"] == []
+                self.good = self.died_on
+            assert_answers_from(self.process, self.good)
+            yield
+
+
+def test_killed_at_any_point_it_comes_back_on_the_last_good_generation(tmp_path: Path) -> None:
+    story = Story(made(tmp_path))
+    for point in POINTS:
+        if point != "rolling_back":
+            story.die_at(point)
+    story.die_at("rolling_back")
+    with story.process.running():  # the gibberish is tried once more, and judged this time
+        story.process.until(lambda: story.process.get("/status")["refused"])
+        (refused,) = story.process.get("/status")["refused"]
+        assert (refused["label"], refused["code"]) == (f"step_{story.newest}", "probe")
+        assert_answers_from(story.process, story.good)
+        assert list((tmp_path / "state" / "staging").iterdir()) == []
+        assert story.process.stop() == 0
+    numbers = [place.number for place in ledger_of(story.process).generations]
+    assert numbers == sorted(set(numbers))
+
+
+def test_the_second_death_over_a_revision_refuses_it(tmp_path: Path) -> None:
+    process = made(tmp_path)
+    with process.running("swapping=kill"):
+        process.drop(2)
+        assert process.child.wait(30) == KILLED
+    process.start("swapping=kill")
+    assert process.child.wait(60) == KILLED  # tried once more, by itself
+    assert len(process.said("failpoints.armed: only for tests")) == 2
+    with process.running():
+        (refused,) = process.get("/status")["refused"]
+        assert (refused["label"], refused["code"]) == ("step_2", "crashed")
+        assert_answers_from(process, 1)
+        process.drop(3)
+        process.live("step_3")
+        assert_answers_from(process, 3)
+
+
+# --- SIGTERM ---------------------------------------------------------------------------------
+
+STOPS = {
+    "staging=hang": 1,
+    "copying=hang@2": 1,  # a thread, which cannot be cancelled: it is left behind
+    "swapping=delay:1.5": 2,  # from here on it goes on to its end
+    "probing=hang": 1,  # until probe_timeout, and is rolled back then
+}
+
+
+@pytest.mark.parametrize("failpoint", STOPS)
+def test_told_to_stop_in_any_phase_it_exits_0_in_time(tmp_path: Path, failpoint: str) -> None:
+    stop_in(tmp_path, failpoint, STOPS[failpoint])
+
+
+def stop_in(folder: Path, failpoint: str, good: int) -> None:
+    """SIGTERM while step_2 stands at the failpoint: exit 0, nothing refused that was not bad."""
+    process = made(folder)
+    point = failpoint.partition("=")[0]
+    phase = {"copying": "staging", "staged": "staging", "swapped": "swapping"}.get(point, point)
+    with process.running(failpoint):
+        process.drop(2)
+        process.until(lambda: process.get("/status")["phase"] == phase)
+        process.child.send_signal(signal.SIGTERM)
+        assert process.child.wait(EXIT_SECONDS) == 0
+    assert len(process.said("daemon.left_behind")) == (point == "copying")
+    assert not process.socket.exists()
+    ledger = ledger_of(process)
+    assert ledger.under_way is None
+    assert ledger.last_good is not None
+    assert ledger.last_good.revision.label == f"step_{good}"
+    refused = {refusal.reason.code for refusal in ledger.refused.values()}
+    assert refused == ({"probe"} if point == "probing" else set())
+
+
+def test_a_second_sigterm_waits_for_nothing(tmp_path: Path) -> None:
+    process = made(tmp_path)
+    with process.running("swapping=hang"):
+        process.drop(2)
+        process.until(lambda: process.get("/status")["phase"] == "swapping")
+        process.child.send_signal(signal.SIGTERM)
+        process.until(lambda: process.said("daemon.stopping"))
+        process.child.send_signal(signal.SIGTERM)
+        assert process.child.wait(3) == 1
+    assert ledger_of(process).under_way is not None  # it counts as a death over step_2
+
+
+# --- the state folder ------------------------------------------------------------------------
+
+
+def earlier(process: Process) -> bytes:
+    """A state file that remembers step_1 under number 7."""
+    ledger = Ledger()
+    live = Generation(7, Revision("of no matter", "step_1"), "fp", 1.0)
+    ledger.went_live(live, str(process.checkpoints / "step_1"))
+    return to_json(ledger)
+
+
+DAMAGE = {
+    "torn": lambda data: data[: len(data) // 2],
+    "of a newer version": lambda data: json.dumps({**json.loads(data), "version": 99}).encode(),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_state_file_of_no_use_is_set_aside_with_one_warning(tmp_path: Path, kind: str) -> None:
+    process = made(tmp_path)
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "state.json").write_bytes(DAMAGE[kind](earlier(process)))  # type: ignore[no-untyped-call]
+    with process.running():
+        assert_answers_from(process, 1)
+        assert len(process.said("state.set_aside")) == 1
+        assert process.stop() == 0
+    assert len(list(state.glob("*.unreadable"))) == 1
+    assert ledger_of(process).last_good is not None
+
+
+@contextmanager
+def disk(folder: Path, options: str) -> Iterator[Path]:
+    """A small file system of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount the small disk this needs")
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here, and this needs a small disk")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_read_only_state_folder_costs_the_memory_and_not_the_service(tmp_path: Path) -> None:
+    process = made(tmp_path)
+    with disk(tmp_path / "state", "ro"), process.running():
+        assert_answers_from(process, 1)
+        for number in (2, 3):
+            process.drop(number)
+            process.live(f"step_{number}")
+            assert_answers_from(process, number)
+        told = ("boot.copies_elsewhere", "state.not_saved: going on without it")
+        assert [len(process.said(event)) for event in told] == [1, 1]
+        assert process.stop() == 0
+
+
+def test_a_full_disk_puts_swaps_off_until_there_is_room(tmp_path: Path) -> None:
+    process = made(tmp_path)
+    with disk(tmp_path / "state", "size=32m") as state, process.running():
+        fill(state / "somebody's")
+        process.drop(2)
+        last: dict[str, Any] = {}
+
+        def is_put_off() -> bool:
+            last.update(process.get("/status")["last_attempt"] or {})
+            return last.get("outcome") == "postponed"
+
+        process.until(is_put_off)
+        assert "free some space" in last["reason"]
+        assert_answers_from(process, 1)
+        assert len(process.said("state.not_saved: going on without it")) == 1
+        (state / "somebody's").unlink()
+        process.live("step_2")
+        assert_answers_from(process, 2)
+        process.until(lambda: ledger_of(process).under_way is None)
+        assert process.stop() == 0
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+        except OSError:
+            return

@@ -1,0 +1,220 @@
+"""What becomes of the files of a checkpoint, live or being staged, never becomes an answer."""
+
+import itertools
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hotreload.core import threads
+from hotreload.engine import spool
+from hotreload.events import SourceScanned
+from hotreload.tiny import write_tiny
+from hotreload.types import Attempt, Checkpoint, Outcome, Phase, Staged
+from tests.integration.running import PROMPTS, Running, words
+
+pytestmark = [
+    pytest.mark.real_engine,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(180),
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    running = Running(tmp_path_factory.mktemp("files"), "source.rescan=0.5")
+    running.drop(1)
+    async with running.serving():
+        yield running
+    assert running.exit_code == 0
+
+
+# --- what can be done to files ---------------------------------------------------------------
+
+
+def rewrite_in_place(file: Path) -> None:
+    """Other bytes, of the same length, in the same inode, and the old times put back."""
+    before = file.stat()
+    with file.open("r+b") as out:
+        out.seek(before.st_size // 2)
+        out.write(bytes(each ^ 0x55 for each in file.read_bytes()[before.st_size // 2 :]))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def truncate(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 3)
+
+
+def delete(file: Path) -> None:
+    file.unlink()
+
+
+def replace_by_fifo(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def replace_by_another(file: Path) -> None:
+    """By the sound file of another checkpoint: only a digest tells."""
+    other = file.parent.parent.parent / "elsewhere"
+    shutil.copyfile(other / file.name, file.parent / ".new")
+    (file.parent / ".new").rename(file)
+
+
+Harm = Callable[[Path], None]
+HARMS: list[Harm] = [rewrite_in_place, truncate, delete, replace_by_fifo]
+STEPS = itertools.count(10)
+"""Each checkpoint is newer than all before it, or the source would not want it."""
+
+
+def of_weights(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _elsewhere(running: Running) -> None:
+    write_tiny(running.folder / "elsewhere", words(99), shards=2)
+
+
+# --- the live one ----------------------------------------------------------------------------
+
+
+async def what_it_says(running: Running) -> list[Any]:
+    answers = [await running.ask(prompt) for prompt in PROMPTS]
+    return [(answer["text"], answer["output_ids"]) for answer in answers]
+
+
+def looks_of(running: Running) -> int:
+    return sum(isinstance(event, SourceScanned) for event in running.happened)
+
+
+@pytest.mark.parametrize("harm", HARMS)
+async def test_what_is_done_to_the_live_files_changes_no_answer(
+    running: Running, harm: Harm
+) -> None:
+    number = next(STEPS)
+    folder = running.drop(number, shards=2)
+    assert (await running.attempted(folder)).outcome is Outcome.LIVE
+    before, sums = await what_it_says(running), await running.daemon.engine.checksums()
+    assert before[0][0] == words(number)
+    live = running.live
+    for file in of_weights(folder):
+        harm(file)
+    looks = looks_of(running)
+    await running.until(lambda: looks_of(running) >= looks + 2)  # the second began after the harm
+    await running.ask("a prompt that no cache has seen before")
+    assert await what_it_says(running) == before
+    assert await running.daemon.engine.checksums() == sums
+    assert running.live == live
+
+
+async def test_the_folder_it_booted_from_may_go_altogether(running: Running) -> None:
+    before = await what_it_says(running)
+    shutil.rmtree(running.checkpoints / "step_1")
+    assert await what_it_says(running) == before
+
+
+# --- the one that is being staged ------------------------------------------------------------
+
+
+class Staging:
+    """Does harm to a checkpoint in the midst of its staging, and tells how that ended."""
+
+    def __init__(self, running: Running, patch: pytest.MonkeyPatch) -> None:
+        self.running, self.patch = running, patch
+        self.harmed: list[Path] = []
+
+    def before_the_copy(self, harm: Harm) -> None:
+        engine = self.running.daemon._replica.engine  # type: ignore[union-attr]
+        real = engine.stage
+
+        async def stage(checkpoint: Checkpoint) -> Staged:
+            self._do(harm, checkpoint.path)
+            return await real(checkpoint)
+
+        self.patch.setattr(engine, "stage", stage)
+
+    def within_the_copy(self, harm: Harm) -> None:
+        """After the third piece of the first shard."""
+        real, pieces = spool._read, iter(range(1000))
+        self.patch.setattr(spool, "CHUNK", 4096)
+
+        def read(fd: int, *rest: Any) -> int:
+            count = real(fd, *rest)
+            path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+            if not self.harmed and path.suffix == ".safetensors" and next(pieces) == 2:
+                self._do(harm, path.parent)
+            return count
+
+        self.patch.setattr(spool, "_read", read)
+
+    def _do(self, harm: Harm, folder: Path) -> None:
+        for file in of_weights(folder):
+            harm(file)
+            self.harmed.append(file)
+
+    async def ended(self, number: int) -> Attempt:
+        folder = self.running.drop(number, shards=2)
+        await self.running.attempted(folder)
+        return next(a for a in self.running.attempts if a.revision.label == folder.name)
+
+
+@pytest.mark.parametrize("moment", ["before_the_copy", "within_the_copy"])
+@pytest.mark.parametrize("harm", [*HARMS, replace_by_another])
+async def test_what_is_done_while_staging_is_refused_and_never_mixed(
+    running: Running,
+    harm: Harm,
+    moment: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    live, before = running.live, await what_it_says(running)
+    staging = Staging(running, monkeypatch)
+    getattr(staging, moment)(harm)
+    attempt = await staging.ended(next(STEPS))
+    assert len(staging.harmed) == 2
+    assert Phase.STAGING in attempt.phases
+    assert attempt.outcome is Outcome.REJECTED
+    assert attempt.reason is not None
+    assert attempt.reason.code == "changed"
+    assert attempt.reason.message.startswith("model-0000")  # the file is named
+    assert Phase.SWAPPING not in attempt.phases
+    assert running.live == live
+    assert await what_it_says(running) == before
+    assert list((running.folder / "state" / "staging").iterdir()) == []
+
+
+async def test_what_is_done_after_the_copy_goes_unnoticed_and_the_checked_bytes_answer(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = spool.private_copy
+
+    def copy(checkpoint: Checkpoint, *rest: Any) -> Any:
+        made = real(checkpoint, *rest)
+
+        class Harmed:
+            def __enter__(self) -> Path:
+                folder = made.__enter__()
+                for file in of_weights(checkpoint.path):
+                    rewrite_in_place(file)
+                return folder
+
+            def __exit__(self, *error: Any) -> Any:
+                return made.__exit__(*error)
+
+        return Harmed()
+
+    monkeypatch.setattr("hotreload.engine.staging.private_copy", copy)
+    folder = running.drop(60, shards=2)
+    attempt = await running.attempted(folder)
+    assert attempt.outcome is Outcome.LIVE
+    assert (await running.ask())["text"] == words(60)
+
+
+async def test_after_all_that_a_good_checkpoint_goes_live(running: Running) -> None:
+    assert (await running.attempted(running.drop(90))).outcome is Outcome.LIVE
+    assert (await running.ask())["text"] == words(90)
+    assert threads.left_behind() is None

@@ -1,0 +1,104 @@
+"""`hotreload swap`: library mode, in processes of its own, on the real engine."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotreload.tiny import write_tiny
+
+pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parent.parent.parent
+SMALL = ("context_length=256", "max_total_tokens=2048", "chunked_prefill_size=256")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("swap")
+    write_tiny(folder / "model", "served by step 1")
+    return folder
+
+
+def swap(folder: Path, checkpoint: str, *more: str) -> tuple[int, list[dict[str, Any]], str]:
+    """The exit code, the objects on stdout, and stderr."""
+    command = [sys.executable, "-m", "hotreload.cli", "swap", "--device", "cpu"]
+    command += ["--model", "model", "--checkpoint", checkpoint, *more]
+    for arg in SMALL:
+        command += ["--engine-arg", arg]
+    ran = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert "Traceback" not in ran.stderr
+    return ran.returncode, [json.loads(line) for line in ran.stdout.splitlines()], ran.stderr
+
+
+def test_a_checkpoint_takes_the_place_of_random_weights_and_answers(folder: Path) -> None:
+    write_tiny(folder / "step_2", "served by step 2", shards=2)
+    code, (ready, swapped, said), _ = swap(folder, "step_2")
+    assert code == 0
+    assert ready["event"] == "engine_ready_dummy"
+    about = ("model_id", "device", "tp_size", "dp_size", "dtype", "load_format", "leaves")
+    assert [ready[name] for name in about] == ["model", "cpu", 1, 1, "bfloat16", "dummy", 25]
+    assert ready["engine_version"]
+    assert ready["folders"]["checkpoint"] == "step_2"
+    assert swapped["event"] == "weights_swapped"
+    assert swapped["snapshot"] == str(folder / "step_2")
+    assert swapped["leaves"] == 25
+    assert swapped["fingerprint_before"] != swapped["fingerprint_after"]
+    assert said["event"] == "generate_result"
+    assert (said["prompt"], said["text"]) == ("你是谁", "served by step 2")
+    assert said["raw"]["text"] == said["text"]
+    assert said["sampling_params"] == {"temperature": 0, "max_new_tokens": 32}
+
+
+def test_the_prompt_the_length_and_the_dtype_can_be_chosen(folder: Path) -> None:
+    write_tiny(folder / "other", "served by step 3", damage="wrong-dtype")
+    code, events, _ = swap(folder, "other", "--cast", "--prompt", "Who?", "--max-new-tokens", "2")
+    assert code == 0
+    assert (events[-1]["prompt"], events[-1]["text"]) == ("Who?", "served by")
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_with_its_reason(folder: Path) -> None:
+    write_tiny(folder / "bad", damage="wrong-shape")
+    code, (ready, error), _ = swap(folder, "bad")
+    assert (code, ready["event"]) == (1, "engine_ready_dummy")
+    assert (error["event"], error["code"]) == ("weights_swap_error", "shape")
+    assert "up_proj" in error["message"]
+    assert "hotreload check bad --against model" in error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("nowhere", "name a folder that is there"), ("org/name", "hf download")]
+)
+def test_what_is_no_folder_is_told_before_an_engine_starts(
+    folder: Path, name: str, hint: str
+) -> None:
+    code, (error,), _ = swap(folder, name)
+    assert (code, error["event"], error["code"]) == (1, "weights_swap_error", "source")
+    assert name in error["message"]
+    assert hint in error["hint"]
+
+
+def test_an_engine_that_cannot_start_as_asked_is_an_error_with_a_hint(folder: Path) -> None:
+    code, (error,), _ = swap(folder, "model", "--engine-arg", "frobs=3")
+    assert (code, error["error"]) == (1, "ConfigError")
+    assert "frobs" in error["message"]
+    assert "--engine-arg" in error["hint"]
+
+
+@pytest.mark.parametrize("more", [["--engine-arg", "frobs"], ["--tp", "0"]])
+def test_what_cannot_be_read_is_misuse(folder: Path, more: list[str]) -> None:
+    code, events, said = swap(folder, "model", *more)
+    assert (code, events) == (2, [])
+    assert more[0] in said
