@@ -92,7 +92,7 @@ async def _candidates(
     if boot == "last-good":
         try:
             newest = await source.resolve(None)
-            if newest.id not in ledger.refused:
+            if newest.id not in ledger.refused and newest.id not in ledger.crashes:
                 yield newest, await source.fetch(newest), "the newest checkpoint"
         except HotReloadError as nothing:
             log.info("boot.no_checkpoint_yet", extra={"why": str(nothing)})
@@ -174,7 +174,7 @@ def _assemble(
 async def first_generation(
     engine: SglangEngine,
     *,
-    path: Path,
+    path: Path | None,
     model: Path,
     ledger: Ledger,
     save: Callable[[Ledger], Awaitable[None]],
@@ -182,8 +182,9 @@ async def first_generation(
     """Probe what the engine started with, record it, and return it as what is live."""
     staged = engine.live
     try:
-        async with asyncio.timeout(FIRST_ANSWER_SECONDS):
-            await engine.probe()
+        if path is not None:  # random weights have no answers to be judged by
+            async with asyncio.timeout(FIRST_ANSWER_SECONDS):
+                await engine.probe()
     except (CheckpointRejected, TimeoutError) as bad:
         reason = Reason("probe", str(bad) or f"no answer in {FIRST_ANSWER_SECONDS:g} s")
         if path == model:
@@ -203,6 +204,8 @@ async def first_generation(
         staged.leaves,
         staged.bytes,
     )
-    ledger.went_live(live, str(path))
+    ledger.abandon()
+    ledger.crashes.pop(staged.revision.id, None)
+    ledger.went_live(live, str(path or ""))
     await save(ledger)
     return live

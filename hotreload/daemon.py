@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from hotreload.checks.fit import Policy
 from hotreload.config import Settings
 from hotreload.core.gate import Gate
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.reload import KeepPrevious, Replica, Rules
+from hotreload.core.reload import ABORT_GRACE, KeepPrevious, Replica, Rules
 from hotreload.core.threads import deadline, in_thread, uninterrupted
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import ConfigError, DrainTimedOut, EngineLost, NotServing
@@ -111,11 +111,15 @@ class Daemon:
                 tasks.create_task(self._boot_and_reconcile(), name="the engine and its weights")
                 tasks.create_task(self._wait_for_stop(), name="wait for a signal")
         except* Stopped:
-            pass
+            self.ledger.abandon()  # what was under way says nothing about its checkpoint
+            await self.state.save(self.ledger)
         except* ConfigError as faults:
             code = self._end(faults, EXIT_BAD_CONFIG, "daemon.bad_config")
         except* EngineLost as losses:
             code = self._end(losses, EXIT_ENGINE_LOST, "daemon.engine_lost")
+        except* Exception as faults:  # of ours; nobody knows what is whole, so be replaced
+            log.critical("daemon.internal_error", exc_info=faults)
+            code = self._end(faults, EXIT_ENGINE_LOST, "daemon.internal_error")
         # A stop that comes while a lost engine is closed must not make it a success.
         return EXIT_ENGINE_LOST if self.status.state is State.LOST else code
 
@@ -130,13 +134,15 @@ class Daemon:
     async def _boot_and_reconcile(self) -> None:
         model = model_folder(self.settings)
         weights = await self._choose_weights(model)
+        if weights is not None and weights.path != model:
+            await self._note_boot(weights)
         engine = await start_engine(self.settings, model, weights)
         try:
             if not self._served.tensors:  # a folder without weights; the engine knows its needs
                 self._served = replace(self._served, tensors=engine.expected_tensors())
             live = await first_generation(
                 engine,
-                path=weights.path if weights else model,
+                path=weights.path if weights else None,
                 model=model,
                 ledger=self.ledger,
                 save=self.state.save,
@@ -148,8 +154,16 @@ class Daemon:
                 tasks.create_task(reconciler.run(), name="reconcile")
                 tasks.create_task(self._seal_when_lost(engine), name="watch the engine")
         finally:
+            self.gate.seal("hotreload is leaving", code="stopping")  # whatever the reason is
             self.engine.arrive(None)
             await uninterrupted(engine.close())
+
+    async def _note_boot(self, weights: Checkpoint) -> None:
+        """A checkpoint that kills us at the start must be known to the next start."""
+        last_good = self.ledger.last_good
+        if last_good is None or last_good.revision != weights.revision:
+            self.ledger.begin(weights.revision)
+            await self.state.save(self.ledger)
 
     async def _choose_weights(self, model: Path) -> Checkpoint | None:
         self._served = await served_from(model)
@@ -175,8 +189,11 @@ class Daemon:
         try:
             await self.gate.drained(STOP_DEADLINE)
         except DrainTimedOut as late:
-            log.warning("daemon.stop_deadline", extra={"still_inside": self.gate.inside})
-            log.debug(str(late))
+            log.warning("daemon.stop_deadline", extra={"cause": str(late)})
+            if self._replica is not None:
+                await self._replica.engine.abort()  # so that clients hear why
+            with suppress(DrainTimedOut):
+                await self.gate.drained(ABORT_GRACE)
         raise Stopped
 
     def _join(self, engine: SglangEngine, live: Generation) -> Reconciler:

@@ -14,6 +14,11 @@ class Revision:
     id: str
     label: str = field(default="", compare=False)
 
+    def __post_init__(self) -> None:
+        """A folder's name may hold bytes that are no text; a label goes into logs and JSON."""
+        text = self.label.encode(errors="backslashreplace").decode()
+        object.__setattr__(self, "label", text)
+
     def __str__(self) -> str:
         return f"{self.label} ({self.id[:12]})" if self.label else self.id[:12]
 

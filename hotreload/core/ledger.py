@@ -96,6 +96,7 @@ class Ledger:
 
     def went_live(self, generation: Generation, path: str) -> None:
         """Record what answers from now on; it is no longer refused."""
+        path = path if path.isprintable() else ""  # bytes that are no text cannot be remembered
         self.live = generation
         self.refused.pop(generation.revision.id, None)
         if self.place_of(generation.number) is None:

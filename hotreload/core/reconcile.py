@@ -109,6 +109,7 @@ class Reconciler:
             self._is_over = True
             if self._asked is not None:  # its turn never comes
                 self._asked.done.cancel()
+                self._asked = None
 
     # --- what an operator may do -------------------------------------------------------
 

@@ -161,7 +161,7 @@ async def _answer(
     promise: asyncio.Future[Attempt], fields: Fields, request: Request, view: View
 ) -> Response:
     """Tell how the attempt ended, or that it goes on; it does, whoever stops listening."""
-    if not fields.get("wait", True):
+    if not fields.get("wait", True) and not promise.done():
         return Json({"ok": True, "outcome": None, "accepted": True}, 202)
     async with while_connected(request.receive):
         await asyncio.wait({promise}, timeout=fields.get("timeout"))

@@ -26,7 +26,7 @@ def is_integer(value: Any) -> bool:
 BOOLEAN: Kind = ("true or false", lambda value: isinstance(value, bool))
 STRING: Kind = ("a string", lambda value: isinstance(value, str))
 INTEGER: Kind = ("an integer", is_integer)
-SECONDS: Kind = ("a positive number of seconds", lambda value: is_number(value) and value > 0)
+SECONDS: Kind = ("a positive number of seconds", lambda value: is_number(value) and 0 < value < 1e9)
 
 
 async def read_fields(

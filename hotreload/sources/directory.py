@@ -6,8 +6,8 @@ Decides when to look and what to wish; `tree` says what a look shows, `alarm` wh
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +19,9 @@ from hotreload.sources.places import places
 from hotreload.sources.seen import Seen, SurveyLike
 from hotreload.sources.tree import Look, Tree
 from hotreload.types import Revision
+
+SLOW_LOOK = 30.0
+"""A look that takes longer is told; reading what is new may well do so."""
 
 
 class DirectorySource:
@@ -164,15 +167,28 @@ class DirectorySource:
             cause, self._cause = self._cause, "rescan"
             came, self._came = self._came, set()
             started = time.monotonic()
-            look = await self._scan(came, at_all)
+            with self._saying_when_slow():
+                look = await self._scan(came, at_all)
             ended = time.monotonic()
             self._rest_until = ended + min(ended - started, 1.0)
         self._publish(SourceScanned(cause, look.error))
-        waiting = look.error or look.waiting
+        self._say(look.error or look.waiting)
+        return look
+
+    def _say(self, waiting: str | None) -> None:
         if waiting != self._waiting:
             self._waiting = waiting
             self._publish(Waiting(waiting))
-        return look
+
+    @contextmanager
+    def _saying_when_slow(self) -> Iterator[None]:
+        """A mount that hangs would otherwise look like a folder where nothing happens."""
+        words = f"{self._path}: a look takes more than {SLOW_LOOK:g} s: new files, or a slow mount"
+        late = asyncio.get_running_loop().call_later(SLOW_LOOK, self._say, words)
+        try:
+            yield
+        finally:
+            late.cancel()
 
     async def _scan(self, came: set[str], at_all: bool) -> Look:
         """One look at the tree. What the world can do to it ends no watch; a fault of ours does."""

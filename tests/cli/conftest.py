@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -13,6 +12,11 @@ import pytest
 from tests.server.world import World, serving
 
 ROOT = Path(__file__).parent.parent.parent
+
+AS_FROM_A_TERMINAL = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from hotreload.cli import main; sys.exit(main())"
+)
 
 
 @dataclass
@@ -35,14 +39,13 @@ class Command:
     async def start(self, *args: str) -> asyncio.subprocess.Process:
         """Start it, as from a terminal: what runs in a shell's background ignores SIGINT."""
         pipe = asyncio.subprocess.PIPE
-        command = (sys.executable, "-m", "hotreload.cli", *args)
+        command = (sys.executable, "-c", AS_FROM_A_TERMINAL, *args)
         return await asyncio.create_subprocess_exec(
             *command,
             stdout=pipe,
             stderr=pipe,
             env=self.environ,
             cwd=self.folder,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     async def __call__(self, *args: str) -> Ran:

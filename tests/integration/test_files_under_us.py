@@ -59,7 +59,7 @@ def replace_by_fifo(file: Path) -> None:
 
 
 def replace_by_another(file: Path) -> None:
-    """By the sound file of another checkpoint: only a digest tells."""
+    """By that of another checkpoint, sound but for a NaN and of the same size."""
     other = file.parent.parent.parent / "elsewhere"
     shutil.copyfile(other / file.name, file.parent / ".new")
     (file.parent / ".new").rename(file)
@@ -77,7 +77,7 @@ def of_weights(folder: Path) -> list[Path]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _elsewhere(running: Running) -> None:
-    write_tiny(running.folder / "elsewhere", words(99), shards=2)
+    write_tiny(running.folder / "elsewhere", words(99), shards=2, damage="nan")
 
 
 # --- the live one ----------------------------------------------------------------------------
