@@ -11,7 +11,7 @@ export JAX_PLATFORMS JAX_COMPILATION_CACHE_DIR TF_CPP_MIN_LOG_LEVEL
 # More arguments for pytest or the demo, for example: make test ARGS='-k gate'
 ARGS =
 
-.PHONY: help setup demo test check bench
+.PHONY: help setup demo test check bench soak
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,9 @@ check: setup ## ruff and mypy --strict
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/python -m mypy
+
+soak: setup ## what takes long: random kills, and a stop at every point of an attempt
+	.venv/bin/python -m pytest tests/soak -s -m soak $(ARGS)
 
 bench: setup ## the benchmarks, with their figures on the screen
 	.venv/bin/python -m pytest tests/bench -s -m 'not soak' $(ARGS)

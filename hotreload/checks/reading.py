@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotreload.checks.findings import Finding, Unfit, shown, size_words
+from hotreload.errors import NotEnoughMemory
 
 _TRIES = 3
 _PAUSE = 0.1
 _PASSING = frozenset({errno.EIO, errno.ESTALE})
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # they say nothing of a file
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -120,6 +122,9 @@ def with_file[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
         except FileNotFoundError as gone:
             raise changed(name, "it is not there any more") from gone
         except OSError as error:
+            if error.errno in _OURS:
+                words = f"{shown(name)}: cannot be read now: {error.strerror}"
+                raise NotEnoughMemory(words) from error
             if error.errno not in _PASSING or attempt == _TRIES:
                 words = f"{shown(name)}: cannot be read: {error.strerror}"
                 raise Unfit(Finding("io", words, name)) from error

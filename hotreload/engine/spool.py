@@ -26,6 +26,8 @@ READ_TRIES = 4
 FIRST_PAUSE = 0.05
 
 _MAY_PASS = (errno.EIO, errno.ESTALE)
+_OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Faults of this process or machine, which say nothing about a checkpoint."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -47,9 +49,9 @@ def private_copy(checkpoint: Checkpoint, spool: Path, cancel: threading.Event) -
     CheckpointCorrupt when a file is no longer what was checked, NotEnoughMemory when the
     spool folder is full.
     """
-    _check_room(checkpoint, spool)
     folder = _made(spool)
     try:
+        _check_room(checkpoint, spool)
         failpoints.reach_in_thread("copying")
         for file in checkpoint.files:
             _copy(checkpoint.path, file, folder, cancel)
@@ -60,6 +62,7 @@ def private_copy(checkpoint: Checkpoint, spool: Path, cancel: threading.Event) -
 
 def _made(spool: Path) -> Path:
     try:
+        spool.mkdir(parents=True, exist_ok=True)  # whoever cleans up may have taken it
         return Path(tempfile.mkdtemp(prefix=PREFIX, dir=spool))
     except OSError as fault:
         raise NotEnoughMemory(
@@ -84,6 +87,8 @@ def _copy(source: Path, file: CheckpointFile, folder: Path, cancel: threading.Ev
         with target.open("xb") as out:
             _pour(source / file.name, file, out.write, cancel)
     except OSError as fault:
+        if fault.errno in _OURS:
+            raise NotEnoughMemory(f"{file.name} cannot be copied now: {fault.strerror}") from fault
         if fault.errno in _FULL:
             raise NotEnoughMemory(
                 f"{folder.parent} cannot be written: {fault.strerror}", code="disk_full"
