@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from socket import socket
@@ -29,14 +29,16 @@ from hotreload.checks.check import check_checkpoint
 from hotreload.checks.files import Digests, content_id, survey
 from hotreload.checks.fit import Policy
 from hotreload.config import Settings
+from hotreload.core.asks import Operator
 from hotreload.core.gate import Gate
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.reload import ABORT_GRACE, KeepPrevious, Replica, Rules
 from hotreload.core.threads import deadline, in_thread, uninterrupted
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import ConfigError, DrainTimedOut, EngineLost, NotServing
-from hotreload.events import Event, Events, GenerationLive
-from hotreload.observe.history import Fields, History, attempt_fields, event_fields
+from hotreload.errors import ConfigError, DrainTimedOut, EngineLost
+from hotreload.events import Events, GenerationLive
+from hotreload.joints import Later, View
+from hotreload.observe.history import History
 from hotreload.observe.log import LogObserver
 from hotreload.observe.metrics import Metrics, Readings
 from hotreload.observe.status import State, Status
@@ -45,7 +47,7 @@ from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer, bind_tcp, bind_unix, group_id
 from hotreload.sources.directory import DirectorySource
 from hotreload.state import StateFile
-from hotreload.types import Attempt, Checkpoint, Generation, Revision, Served
+from hotreload.types import Checkpoint, Generation, Revision, Served
 
 log = logging.getLogger("hotreload")
 
@@ -219,7 +221,7 @@ class Daemon:
             min_interval=reload.min_interval,
         )
         self.engine.arrive(engine)
-        self.control.arrive(reconciler)
+        self.control.arrive(Operator(reconciler, source=self.source, replica=replica))
         self.events.publish(GenerationLive(live))
         self.gate.open(live)
         return reconciler
@@ -344,55 +346,3 @@ class Daemon:
 
     def _seal(self, why: Exception) -> None:
         self.gate.seal(str(why), code=getattr(why, "code", "engine_lost"))
-
-
-class Later:
-    """Stands for a part that the boot makes; to use it before says so."""
-
-    def __init__(self) -> None:
-        self._part: Any = None
-
-    def arrive(self, part: Any) -> None:
-        """From now on this is that part; None when it is gone again."""
-        self._part = part
-
-    def get(self, name: str, default: Any) -> Any:
-        """An attribute of the part; `default` while there is none."""
-        return getattr(self._part, name) if self._part is not None else default
-
-    def __getattr__(self, name: str) -> Any:
-        if self._part is None:
-            raise NotServing("the engine is starting", code="booting", retry_after=2)
-        return getattr(self._part, name)
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What the server shows of the observers."""
-
-    _status: Status
-    _history: History
-
-    def status(self) -> Fields:
-        """Everything /status says."""
-        return self._status.snapshot()
-
-    def ready(self) -> tuple[bool, list[str]]:
-        """Whether requests are answered, and why not."""
-        return self._status.ready()
-
-    def history(self) -> list[Fields]:
-        """Attempts, newest first."""
-        return self._history.attempts()
-
-    def attempt(self, attempt: Attempt) -> Fields:
-        """One attempt, as in the history."""
-        return attempt_fields(attempt)
-
-    def event(self, event: Event) -> Fields:
-        """One event, its name under `event`."""
-        return event_fields(event)
-
-    def live(self) -> Generation | None:
-        """Who answers; None while booting."""
-        return self._status.live

@@ -8,16 +8,17 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 
 from hotreload import failpoints
-from hotreload.core.ledger import Ledger, Place, Sleep, Try, decide
+from hotreload.core.asks import Ask, with_noise
+from hotreload.core.ledger import Ledger, Sleep, Try, decide
 from hotreload.core.ports import Source
 from hotreload.core.reload import Reload, Replica, Rules, Validate
-from hotreload.errors import BadRequest, Busy, EngineLost, HotReloadError, NotServing
+from hotreload.errors import Busy, EngineLost, HotReloadError, NotServing
 from hotreload.events import (
     AttemptFinished,
     GenerationLive,
@@ -26,7 +27,7 @@ from hotreload.events import (
     RevisionWanted,
     Waiting,
 )
-from hotreload.types import Attempt, Generation, Noise, Outcome, Reason, Revision, Staged
+from hotreload.types import Attempt, Generation, Outcome, Reason, Revision, Staged
 
 log = logging.getLogger("hotreload.reconcile")
 
@@ -34,35 +35,9 @@ Save = Callable[[Ledger], Awaitable[None]]
 """Make the ledger survive a restart; a disk that refuses must not raise here."""
 
 
-NOISE = " + noise"
-
-
 def default_backoff(failures: int) -> float:
     """1, 2, 4 … seconds, about a minute at most."""
     return float(2 ** min(failures - 1, 6))
-
-
-@dataclass(slots=True)
-class _Ask:
-    """What an operator asked for, and the promise to tell how it ended."""
-
-    revision: Revision
-    back_to: Place | None = None
-    """The generation a rollback is to; from memory if it is kept there when its turn comes."""
-    force: bool = False
-    noise: Noise | None = None
-    """Put this on what is live instead of loading the revision."""
-    done: asyncio.Future[Attempt] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-
-    async def run(self, reload: Reload) -> None:
-        if self.noise is not None:
-            await reload.run_noise(self.noise)
-        elif self.back_to is not None and reload.keeps(self.back_to.fingerprint):
-            await reload.run_back()
-        else:
-            await reload.run(lambda: True)
 
 
 class Reconciler:
@@ -94,7 +69,7 @@ class Reconciler:
         self._backoff = backoff
         self._clock = clock
         self._wall = wall
-        self._asked: _Ask | None = None
+        self._asked: Ask | None = None
         self._is_over = False
         self._wake = asyncio.Event()
         self._waiting: str | None = None
@@ -111,76 +86,15 @@ class Reconciler:
                 self._asked.done.cancel()
                 self._asked = None
 
-    # --- what an operator may do -------------------------------------------------------
+    # --- what an operator asks -----------------------------------------------------------
 
-    async def reload(self, name: str | None, *, force: bool = False) -> asyncio.Future[Attempt]:
-        """Ask for a revision (None: the newest); the future tells how the attempt ended."""
-        if name is None and self.ledger.pinned and not force:
-            raise Busy("a pin holds the live generation; unpin it, or name a revision")
-        revision = await self._source.resolve(name)
-        if self._asked is not None and self._asked.revision == revision:
-            return self._asked.done
-        if not force and revision == self._replica.live.revision:
-            live = self._replica.live.number
-            return _settled(self._unattempted(revision, Outcome.LIVE, None, live))
-        refusal = self.ledger.refused.get(revision.id)
-        if refusal is not None and not force:
-            again = f"{refusal.reason.message} (refused before; --force tries it again)"
-            reason = Reason(refusal.reason.code, again, refusal.reason.findings)
-            return _settled(self._unattempted(revision, Outcome.REJECTED, reason, None))
-        return self._ask(_Ask(revision, force=force))
+    @property
+    def asked(self) -> Ask | None:
+        """What is asked for and not done."""
+        return self._asked
 
-    async def rollback(self, number: int | None = None) -> asyncio.Future[Attempt]:
-        """Ask for the generation before this one, or for a named one, again."""
-        place = self._place_to_go_back_to(number)
-        previous = self._replica.previous
-        if previous is not None and previous.fingerprint == place.fingerprint:
-            return self._ask(_Ask(place.revision, back_to=place))
-        if not place.path:
-            raise BadRequest(f"generation {place.number} is no longer kept, and has no files")
-        revision = await self._source.resolve(place.path)
-        if revision != place.revision:
-            raise BadRequest(
-                f"generation {place.number} is no longer kept in memory, and {place.path} "
-                "holds other bytes now"
-            )
-        return self._ask(_Ask(revision, back_to=place))
-
-    async def perturb(self, noise: Noise) -> asyncio.Future[Attempt]:
-        """Ask for noise on what is live: a swap whose checksums must differ."""
-        live = self._replica.live
-        if noise.num_leaves > len(live.leaves):
-            raise BadRequest(f"num_leaves: the model has {len(live.leaves)} leaves")
-        return self._ask(_Ask(_with_noise(live, noise), noise=noise))
-
-    async def pin(self) -> None:
-        """Hold the live generation against the source, across restarts too."""
-        await self._set_pinned(True)
-
-    async def unpin(self) -> None:
-        """Follow the source again."""
-        await self._set_pinned(False)
-
-    async def _set_pinned(self, pinned: bool) -> None:
-        self.ledger.pinned = pinned
-        self._wake.set()
-        await self._save(self.ledger)
-
-    def _place_to_go_back_to(self, number: int | None) -> Place:
-        live = self._replica.live
-        if number == live.number:
-            raise BadRequest(f"generation {number} is live already")
-        if number is not None:
-            place = self.ledger.place_of(number)
-        else:
-            place = self.ledger.place_before(live)
-        if place is None:
-            known = ", ".join(str(p.number) for p in self.ledger.generations)
-            wish = f"generation {number}" if number is not None else "an earlier generation"
-            raise BadRequest(f"{wish} is not remembered; known are {known}")
-        return place
-
-    def _ask(self, ask: _Ask) -> asyncio.Future[Attempt]:
+    def ask(self, ask: Ask) -> asyncio.Future[Attempt]:
+        """Take what an operator asks; Busy while another is not done."""
         if self._is_over:
             raise NotServing("hotreload is stopping", code="stopping")
         if self._asked is not None:
@@ -188,6 +102,17 @@ class Reconciler:
         self._asked = ask
         self._wake.set()
         return ask.done
+
+    async def set_pinned(self, pinned: bool) -> None:
+        """Hold the live generation against the source, or follow it again; survives a restart."""
+        self.ledger.pinned = pinned
+        self._wake.set()
+        await self._save(self.ledger)
+
+    def unattempted(self, revision: Revision, outcome: Outcome, reason: Reason | None) -> Attempt:
+        """The answer to an ask that needs no attempt; it is not part of the history."""
+        number = self._replica.live.number if outcome is Outcome.LIVE else None
+        return Attempt(revision, outcome, reason, {}, 0.0, self._wall(), number)
 
     # --- the loop ----------------------------------------------------------------------
 
@@ -217,13 +142,13 @@ class Reconciler:
                     self._say_waiting(why)
                     await self._sleep(until)
 
-    async def _serve(self, ask: _Ask) -> None:
+    async def _serve(self, ask: Ask) -> None:
         left, wanted = self._replica.live.revision, self.ledger.wanted
         if ask.noise is not None:  # another generation may have gone live since it was asked for
-            ask.revision = _with_noise(self._replica.live, ask.noise)
+            ask.revision = with_noise(self._replica.live, ask.noise)
         try:
             if ask.revision == left and not ask.force:  # it went live while it was asked for
-                attempt = self._unattempted(left, Outcome.LIVE, None, self._replica.live.number)
+                attempt = self.unattempted(left, Outcome.LIVE, None)
             else:
                 attempt = await self._attempt(ask.revision, ask.run)
             if attempt.outcome is Outcome.LIVE:
@@ -238,7 +163,7 @@ class Reconciler:
             self._asked = None
             ask.done.cancel()
 
-    async def _obey(self, ask: _Ask, left: Revision, wanted: Revision | None) -> None:
+    async def _obey(self, ask: Ask, left: Revision, wanted: Revision | None) -> None:
         """What an operator made live overrules the source until it wishes something new."""
         if self.ledger.wanted == wanted:  # else it has, while the operator's was made live
             self.ledger.wanted = ask.revision
@@ -374,26 +299,7 @@ class Reconciler:
         if task is not None and task.cancelling():
             raise asyncio.CancelledError  # it came while a failure was more important
 
-    def _unattempted(
-        self, revision: Revision, outcome: Outcome, reason: Reason | None, number: int | None
-    ) -> Attempt:
-        """The answer to an ask that needs no attempt; it is not part of the history."""
-        return Attempt(revision, outcome, reason, {}, 0.0, self._wall(), number)
-
-
-def _with_noise(live: Generation, noise: Noise) -> Revision:
-    """The name of what comes of it: the same for the same weights and noise."""
-    how = f"{noise.seed}-{noise.scale!r}-{noise.num_leaves}"
-    label = live.revision.label.removesuffix(NOISE)
-    return Revision(f"perturbed-{how}-{live.fingerprint}", label + NOISE)
-
 
 def _settle(promise: asyncio.Future[Attempt], attempt: Attempt) -> None:
     if not promise.done():
         promise.set_result(attempt)
-
-
-def _settled(attempt: Attempt) -> asyncio.Future[Attempt]:
-    promise: asyncio.Future[Attempt] = asyncio.get_running_loop().create_future()
-    promise.set_result(attempt)
-    return promise

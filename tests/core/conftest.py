@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.core.asks import Operator
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger, from_json, to_json
 from hotreload.core.reconcile import Reconciler
@@ -48,6 +49,8 @@ class World:
             wall=lambda: 1000.0 + self.now,
             **reconciler,  # type: ignore[arg-type]
         )
+
+        self.operator = Operator(self.reconciler, source=self.source, replica=self.replica)
 
     def _note(self, event: Event) -> None:
         self.happened.append(event)

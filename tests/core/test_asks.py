@@ -40,7 +40,7 @@ async def test_a_rollback_asked_for_during_an_attempt_is_what_happens(
     async with world.running():
         await goes_live(world, ONE)
         await stuck_in(world, "stage", TWO)
-        promise = await world.reconciler.rollback()
+        promise = await world.operator.rollback()
         go_on(world, "stage")
         attempt = await promise
         assert (attempt.outcome, attempt.revision.id) == (Outcome.LIVE, "first")
@@ -52,7 +52,7 @@ async def test_a_wish_that_comes_during_an_operators_reload_is_not_lost(world: W
     async with world.running():
         world.source.known[ONE.label] = ONE
         world.steps.faults["stage"] = HANG
-        promise = await world.reconciler.reload(ONE.label)
+        promise = await world.operator.reload(ONE.label)
         await world.steps.entered["stage"].wait()
         world.source.publish(THREE)
         await world.until(lambda: world.ledger.wanted == THREE)
@@ -65,7 +65,7 @@ async def test_a_wish_that_comes_during_an_operators_reload_is_not_lost(world: W
 async def test_a_pin_holds_against_an_attempt_that_is_only_staged(world: World) -> None:
     async with world.running():
         await stuck_in(world, "stage", ONE)
-        await world.reconciler.pin()
+        await world.operator.pin()
         go_on(world, "stage")
         assert (await world.attempted()).outcome is Outcome.SUPERSEDED
     assert world.replica.live.revision.id == "first"
@@ -74,7 +74,7 @@ async def test_a_pin_holds_against_an_attempt_that_is_only_staged(world: World) 
 async def test_asking_for_what_is_being_tried_does_not_load_it_twice(world: World) -> None:
     async with world.running():
         await stuck_in(world, "stage", ONE)
-        promise = await world.reconciler.reload(ONE.label)
+        promise = await world.operator.reload(ONE.label)
         go_on(world, "stage")
         attempt = await promise
     assert (attempt.outcome, attempt.generation) == (Outcome.LIVE, 2)
@@ -86,13 +86,13 @@ async def test_an_ask_whose_turn_never_comes_is_not_left_waiting(world: World) -
     task = asyncio.create_task(world.reconciler.run())
     await stuck_in(world, "stage", ONE)
     world.source.known[TWO.label] = TWO
-    promise = await world.reconciler.reload(TWO.label)
+    promise = await world.operator.reload(TWO.label)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert promise.cancelled()
     with pytest.raises(NotServing):
-        await world.reconciler.reload(TWO.label)
+        await world.operator.reload(TWO.label)
 
 
 async def test_an_engine_that_dies_while_a_revision_is_staged_counts_as_a_death_of_it(

@@ -20,7 +20,7 @@ LOUD = Noise(seed=7, scale=5.0, num_leaves=1)
 async def test_noise_is_a_new_generation_that_tells_both_checksums(world: World) -> None:
     before = world.replica.live.fingerprint
     async with world.running():
-        attempt = await (await world.reconciler.perturb(NOISE))
+        attempt = await (await world.operator.perturb(NOISE))
         assert (await world.ask()).startswith("2: first with Noise(seed=7")
     assert (attempt.outcome, attempt.generation) == (Outcome.LIVE, 2)
     assert attempt.fingerprints == (before, world.replica.live.fingerprint)
@@ -33,7 +33,7 @@ async def test_noise_stays_until_the_source_wishes_something_new(world: World) -
     async with world.running():
         world.source.publish(ONE)
         await world.attempted()
-        await (await world.reconciler.perturb(NOISE))
+        await (await world.operator.perturb(NOISE))
         await asyncio.sleep(0.01)
         assert world.replica.live.revision.label == "step_1 + noise"
         world.source.publish(Revision("r2", "step_2"))
@@ -46,9 +46,9 @@ async def test_a_rollback_takes_the_noise_away(tmp_path: Path, keep: KeepPreviou
     before = world.replica.live.fingerprint
     async with world.running():
         for _ in range(2):  # noise on noise too
-            await (await world.reconciler.perturb(LOUD))
+            await (await world.operator.perturb(LOUD))
         assert "nonsense" in await world.ask()
-        attempt = await (await world.reconciler.rollback())
+        attempt = await (await world.operator.rollback())
         assert await world.ask() == "4: first clean"
     assert attempt.outcome is Outcome.LIVE
     assert world.replica.live.fingerprint == before
@@ -58,7 +58,7 @@ async def test_what_noisy_weights_left_in_the_caches_judges_no_later_checkpoint(
     world: World,
 ) -> None:
     async with world.running():
-        assert (await (await world.reconciler.perturb(LOUD))).outcome is Outcome.LIVE
+        assert (await (await world.operator.perturb(LOUD))).outcome is Outcome.LIVE
         assert "nonsense" in await world.ask()
         world.source.publish(ONE)
         attempt = await world.attempted(2)
@@ -72,7 +72,7 @@ async def test_what_noisy_weights_left_in_the_caches_judges_no_later_checkpoint(
 
 async def test_noise_is_nothing_a_restart_could_load(world: World) -> None:
     async with world.running():
-        await (await world.reconciler.perturb(NOISE))
+        await (await world.operator.perturb(NOISE))
     ledger = world.restarted_ledger()
     assert ledger.last_good is not None
     assert ledger.last_good.revision.id == "first"
@@ -82,13 +82,13 @@ async def test_noise_is_nothing_a_restart_could_load(world: World) -> None:
 
 async def test_noise_that_is_gone_from_memory_cannot_be_gone_back_to(world: World) -> None:
     async with world.running():
-        await (await world.reconciler.perturb(NOISE))
+        await (await world.operator.perturb(NOISE))
         for count, revision in enumerate((ONE, Revision("r2", "step_2")), 2):
             world.source.publish(revision)
             await world.attempted(count)
         with pytest.raises(BadRequest, match="generation 2 is no longer kept"):
-            await world.reconciler.rollback(2)
-        await (await world.reconciler.rollback())
+            await world.operator.rollback(2)
+        await (await world.operator.rollback())
     assert world.replica.live.revision == ONE
 
 
@@ -99,9 +99,9 @@ async def test_noise_asked_for_during_an_attempt_is_put_on_what_that_makes_live(
     async with world.running():
         world.source.publish(ONE)
         await world.steps.entered["exchange"].wait()
-        promise = await world.reconciler.perturb(NOISE)
+        promise = await world.operator.perturb(NOISE)
         with pytest.raises(Busy):
-            await world.reconciler.perturb(LOUD)
+            await world.operator.perturb(LOUD)
         del world.steps.faults["exchange"]
         world.steps.released["exchange"].set()
         attempt = await promise
@@ -118,7 +118,7 @@ async def test_noise_asked_for_during_an_attempt_is_put_on_what_that_makes_live(
 async def test_noise_that_fails_leaves_what_was_live(world: World) -> None:
     world.steps.faults["perturb"] = CheckpointIncompatible("rounded away")
     async with world.running():
-        attempt = await (await world.reconciler.perturb(NOISE))
+        attempt = await (await world.operator.perturb(NOISE))
         assert await world.ask() == "1: first clean"
     assert attempt.outcome is Outcome.REJECTED
     assert attempt.fingerprints is None
@@ -128,5 +128,5 @@ async def test_noise_that_fails_leaves_what_was_live(world: World) -> None:
 async def test_noise_on_more_leaves_than_there_are_is_a_bad_request(world: World) -> None:
     async with world.running():
         with pytest.raises(BadRequest, match="the model has 1 leaves"):
-            await world.reconciler.perturb(Noise(num_leaves=2))
+            await world.operator.perturb(Noise(num_leaves=2))
     assert world.attempts == []

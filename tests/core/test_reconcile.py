@@ -63,13 +63,13 @@ async def test_a_refused_revision_is_not_tried_twice(world: World) -> None:
 async def test_an_operator_asks_for_a_revision_and_hears_how_it_ended(world: World) -> None:
     world.source.known[ONE.label] = ONE
     async with world.running():
-        attempt = await (await world.reconciler.reload(ONE.label))
+        attempt = await (await world.operator.reload(ONE.label))
     assert (attempt.outcome, attempt.generation) == (Outcome.LIVE, 2)
 
 
 async def test_asking_for_what_is_live_changes_nothing(world: World) -> None:
     async with world.running():
-        attempt = await (await world.reconciler.reload("step_0"))
+        attempt = await (await world.operator.reload("step_0"))
     assert (attempt.outcome, attempt.generation) == (Outcome.LIVE, 1)
     assert not world.attempts
 
@@ -80,12 +80,12 @@ async def test_asking_for_a_refused_revision_repeats_the_reason_unless_forced(
     async with world.running():
         world.source.publish(BAD)
         await world.attempted()
-        again = await (await world.reconciler.reload(BAD.label))
+        again = await (await world.operator.reload(BAD.label))
         assert again.outcome is Outcome.REJECTED
         assert again.reason is not None
         assert "force" in again.reason.message
         assert len(world.attempts) == 1
-        await (await world.reconciler.reload(BAD.label, force=True))
+        await (await world.operator.reload(BAD.label, force=True))
         assert len(world.attempts) == 2
 
 
@@ -93,11 +93,11 @@ async def test_asking_twice_is_one_attempt_and_asking_for_another_is_busy(world:
     world.source.known |= {ONE.label: ONE, TWO.label: TWO}
     world.steps.faults["stage"] = HANG
     async with world.running():
-        first = await world.reconciler.reload(ONE.label)
+        first = await world.operator.reload(ONE.label)
         await world.steps.entered["stage"].wait()
-        assert await world.reconciler.reload(ONE.label) is first
+        assert await world.operator.reload(ONE.label) is first
         with pytest.raises(Busy, match="step_1"):
-            await world.reconciler.reload(TWO.label)
+            await world.operator.reload(TWO.label)
         del world.steps.faults["stage"]
         world.steps.released["stage"].set()
         assert (await first).outcome is Outcome.LIVE
@@ -107,7 +107,7 @@ async def test_asking_twice_is_one_attempt_and_asking_for_another_is_busy(world:
 async def test_an_unknown_name_is_the_sources_word(world: World) -> None:
     async with world.running():
         with pytest.raises(SourceUnavailable):
-            await world.reconciler.reload("step_77")
+            await world.operator.reload("step_77")
 
 
 async def test_what_an_operator_made_live_stays_until_the_source_wishes_anew(
@@ -117,7 +117,7 @@ async def test_what_an_operator_made_live_stays_until_the_source_wishes_anew(
         world.source.publish(TWO)
         await world.attempted()
         world.source.known[ONE.label] = ONE
-        await (await world.reconciler.reload(ONE.label))
+        await (await world.operator.reload(ONE.label))
         await asyncio.sleep(0.01)
         assert world.replica.live.revision == ONE
         world.source.publish(THREE)
@@ -134,7 +134,7 @@ async def test_a_rollback_from_memory_loads_nothing_and_is_a_new_generation(
         world.source.publish(ONE)
         await world.attempted()
         world.steps.entered["stage"].clear()
-        attempt = await (await world.reconciler.rollback())
+        attempt = await (await world.operator.rollback())
         assert (attempt.outcome, attempt.generation) == (Outcome.LIVE, 3)
         assert not world.steps.entered["stage"].is_set()
         assert world.engine.answer() == "first clean"
@@ -153,7 +153,7 @@ async def test_a_rollback_without_memory_loads_the_files_again(tmp_path: Path) -
         world.source.publish(ONE)
         await world.attempted()
         world.steps.entered["stage"].clear()
-        attempt = await (await world.reconciler.rollback())
+        attempt = await (await world.operator.rollback())
         assert world.steps.entered["stage"].is_set()
     assert attempt.generation == 3
     assert world.replica.live.revision.id == "first"
@@ -164,7 +164,7 @@ async def test_a_rollback_to_a_named_generation(world: World) -> None:
         for count, revision in enumerate((ONE, TWO), 1):
             world.source.publish(revision)
             await world.attempted(count)
-        attempt = await (await world.reconciler.rollback(1))
+        attempt = await (await world.operator.rollback(1))
     assert attempt.generation == 4
     assert world.replica.live.revision.id == "first"
 
@@ -175,7 +175,7 @@ async def test_a_rollback_to_nowhere_says_what_is_known(
 ) -> None:
     async with world.running():
         with pytest.raises(BadRequest, match=words):
-            await world.reconciler.rollback(number)
+            await world.operator.rollback(number)
 
 
 async def test_a_rollback_whose_drain_does_not_end_keeps_the_previous_one(world: World) -> None:
@@ -183,22 +183,22 @@ async def test_a_rollback_whose_drain_does_not_end_keeps_the_previous_one(world:
         world.source.publish(ONE)
         await world.attempted()
         async with world.gate.passing():
-            attempt = await (await world.reconciler.rollback())
+            attempt = await (await world.operator.rollback())
         assert attempt.outcome is Outcome.POSTPONED
         assert world.replica.previous is not None
-        attempt = await (await world.reconciler.rollback())
+        attempt = await (await world.operator.rollback())
     assert attempt.outcome is Outcome.LIVE
 
 
 async def test_a_pin_survives_a_restart_and_holds_until_unpinned(world: World) -> None:
     async with world.running():
-        await world.reconciler.pin()
+        await world.operator.pin()
         world.source.publish(ONE)
         await world.until(lambda: "pin" in str(world.waiting_for))
         with pytest.raises(Busy, match="unpin"):
-            await world.reconciler.reload(None)
+            await world.operator.reload(None)
         assert world.restarted_ledger().pinned
-        await world.reconciler.unpin()
+        await world.operator.unpin()
         assert (await world.attempted()).outcome is Outcome.LIVE
 
 
@@ -206,7 +206,7 @@ async def test_an_operator_hears_of_a_lost_engine(world: World) -> None:
     world.source.known[ONE.label] = ONE
     world.steps.faults["exchange"] = lost()
     task = asyncio.create_task(world.reconciler.run())
-    promise = await world.reconciler.reload(ONE.label)
+    promise = await world.operator.reload(ONE.label)
     with pytest.raises(EngineLost):
         await promise
     with pytest.RaisesGroup(EngineLost):
