@@ -232,6 +232,15 @@ class ReloadSettings(Table):
         default="double", description="New weights are made whole beside the live ones."
     )
 
+    @model_validator(mode="after")
+    def _replays_may_wait(self) -> Self:
+        if self.on_drain_timeout == "replay" and self.while_closed == "refuse":
+            raise ValueError(
+                "on_drain_timeout = 'replay' needs while_closed = 'hold': what is replayed arrives "
+                "while the gate is closed"
+            )
+        return self
+
 
 class ProbeSettings(Table):
     """A prompt the new weights must answer well, or they are rolled back.

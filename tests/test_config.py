@@ -166,6 +166,7 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
         ("[source]\nkind = 'huggingface'", "'huggingface' is not in this version yet"),
         ("[reload]\nmemory = 'host'", "'host' is not in this version yet"),
         ("[engine]\nreplicas = 2", "2 is not in this version yet; leave it at 1"),
+        ("[reload]\non_drain_timeout = 'replay'\nwhile_closed = 'refuse'", "needs while_closed"),
         ("[engine]\ntp = true", "[engine] tp: should be a valid integer, not True"),
         ("[engine]\ntp = 0", "should be greater than or equal to 1, not 0"),
         ("[engine]\nboot = 'last'", "should be 'last-good', 'model' or 'dummy', not 'last'"),

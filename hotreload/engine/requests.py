@@ -12,6 +12,9 @@ from hotreload.errors import BadRequest
 
 MOST = 1e9
 """No sampling parameter is sensibly larger."""
+LONGEST_TOKEN = 32
+"""Characters of one token, at most, as good tokenizers have it."""
+
 Encode = Callable[[str], list[int]]
 
 GRAMMARS = frozenset({"json_schema", "regex", "ebnf", "structural_tag"})
@@ -91,7 +94,7 @@ def parse(
     stream = request.get("stream") or False
     if not isinstance(stream, bool):
         raise BadRequest("stream: must be true or false")
-    prompts, is_batch = _prompts(request, encode)
+    prompts, is_batch = _prompts(request, encode, limits)
     items = tuple(
         _item(one, ids, limits, can)
         for one, ids in zip(_one_by_one(request, len(prompts), is_batch), prompts, strict=True)
@@ -116,14 +119,14 @@ def _one_by_one(
         yield one
 
 
-def _prompts(request: Mapping[str, Any], encode: Encode) -> tuple[list[Any], bool]:
+def _prompts(request: Mapping[str, Any], encode: Encode, limits: Limits) -> tuple[list[Any], bool]:
     text: Any = request.get("text")
     ids: Any = request.get("input_ids")
     if (text is None) == (ids is None):
         raise BadRequest("text, input_ids: give one of them")
     if text is not None:
         is_batch = isinstance(text, list)
-        prompts = [_encoded(each, encode) for each in (text if is_batch else [text])]
+        prompts = [_encoded(each, encode, limits) for each in (text if is_batch else [text])]
     else:
         is_batch = isinstance(ids, list) and bool(ids) and isinstance(ids[0], list)
         prompts = list(ids) if is_batch else [ids]
@@ -132,9 +135,12 @@ def _prompts(request: Mapping[str, Any], encode: Encode) -> tuple[list[Any], boo
     return prompts, is_batch
 
 
-def _encoded(text: Any, encode: Encode) -> list[int]:
+def _encoded(text: Any, encode: Encode, limits: Limits) -> list[int]:
     if not isinstance(text, str):
         raise BadRequest("text: must be a string or a list of strings")
+    most = LONGEST_TOKEN * limits.total_tokens
+    if len(text) > most:  # not tokenised at all: that would hold up everybody for seconds
+        raise BadRequest(f"text: has {len(text)} characters, the engine takes at most {most}")
     try:
         ids = encode(text)
     except (ValueError, TypeError, OverflowError) as fault:

@@ -280,9 +280,10 @@ def unstow(stowed: Weights, layout: Layout, live: list[Any]) -> Weights:
     """The stowed weights on the device again, placed like the live ones."""
     check_headroom(layout.named(live))
     leaves = list(live)
-    for place in layout.places:
-        leaves[place] = like(stowed.host[place], live[place])
-    wait_for(layout, leaves)
+    with telling_lack_of_memory():
+        for place in layout.places:
+            leaves[place] = like(stowed.host[place], live[place])
+        wait_for(layout, leaves)
     check_signatures(layout, leaves, live)
     stowed.drop()
     return Weights(leaves, stowed.measured)

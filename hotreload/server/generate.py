@@ -20,6 +20,9 @@ from hotreload.types import Generation
 
 Item = Fields | list[Fields]
 
+REPLAYS = 2
+"""Swaps that follow each other closely must not keep a long request from ever being answered."""
+
 
 def _is_list_of(value: Any, *kinds: type) -> bool:
     return isinstance(value, list) and all(isinstance(item, kinds) for item in value)
@@ -77,8 +80,10 @@ class Generate:
         try:
             wish = await self._read(Request(scope, receive))
             answer = self._streamed if wish.get("stream") else self._whole
-            while not await answer(wish, scope, receive, send):
-                pass  # ended for a swap before the client saw any of it: the new weights answer
+            for replays_left in reversed(range(REPLAYS + 1)):
+                # Ended for a swap before the client saw any of it: the new weights answer.
+                if await answer(wish, scope, receive, send, may_replay=replays_left > 0):
+                    break
         finally:
             self._running -= 1
 
@@ -103,10 +108,12 @@ class Generate:
             )
         return wish
 
-    async def _whole(self, wish: Fields, scope: Scope, receive: Receive, send: Send) -> bool:
+    async def _whole(
+        self, wish: Fields, scope: Scope, receive: Receive, send: Send, *, may_replay: bool
+    ) -> bool:
         async with self._answering(wish, receive) as (generation, items):
             item = await anext(items)
-        if self._is_to_replay(item):
+        if may_replay and self._is_to_replay(item):
             return False
         answers = item if isinstance(item, list) else [item]
         for answer in answers:
@@ -120,13 +127,15 @@ class Generate:
         answers = item if isinstance(item, list) else [item]
         return self._replay and any(_was_ended_for_a_swap(answer) for answer in answers)
 
-    async def _streamed(self, wish: Fields, scope: Scope, receive: Receive, send: Send) -> bool:
+    async def _streamed(
+        self, wish: Fields, scope: Scope, receive: Receive, send: Send, *, may_replay: bool
+    ) -> bool:
         began = time.perf_counter()
         out = EventWriter(scope, receive, send, write_seconds=self._limits.write_seconds)
         try:
             async with self._answering(wish, receive) as (generation, items):
                 first = await anext(items)
-                if self._is_to_replay(first):
+                if may_replay and self._is_to_replay(first):
                     return False
                 out.add_headers(generation_header(generation))
                 await self._pump(_chained(first, items), generation, out, began)

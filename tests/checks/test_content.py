@@ -1,5 +1,6 @@
 import os
 import resource
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import xxhash
 
 from hotreload.checks import content
-from hotreload.checks.content import Content, examine
+from hotreload.checks.content import Cancelled, Content, examine
 from hotreload.checks.findings import Unfit
 from hotreload.checks.reading import Opened, with_file
 from hotreload.checks.safetensors import read_header
@@ -117,3 +118,29 @@ def test_a_large_file_of_bad_values_takes_no_more_than_the_buffer(tmp_path: Path
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert found.nonfinite[0].message.count(str(24 * 2**20)) == 2
     assert grown < 64 * 1024
+
+
+def test_a_reading_that_nobody_wants_any_more_stops_at_the_next_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On slow storage the rest would take hours, and nothing else is read meanwhile."""
+    monkeypatch.setattr(content, "BUFFER", 64)
+    cancel, real, pieces = threading.Event(), os.preadv, 0
+
+    def slow(*arguments: Any) -> int:
+        nonlocal pieces
+        pieces += 1
+        if pieces == 3:
+            cancel.set()
+        return real(*arguments)
+
+    def work(file: Opened) -> Content:
+        header = read_header(file)
+        monkeypatch.setattr(os, "preadv", slow)
+        return examine(file, header, nonfinite=True, cancel=cancel)
+
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(safetensors({"w": np.ones(4096, np.float32)}))
+    with pytest.raises(Cancelled):
+        with_file(path, path.name, work)
+    assert pieces == 3

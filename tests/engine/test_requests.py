@@ -35,6 +35,7 @@ def sampling(**params: Any) -> dict[str, Any]:
         ({"text": "\ud800"}, "text"),
         ({"text": ""}, "text"),
         ({"text": "a" * 20}, "20 tokens"),
+        ({"text": "a" * 1025}, "1025 characters"),
         ({"input_ids": []}, "input_ids"),
         ({"input_ids": [[1], []]}, "input_ids"),
         ({"input_ids": "abc"}, "input_ids"),
