@@ -10,12 +10,11 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from socket import socket
 from typing import Any
 
 from hotreload.boot import (
@@ -26,13 +25,12 @@ from hotreload.boot import (
     start_engine,
 )
 from hotreload.checks.check import check_checkpoint
-from hotreload.checks.files import Digests, content_id, survey
 from hotreload.checks.fit import Policy
 from hotreload.config import Settings
 from hotreload.core.asks import Operator
 from hotreload.core.gate import Gate
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.reload import ABORT_GRACE, KeepPrevious, Replica, Rules
+from hotreload.core.reload import ABORT_GRACE, Replica
 from hotreload.core.threads import deadline, in_thread, uninterrupted
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import ConfigError, DrainTimedOut, EngineLost
@@ -42,10 +40,10 @@ from hotreload.observe.history import History
 from hotreload.observe.log import LogObserver
 from hotreload.observe.metrics import Metrics, Readings
 from hotreload.observe.status import State, Status
+from hotreload.parts import checkpoint_roots, listening, make_rules, make_source
 from hotreload.server.app import create_app
 from hotreload.server.limits import Limits
-from hotreload.server.sockets import HttpServer, bind_tcp, bind_unix, group_id
-from hotreload.sources.directory import DirectorySource
+from hotreload.server.sockets import HttpServer, group_id
 from hotreload.state import StateFile
 from hotreload.types import Checkpoint, Generation, Revision, Served
 
@@ -75,7 +73,7 @@ class Daemon:
             max_held=settings.reload.max_held,
             hold_arrivals=settings.reload.while_closed == "hold",
         )
-        self.source = self._make_source()
+        self.source = make_source(settings, self.events.publish)
         self.engine = Later()
         self.control = Later()
         self.history = History(self.ledger.history)
@@ -95,7 +93,7 @@ class Daemon:
 
     async def run(self) -> int:
         """Serve until told to stop or the engine is lost; return the exit code."""
-        with self._listening() as sockets:
+        with listening(self.settings, self.metrics) as sockets:
             self._take_signals()
             http = self._make_server()
             serving = asyncio.create_task(http.serve(sockets))
@@ -200,7 +198,6 @@ class Daemon:
 
     def _join(self, engine: SglangEngine, live: Generation) -> Reconciler:
         replica = self._replica = Replica(engine, self.gate, live)
-        reload = self.settings.reload
         reconciler = Reconciler(
             source=self.source,
             replica=replica,
@@ -208,17 +205,8 @@ class Daemon:
             validate=self._check,
             save=self.state.save,
             publish=self.events.publish,
-            rules=Rules(
-                fetch_timeout=reload.fetch_timeout,
-                validate_timeout=reload.validate_timeout,
-                stage_timeout=reload.stage_timeout,
-                drain_timeout=reload.drain_timeout,
-                abort_on_drain_timeout=reload.on_drain_timeout != "postpone",
-                longest_drain=self.settings.server.limits.request_seconds,
-                probe_timeout=reload.probe_timeout,
-                keep_previous=KeepPrevious(reload.keep_previous),
-            ),
-            min_interval=reload.min_interval,
+            rules=make_rules(self.settings),
+            min_interval=self.settings.reload.min_interval,
         )
         self.engine.arrive(engine)
         self.control.arrive(Operator(reconciler, source=self.source, replica=replica))
@@ -227,30 +215,6 @@ class Daemon:
         return reconciler
 
     # --- the parts ---------------------------------------------------------------------
-
-    def _make_source(self) -> DirectorySource:
-        source = self.settings.source
-        assert source.path is not None, "check_servable saw to it"
-        roots = self._roots()
-        digests = Digests()
-        return DirectorySource(
-            path=source.path,
-            pattern=source.pattern,
-            marker=source.marker,
-            settle=source.settle,
-            rescan=source.rescan,
-            order=source.order,
-            patience=source.patience,
-            roots=roots,
-            survey=partial(survey, root=roots),
-            identify=partial(content_id, digests=digests),
-            publish=self.events.publish,
-        )
-
-    def _roots(self) -> list[Path]:
-        """The only folders a checkpoint may come from."""
-        named = (self.settings.source.path, self.settings.engine.model)
-        return [folder for folder in named if folder is not None]
 
     async def _check(self, revision: Revision, path: Path) -> Checkpoint:
         """Every check, in a thread that is left behind when a read hangs."""
@@ -261,7 +225,7 @@ class Daemon:
             path,
             served=self._served if self._served.tensors else None,
             policy=Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite),
-            root=self._roots(),
+            root=checkpoint_roots(self.settings),
             content_id=revision.id,
         )
         read = f"a check of {revision}"
@@ -311,20 +275,6 @@ class Daemon:
             replay=self.settings.reload.on_drain_timeout == "replay",
         )
         return HttpServer(app, limits=limits, graceful_seconds=STOP_DEADLINE)
-
-    @contextmanager
-    def _listening(self) -> Iterator[list[socket]]:
-        """Take all addresses before anything slow begins: a taken one is a fault at the start."""
-        server, metrics = self.settings.server, self.settings.metrics
-        with ExitStack() as stack:
-            sockets = [bind_unix(server.socket, server.mode, server.group)]
-            stack.callback(sockets[0].close)
-            if server.tcp:
-                sockets.append(bind_tcp(server.tcp))
-                stack.callback(sockets[1].close)
-            if metrics.address:
-                stack.callback(self.metrics.serve(metrics.address).close)
-            yield sockets
 
     def _take_signals(self) -> None:
         """Once at the start, and again after the engine's: XLA installs a SIGTERM handler."""

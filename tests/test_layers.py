@@ -59,4 +59,11 @@ def test_settings_are_read_by_the_daemon_and_the_command_line_alone(module: Path
     reads_settings = any(
         name.startswith(("hotreload.config", "hotreload.settings")) for name in imports_of(module)
     )
-    assert not reads_settings or layer_of(module) in {"daemon", "cli", "config", "settings", "boot"}
+    assert not reads_settings or layer_of(module) in {
+        "daemon",
+        "parts",
+        "cli",
+        "config",
+        "settings",
+        "boot",
+    }
