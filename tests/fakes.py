@@ -101,6 +101,7 @@ class FakeEngine:
             leave.set()
 
     async def stow(self, staged: Staged) -> Staged:
+        await self.steps.pass_through("stow")
         staged.weights.is_on_device = False
         return staged
 
@@ -110,6 +111,7 @@ class FakeEngine:
         return staged
 
     async def release(self, staged: Staged) -> None:
+        await self.steps.pass_through("release")
         self.spares.remove(staged)
 
     def answer(self) -> str:

@@ -98,6 +98,8 @@ class Ledger:
         """Record what answers from now on; it is no longer refused."""
         path = path if path.isprintable() else ""  # bytes that are no text cannot be remembered
         self.live = generation
+        if self.under_way == generation.revision:  # it no longer matters how the attempt ends
+            self.under_way = None
         self.refused.pop(generation.revision.id, None)
         if self.place_of(generation.number) is None:
             where = (generation.revision, generation.fingerprint, path, generation.since)

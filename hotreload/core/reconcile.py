@@ -21,7 +21,6 @@ from hotreload.core.reload import Reload, Replica, Rules, Validate
 from hotreload.errors import Busy, EngineLost, HotReloadError, NotServing
 from hotreload.events import (
     AttemptFinished,
-    GenerationLive,
     PhaseEntered,
     Publish,
     RevisionWanted,
@@ -208,8 +207,8 @@ class Reconciler:
         try:
             await run(reload)
         except asyncio.CancelledError as cancel:
-            error = cancel
-            if reload.generation is None:
+            error = reload.verdict or cancel
+            if reload.generation is None and reload.verdict is None:
                 if not self._replica.gate.is_lost:  # else the next start counts it as a death
                     self.ledger.abandon()  # it says nothing about the checkpoint
                 await self._save(self.ledger)
@@ -228,6 +227,7 @@ class Reconciler:
             source=self._source,
             validate=self._validate,
             commit=self._commit,
+            remember=partial(self._save, self.ledger),
             publish=self._publish,
             rules=self._rules_for(revision),
             clock=self._clock,
@@ -257,7 +257,7 @@ class Reconciler:
     def _describe(self, reload: Reload, error: BaseException | None) -> Attempt:
         outcome, reason = Outcome.LIVE, None
         if error is not None and reload.generation is None:
-            outcome, reason = self._judge(error)
+            outcome, reason = self._judge(reload.revision, error)
         elif isinstance(error, Exception):  # it is live all the same
             log.error("reload.untidy", exc_info=error)
         return Attempt(
@@ -272,23 +272,22 @@ class Reconciler:
             fingerprints=reload.fingerprints,
         )
 
-    def _judge(self, error: BaseException) -> tuple[Outcome, Reason]:
+    def _judge(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:
         if isinstance(error, HotReloadError) and error.outcome is not None:
             return error.outcome, error.reason
         # A fault of ours: it must not stop the old weights from serving.
         log.error("reload.internal_error", exc_info=error)
         words = f"internal error in hotreload: {type(error).__name__}: {error}"
-        return Outcome.REJECTED, Reason("internal", words)
+        # What was live once is good: a fault of ours must not bar the way back to it.
+        was_live = self.ledger.place_of_revision(revision) is not None
+        return Outcome.POSTPONED if was_live else Outcome.REJECTED, Reason("internal", words)
 
     async def _record(self, attempt: Attempt) -> None:
         self.ledger.finish(
             attempt, now=self._clock(), backoff=self._backoff, rest=self._min_interval
         )
         self._publish(PhaseEntered(attempt.revision, None))
-        live = self._replica.live
-        if attempt.outcome is Outcome.LIVE:
-            self._publish(GenerationLive(live))
-        self._publish(AttemptFinished(attempt, live))
+        self._publish(AttemptFinished(attempt, self._replica.live))
         await self._save(self.ledger)
         await failpoints.reach("saved")
 

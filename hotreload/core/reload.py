@@ -25,7 +25,7 @@ from hotreload.errors import (
     SourceUnavailable,
     Superseded,
 )
-from hotreload.events import PhaseEntered, Publish
+from hotreload.events import GenerationLive, PhaseEntered, Publish
 from hotreload.types import Checkpoint, Generation, Noise, Phase, Revision, Staged
 
 ABORT_GRACE = 5.0
@@ -72,7 +72,9 @@ class Replica:
 
 Validate = Callable[[Revision, Path], Awaitable[Checkpoint]]
 Commit = Callable[[Staged, Path | None], Generation]
-"""Record that these weights are live, and return the generation they are now."""
+"""Record in memory that these weights are live, and return the generation they are now."""
+Remember = Callable[[], Awaitable[None]]
+"""Make what is recorded survive a restart."""
 
 
 class Reload:
@@ -86,6 +88,7 @@ class Reload:
         source: Source,
         validate: Validate,
         commit: Commit,
+        remember: Remember,
         publish: Publish,
         rules: Rules,
         clock: Callable[[], float] = time.monotonic,
@@ -95,12 +98,15 @@ class Reload:
         self.phases: dict[Phase, float] = {}
         self.pause_seconds = 0.0
         self.rolled_back = False
+        self.verdict: CheckpointRejected | None = None
+        """What the probe said against it; it holds also when a cancel comes before the end."""
         self.fingerprints: tuple[str, str] | None = None
         self._replica = replica
         self._engine = replica.engine
         self._source = source
         self._validate_files = validate
         self._commit = commit
+        self._remember = remember
         self._publish = publish
         self._rules = rules
         self._clock = clock
@@ -190,6 +196,7 @@ class Reload:
             return
         await self._forget_previous()
         if self._rules.keep_previous is KeepPrevious.HOST:
+            await self._remember()  # the copy takes long; a crash in it must not lose what is live
             self._replica.previous = await self._engine.stow(spare.weights)
         else:
             self._replica.previous = spare.weights
@@ -213,6 +220,8 @@ class Reload:
             raise
         finally:
             self.pause_seconds = gate.open(self._replica.live)
+            if self.generation is not None:
+                self._publish(GenerationLive(self.generation))
 
     async def _drain(self) -> None:
         gate, rules = self._replica.gate, self._rules
@@ -237,7 +246,8 @@ class Reload:
             raise
         except Exception as bad:  # a probe that breaks in any way is a bad answer
             spare.weights = await self._roll_back(old)
-            raise _as_probe_failure(bad) from bad
+            self.verdict = _as_probe_failure(bad)
+            raise self.verdict from bad
         await self._go_live(spare, old, path, is_probed=True)
 
     async def _swap_unprobed(self, spare: "_Spare") -> None:

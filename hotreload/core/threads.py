@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any
 
-from hotreload.errors import SourceUnavailable
+from hotreload.errors import NotEnoughMemory, SourceUnavailable
 
 log = logging.getLogger("hotreload.threads")
 
@@ -100,7 +100,14 @@ class _Job[T]:
 
     def start(self) -> asyncio.Future[T]:
         self._done = asyncio.wrap_future(self._result)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise NotEnoughMemory(
+                f"no thread could be started ({error}): raise the limit of processes "
+                "(ulimit -u, TasksMax= in the unit)",
+                code="threads",
+            ) from error
         return self._done
 
     async def end(self, within: float | None) -> None:

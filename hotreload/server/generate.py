@@ -80,9 +80,11 @@ class Generate:
         try:
             wish = await self._read(Request(scope, receive))
             answer = self._streamed if wish.get("stream") else self._whole
+            # One deadline for all replays: it is the client who waits.
+            until = asyncio.get_running_loop().time() + self._limits.request_seconds
             for replays_left in reversed(range(REPLAYS + 1)):
                 # Ended for a swap before the client saw any of it: the new weights answer.
-                if await answer(wish, scope, receive, send, may_replay=replays_left > 0):
+                if await answer(wish, until, scope, receive, send, may_replay=replays_left > 0):
                     break
         finally:
             self._running -= 1
@@ -109,9 +111,16 @@ class Generate:
         return wish
 
     async def _whole(
-        self, wish: Fields, scope: Scope, receive: Receive, send: Send, *, may_replay: bool
+        self,
+        wish: Fields,
+        until: float,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        may_replay: bool,
     ) -> bool:
-        async with self._answering(wish, receive) as (generation, items):
+        async with self._answering(wish, until, receive) as (generation, items):
             item = await anext(items)
         if may_replay and self._is_to_replay(item):
             return False
@@ -128,12 +137,19 @@ class Generate:
         return self._replay and any(_was_ended_for_a_swap(answer) for answer in answers)
 
     async def _streamed(
-        self, wish: Fields, scope: Scope, receive: Receive, send: Send, *, may_replay: bool
+        self,
+        wish: Fields,
+        until: float,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        may_replay: bool,
     ) -> bool:
         began = time.perf_counter()
         out = EventWriter(scope, receive, send, write_seconds=self._limits.write_seconds)
         try:
-            async with self._answering(wish, receive) as (generation, items):
+            async with self._answering(wish, until, receive) as (generation, items):
                 first = await anext(items)
                 if may_replay and self._is_to_replay(first):
                     return False
@@ -148,12 +164,12 @@ class Generate:
 
     @asynccontextmanager
     async def _answering(
-        self, wish: Fields, receive: Receive
+        self, wish: Fields, until: float, receive: Receive
     ) -> AsyncIterator[tuple[Generation, AsyncGenerator[Item, None]]]:
         """Be inside the gate while the engine answers, no longer than allowed or waited for."""
         try:
             async with (
-                asyncio.timeout(self._limits.request_seconds) as deadline,
+                asyncio.timeout_at(until) as deadline,
                 while_connected(receive),
                 self._gate.passing() as generation,
                 aclosing(self._engine.generate(wish)) as items,

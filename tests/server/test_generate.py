@@ -263,3 +263,25 @@ async def test_a_sealed_gate_lets_those_who_wait_go_with_a_503(world: World) -> 
     assert (answer.status_code, answer.json()["code"]) == (503, "engine_lost")
     assert world.engine.requests == []
     assert FIRST.number == int(answer.headers["x-hotreload-generation"])
+
+
+async def test_one_deadline_holds_for_a_request_and_all_its_replays(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=Limits(request_seconds=2.0), replay=True) as world:
+        world.engine.end = {"type": "abort", "code": "swap"}  # each answer is ended for a swap
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        may_answer = world.engine.may_answer
+        may_answer.clear()
+
+        def let_go_once() -> None:  # the replay hangs
+            may_answer.set()
+            may_answer.clear()
+
+        async with world.client() as client:
+            asked = asyncio.create_task(client.post("/generate", json=ASK))
+            await world.until(lambda: world.engine.running == 1)
+            loop.call_later(1.5, let_go_once)
+            answer = await asked
+        assert (answer.status_code, answer.json()["code"]) == (504, "timed_out")
+        assert len(world.engine.requests) == 2
+        assert loop.time() - began < 3.2, "the replay began a deadline of its own"

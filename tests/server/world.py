@@ -197,7 +197,9 @@ class FakeMetrics:
 class World:
     """Everything a test of the server may turn and look at."""
 
-    def __init__(self, path: Path, limits: Limits, admin_group: int | None) -> None:
+    def __init__(
+        self, path: Path, limits: Limits, admin_group: int | None, replay: bool = False
+    ) -> None:
         self.path = path
         self.events = Events()
         self.gate = Gate(publish=self.events.publish, max_held=1024)
@@ -215,6 +217,7 @@ class World:
             metrics=self.metrics,
             limits=limits,
             admin_group=admin_group,
+            replay=replay,
         )
         self.server = HttpServer(self.app, limits=limits, graceful_seconds=1.0, linger_seconds=0.0)
         self.tcp_port = 0
@@ -276,9 +279,10 @@ async def serving(
     booted: bool = True,
     admin_group: int | None = None,
     tcp: bool = False,
+    replay: bool = False,
 ) -> AsyncIterator[World]:
     """A server on a socket in `folder`, in this loop, until the block ends."""
-    world = World(folder / "hotreload.sock", limits or Limits(), admin_group)
+    world = World(folder / "hotreload.sock", limits or Limits(), admin_group, replay)
     if booted:
         world.go_live(FIRST)
     sockets = [bind_unix(world.path, 0o666)]
