@@ -21,6 +21,7 @@ from hotreload.config import Settings
 from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Source
 from hotreload.core.threads import in_thread
+from hotreload.engine.boot import DOES_NOT_START
 from hotreload.engine.probe import Probe
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.spool import clear_leftovers, private_copy
@@ -61,22 +62,33 @@ async def served_from(model: Path) -> Served:
         raise ConfigError(f"[engine] model: {model} cannot be served: {unfit}") from unfit
 
 
-async def first_weights(
-    boot: str, *, ledger: Ledger, source: Source, model: Path, check: Check
-) -> Checkpoint | None:
-    """The weights to start with, checked; None stands for random ones, which `dummy` asks for."""
+async def first_engine[E](
+    boot: str,
+    *,
+    ledger: Ledger,
+    source: Source,
+    model: Path,
+    check: Check,
+    start: Callable[[Checkpoint | None], Awaitable[E]],
+) -> tuple[E, Checkpoint | None]:
+    """An engine that runs, and the checked weights in it; None stands for random ones.
+
+    What fails the checks is passed over, and so is what only the engine finds fault with: a
+    later attempt at it is judged like any other.
+    """
     if boot == "dummy":
-        return None
+        return await start(None), None
     refusals = []
     async for revision, path, why in _candidates(boot, ledger, source, model):
         try:
             checkpoint = await check(revision, path)
-        except (CheckpointRejected, SourceUnavailable) as rejected:
-            refusals.append(f"{why}, {path}: {rejected}")
-            log.warning("boot.passed_over", extra={"path": str(path), "why": str(rejected)})
-            continue
-        log.info("boot.chosen", extra={"path": str(path), "why": why})
-        return checkpoint
+            log.info("boot.chosen", extra={"path": str(path), "why": why})
+            return await start(checkpoint), checkpoint
+        except (CheckpointRejected, SourceUnavailable, ConfigError) as fault:
+            if isinstance(fault, ConfigError) and (fault.code != DOES_NOT_START or path == model):
+                raise
+            refusals.append(f"{why}, {path}: {fault}")
+            log.warning("boot.passed_over", extra={"path": str(path), "why": str(fault)})
     raise ConfigError(
         "nothing to start with; put a sound checkpoint into [engine] model\n  "
         + "\n  ".join(refusals)

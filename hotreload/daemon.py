@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.boot import (
+    first_engine,
     first_generation,
-    first_weights,
     model_folder,
     served_from,
     start_engine,
@@ -133,10 +133,15 @@ class Daemon:
 
     async def _boot_and_reconcile(self) -> None:
         model = model_folder(self.settings)
-        weights = await self._choose_weights(model)
-        if weights is not None and weights.path != model:
-            await self._note_boot(weights)
-        engine = await start_engine(self.settings, model, weights)
+        self._served = await served_from(model)
+        engine, weights = await first_engine(
+            self.settings.engine.boot,
+            ledger=self.ledger,
+            source=self.source,
+            model=model,
+            check=self._check_in_time,
+            start=partial(self._start_noted, model),
+        )
         try:
             if not self._served.tensors:  # a folder without weights; the engine knows its needs
                 self._served = replace(self._served, tensors=engine.expected_tensors())
@@ -158,22 +163,14 @@ class Daemon:
             self.engine.arrive(None)
             await uninterrupted(engine.close())
 
-    async def _note_boot(self, weights: Checkpoint) -> None:
-        """A checkpoint that kills us at the start must be known to the next start."""
+    async def _start_noted(self, model: Path, weights: Checkpoint | None) -> SglangEngine:
+        """Start an engine; a checkpoint that kills us at that must be known to the next start."""
         last_good = self.ledger.last_good
-        if last_good is None or last_good.revision != weights.revision:
+        known = last_good.revision if last_good else None
+        if weights is not None and weights.path != model and weights.revision != known:
             self.ledger.begin(weights.revision)
             await self.state.save(self.ledger)
-
-    async def _choose_weights(self, model: Path) -> Checkpoint | None:
-        self._served = await served_from(model)
-        return await first_weights(
-            self.settings.engine.boot,
-            ledger=self.ledger,
-            source=self.source,
-            model=model,
-            check=self._check_in_time,
-        )
+        return await start_engine(self.settings, model, weights)
 
     async def _seal_when_lost(self, engine: SglangEngine) -> None:
         try:

@@ -46,6 +46,9 @@ OURS = {
 }
 """Arguments of upstream's that cannot be given as they are, and the setting to use instead."""
 
+DOES_NOT_START = "does_not_start"
+"""The code of upstream's own refusals, which may be about the weights it was given."""
+
 Report = Callable[[str], None]
 
 
@@ -121,7 +124,8 @@ def build(
             parts.engine = entry.Engine(**arguments)
     except Exception as fault:
         take_apart(parts)
-        raise ConfigError(f"the engine does not start on {model}: {_in_words(fault)}") from fault
+        words = f"the engine does not start on {model}: {_in_words(fault)}"
+        raise ConfigError(words, code=DOES_NOT_START) from fault
     return parts
 
 
