@@ -14,14 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hotreload.engine.headroom import check_headroom, telling_lack_of_memory
 from hotreload.engine.leaves import Layout, Measured, copied, measure
 from hotreload.engine.spool import Cancelled
 from hotreload.engine.staging import (
     NAMED,
     Weights,
-    check_headroom,
     check_signatures,
-    telling_lack_of_memory,
     wait_for,
 )
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected

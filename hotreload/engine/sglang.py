@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from hotreload.core.threads import in_thread, uninterrupted
 from hotreload.engine import boot, recompiles, staging
 from hotreload.engine.answers import Answer, Answers, encoded
+from hotreload.engine.headroom import size_of
 from hotreload.engine.leaves import layout_of, measure, signature, zeroed
 from hotreload.engine.noise import perturb
 from hotreload.engine.probe import BUILT_IN, Probe, decide_verdict, request_for
@@ -67,7 +68,7 @@ class SglangEngine:
         self._slot = find_slot(self._runner)
         self._layout = layout_of(self._runner.model)
         self._plan = record_plan(self._runner)
-        self.weights_bytes = staging.size_of(self._layout.named(self._slot.read()))
+        self.weights_bytes = size_of(self._layout.named(self._slot.read()))
         self.leaf_count = len(self._layout.places)
         self.live = self._adopt(revision)
         self._check_probes()

@@ -4,7 +4,6 @@ Runs in a worker thread of its own. Nothing here touches what serves.
 """
 
 import gc
-import math
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from hotreload.engine.headroom import check_headroom, telling_lack_of_memory
 from hotreload.engine.leaves import (
     Layout,
     Measured,
@@ -28,7 +28,7 @@ from hotreload.engine.leaves import (
 )
 from hotreload.engine.shadow import Plan, load_shadow
 from hotreload.engine.spool import Cancelled, private_copy
-from hotreload.errors import CheckpointIncompatible, CheckpointRejected, NotEnoughMemory
+from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.types import Checkpoint
 
 NAMED = 10
@@ -46,11 +46,6 @@ class Weights:
     def drop(self) -> None:
         """Let go of all memory; nothing else holds these leaves."""
         self.leaves, self.host = [], {}
-
-
-def size_of(leaves: Mapping[str, jax.Array]) -> int:
-    """Bytes of a set of leaves."""
-    return sum(leaf.nbytes for leaf in leaves.values())
 
 
 def stage(
@@ -78,23 +73,6 @@ def stage(
         check_drift(measured, live.measured, max_drift)
     gc.collect()  # now, not in the pause
     return Weights(leaves, measured)
-
-
-@contextmanager
-def telling_lack_of_memory() -> Iterator[None]:
-    """Turn what an allocation fails with, on the host or the device, into NotEnoughMemory."""
-    short = None
-    try:
-        yield
-    except MemoryError as fault:
-        short = str(fault) or "host memory is exhausted"
-    except jax.errors.JaxRuntimeError as fault:
-        if "RESOURCE_EXHAUSTED" not in str(fault):
-            raise
-        short = str(fault)
-    # Raised out here, or its context would keep the frames, and they the memory.
-    if short is not None:
-        raise NotEnoughMemory(f"no room for a second set of weights: {short}")
 
 
 @contextmanager
@@ -217,42 +195,6 @@ def _drift(new: float, old: float) -> float:
     if new == 0 or old == 0:
         return float("inf")
     return max(new / old, old / new)
-
-
-def check_headroom(live: Mapping[str, jax.Array]) -> None:
-    """NotEnoughMemory unless a second set of weights fits beside the live one."""
-    for device, need in _need_by_device(live).items():
-        stats = device.memory_stats() or {}
-        if "bytes_limit" in stats:
-            _check_room(str(device), need, stats["bytes_limit"] - stats["bytes_in_use"])
-    on_host = jax.default_backend() == "cpu"
-    # The loader's tensors and, where the device is the host, ours beside them.
-    _check_room("host memory", size_of(live) * (2 if on_host else 1), host_bytes_free())
-
-
-def _need_by_device(live: Mapping[str, jax.Array]) -> dict[Any, int]:
-    need: dict[Any, int] = {}
-    for leaf in live.values():
-        share = math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-        for device in leaf.sharding.addressable_devices:
-            need[device] = need.get(device, 0) + share
-    return need
-
-
-def host_bytes_free() -> int:
-    """What the kernel says a process may still take without swapping."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return int(fields["MemAvailable"].split()[0]) * 1024
-
-
-def _check_room(where: str, need: int, free: int) -> None:
-    if need > free:
-        raise NotEnoughMemory(
-            f"{where} has {free / 1e9:.2f} GB free, a second set of weights needs "
-            f"{need / 1e9:.2f} GB: leave it more "
-            "([engine.args] mem_fraction_static, max_total_tokens)"
-        )
 
 
 def take_over(leaves: list[Any], layout: Layout) -> None:

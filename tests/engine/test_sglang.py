@@ -408,7 +408,7 @@ async def test_a_stage_cancelled_at_any_time_leaves_nothing(
 async def test_too_little_memory_is_said_in_figures_before_anything_is_read(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hotreload.engine.staging.host_bytes_free", lambda: 1_000_000)
+    monkeypatch.setattr("hotreload.engine.headroom.host_bytes_free", lambda: 1_000_000)
     with pytest.raises(NotEnoughMemory, match=r"host memory has 0\.00 GB free.*0\.01 GB"):
         await engine.stage(folders.checkpoint(2))
 
