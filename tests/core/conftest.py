@@ -37,6 +37,7 @@ class World:
         self.on_disk = b""
         self.gate.open(live)
         self.now = 0.0
+        self.wall = 1000.0
         self.reconciler = Reconciler(
             source=self.source,
             replica=self.replica,
@@ -46,7 +47,7 @@ class World:
             publish=bus.publish,
             rules=rules,
             clock=lambda: self.now,
-            wall=lambda: 1000.0 + self.now,
+            wall=lambda: self.wall + self.now,
             **reconciler,  # type: ignore[arg-type]
         )
 

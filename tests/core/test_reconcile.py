@@ -219,3 +219,22 @@ async def test_an_attempt_under_way_is_on_disk_before_anything_is_touched(world:
         world.source.publish(ONE)
         await world.steps.entered["fetch"].wait()
         assert world.restarted_ledger().under_way == ONE
+
+
+@pytest.mark.parametrize("jump", [-86_400.0, 86_400.0])
+async def test_a_wall_clock_that_jumps_neither_hurries_nor_delays_a_second_try(
+    world: World, jump: float
+) -> None:
+    world.steps.faults["fetch"] = [SourceUnavailable("the folder is away")]
+    async with world.running():
+        world.source.publish(ONE)
+        assert (await world.attempted()).outcome is Outcome.POSTPONED
+        await world.until(lambda: "again in 1 s" in str(world.waiting_for))
+        world.wall += jump
+        world.source.publish(ONE)  # wakes it; by its own clock no time has passed
+        await asyncio.sleep(0)
+        assert len(world.attempts) == 1
+        world.now = 1.0
+        world.source.publish(ONE)
+        assert (await world.attempted(2)).outcome is Outcome.LIVE
+    assert world.replica.live.since == pytest.approx(1001.0 + jump)

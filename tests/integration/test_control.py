@@ -1,5 +1,8 @@
 """What an operator does through the admin routes, on the real engine."""
 
+import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -94,3 +97,32 @@ async def test_the_metrics_tell_what_happened(running: Running) -> None:
 async def get(running: Running, route: str) -> Any:
     async with running.client() as client:
         return (await client.get(route)).json()
+
+
+async def test_signals_wishes_and_asks_all_at_once_end_with_one_thing_live(
+    running: Running,
+) -> None:
+    """Of what is asked at once one is done, the rest is told to ask again (faults 28)."""
+    first, second = running.drop(20), running.drop(21)
+    for _ in range(200):
+        os.kill(os.getpid(), signal.SIGHUP)
+    answers = await asyncio.gather(
+        post(running, "reload_weights", model_path="step_20"),
+        post(running, "rollback"),
+        post(running, "reload_weights", model_path="step_21"),
+        post(running, "rollback"),
+    )
+    assert {answer.status_code for answer in answers} <= {200, 409}, [a.text for a in answers]
+    assert 200 in {answer.status_code for answer in answers}
+    wished = {first.name, second.name}
+    await running.until(
+        lambda: running.is_open
+        and running.live.revision.label in wished
+        and running.daemon.status.snapshot()["phase"] is None
+    )
+    told = await get(running, "/status")
+    answer = await running.ask()
+    assert answer["text"] == words(int(told["label"].rpartition("_")[2]))
+    assert answer["meta_info"]["generation"] == told["generation"] == running.live.number
+    numbers = [generation.number for generation in running.generations]
+    assert numbers == sorted(set(numbers))
