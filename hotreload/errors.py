@@ -7,9 +7,11 @@ HotReloadError
 ├── TryAgain                   nothing wrong with it; later               POSTPONED
 │   ├── SourceUnavailable · NotEnoughMemory · DrainTimedOut
 ├── Superseded                 a newer one is wanted                      SUPERSEDED
+├── DeviceUnavailable          the accelerator is busy or absent          exit 69
 ├── EngineLost                 nobody knows what is live; replace us      LOST, exit 70
 ├── NotServing                 the gate is sealed or full                 HTTP 503
 ├── BadRequest                 the caller's words are off                 HTTP 400
+├── NotNewEnough               what answers is older than was asked for   HTTP 409
 └── Busy                       another change is under way                HTTP 409
 """
 
@@ -69,10 +71,21 @@ class ProbeFailed(CheckpointRejected):
 
 
 class TryAgain(HotReloadError):
-    """Nothing is wrong with the checkpoint; the moment was."""
+    """Nothing is wrong with the checkpoint; the moment was. `retry_after`: not before so long."""
 
     code = "try_again"
     outcome = Outcome.POSTPONED
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        findings: Sequence[str] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message, code=code, findings=findings)
+        self.retry_after = retry_after
 
 
 class SourceUnavailable(TryAgain):
@@ -100,6 +113,12 @@ class Superseded(HotReloadError):
     outcome = Outcome.SUPERSEDED
 
 
+class DeviceUnavailable(HotReloadError):
+    """The accelerator is held by another process, or is not there; it may come back."""
+
+    code = "no_device"
+
+
 class EngineLost(HotReloadError):
     """Nobody knows what is live: seal, stop, and let the supervisor start us anew."""
 
@@ -120,9 +139,26 @@ class NotServing(HotReloadError):
 
 
 class BadRequest(HotReloadError):
-    """The request cannot be served as asked; nothing was tried."""
+    """The request cannot be served as asked; nothing was tried. `param` is the field at fault."""
 
     code = "bad_request"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        findings: Sequence[str] = (),
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code, findings=findings)
+        self.param = param
+
+
+class NotNewEnough(HotReloadError):
+    """The generation asked for does not answer, and was waited for in vain."""
+
+    code = "generation_not_live"
 
 
 class Busy(HotReloadError):
@@ -146,6 +182,7 @@ REJECTIONS = (
     "zeros",
     "drift",
     "changed",
+    "digest",
     "io",
     "unsafe_path",
     "incompatible",

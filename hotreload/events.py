@@ -36,6 +36,16 @@ class PhaseEntered:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """So many of a phase's bytes are there; told a few times a second at most."""
+
+    revision: Revision
+    phase: Phase
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptFinished:
     """An attempt ended; `live` is what answers from now on."""
 
@@ -63,7 +73,7 @@ class GateChanged:
 
 @dataclass(frozen=True, slots=True)
 class SourceScanned:
-    """The source looked once; `cause` is what woke it (event, rescan, overflow, request)."""
+    """The source looked once; `cause` is what woke it (event, rescan, webhook …)."""
 
     cause: str
     error: str | None = None
@@ -73,6 +83,7 @@ Event = (
     RevisionWanted
     | Waiting
     | PhaseEntered
+    | Progress
     | AttemptFinished
     | GenerationLive
     | GateChanged

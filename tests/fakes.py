@@ -143,10 +143,12 @@ class FakeSource:
 
     async def fetch(self, revision: Revision) -> Path:
         await self.steps.pass_through("fetch")
+        if revision not in self.known.values():
+            raise SourceUnavailable(f"{revision} is not here")
         return self.folder / revision.label
 
     async def resolve(self, name: str | None) -> Revision:
-        for label, revision in self.known.items():
+        for label, revision in reversed(self.known.items()):
             if name is None or Path(name).name == label:
                 return revision
         raise SourceUnavailable(f"{name} is not here")

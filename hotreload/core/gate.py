@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from hotreload.errors import DrainTimedOut, EngineLost, NotServing
+from hotreload.errors import DrainTimedOut, EngineLost, NotNewEnough, NotServing
 from hotreload.events import GateChanged, Publish
 from hotreload.types import GateState, Generation
 
@@ -28,6 +28,8 @@ class Gate:
         self.live: Generation | None = None
         self.inside = 0
         self.held = 0
+        self.awaiting = 0
+        """How many wait for a generation that is not live yet; as many may as may be held."""
         self._publish = publish
         self._max_held = max_held
         self._hold_arrivals = hold_arrivals
@@ -38,10 +40,20 @@ class Gate:
         self._empty = asyncio.Event()
         self._held_since = 0.0
 
+    def check(self) -> None:
+        """NotServing when nobody is let in any more, or yet."""
+        if self.state is GateState.SEALED:
+            raise self._refusal
+
     @asynccontextmanager
-    async def passing(self) -> AsyncIterator[Generation]:
-        """Let one request through; the generation it yields answers it from start to end."""
+    async def passing(self, at_least: int = 0, within: float = 0.0) -> AsyncIterator[Generation]:
+        """Let one request through; the generation it yields answers it from start to end.
+
+        One before `at_least` is not good enough: wait for it so long, then NotNewEnough.
+        """
         await self._admission()
+        if self._is_before(at_least):
+            await self._newer(at_least, within)
         # No await between the admission and this line: a swap cannot come in between.
         assert self.live is not None
         self.inside += 1
@@ -96,9 +108,34 @@ class Gate:
 
     async def _admission(self) -> None:
         while self.state is not GateState.OPEN:
-            if self.state is GateState.SEALED:
-                raise self._refusal
+            self.check()
             await self._wait_held()
+
+    def _is_before(self, at_least: int) -> bool:
+        return self.live is not None and self.live.number < at_least
+
+    async def _newer(self, at_least: int, within: float) -> None:
+        """Wait until such a generation answers; one that arrives later may be older again."""
+        if self.awaiting >= self._max_held:
+            raise NotServing(
+                f"{self.awaiting} requests already wait for a generation ([reload] max_held)",
+                code="too_many_awaiting",
+                retry_after=1,
+            )
+        self.awaiting += 1
+        try:
+            async with asyncio.timeout(within):
+                while self.state is not GateState.OPEN or self._is_before(at_least):
+                    self.check()
+                    await self._moved.wait()
+        except TimeoutError:
+            assert self.live is not None
+            raise NotNewEnough(
+                f"generation {at_least} was asked for and did not answer within {within:g} s "
+                f"([server.limits] generation_seconds); {self.live.number} is live"
+            ) from None
+        finally:
+            self.awaiting -= 1
 
     async def _wait_held(self) -> None:
         if not self._hold_arrivals:

@@ -8,12 +8,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import Any
 
+import pydantic_core
 from pydantic import TypeAdapter
 
 from hotreload.types import Attempt, Generation, Outcome, Reason, Refusal, Revision
 
-VERSION = 1
+VERSION = 2
+"""Of the state file; a change of `Memory` raises it and adds a line to `_MIGRATIONS`."""
 KEPT_ATTEMPTS = 200
 KEPT_GENERATIONS = 50
 KEPT_REFUSALS = 500
@@ -61,12 +64,16 @@ class Ledger:
     history: deque[Attempt] = field(default_factory=lambda: deque(maxlen=KEPT_ATTEMPTS))
     under_way: Revision | None = None
     crashes: dict[str, int] = field(default_factory=dict)
+    lost_at: float = 0.0
+    """When an engine was last lost; 0 for never."""
     superseded_last: bool = False
+    numbers_given: int = 0
+    """Up to here numbers may have been given in attempts that died before they were written."""
 
     @property
     def next_number(self) -> int:
-        """The number of the next generation; it never falls, not even by a rollback."""
-        return max((place.number for place in self.generations), default=0) + 1
+        """The number of the next generation; it never falls, not even by a rollback or a crash."""
+        return max(self.numbers_given, *(place.number for place in self.generations), 0) + 1
 
     @property
     def last_good(self) -> Place | None:
@@ -87,6 +94,14 @@ class Ledger:
     def place_of_revision(self, revision: Revision) -> Place | None:
         """Where a revision that was live came from."""
         return next((p for p in reversed(self.generations) if p.revision == revision), None)
+
+    @property
+    def worth_keeping(self) -> set[str]:
+        """The revisions whose files may be needed again: live, before it, wanted."""
+        before = self.place_before(self.live) if self.live else None
+        places = [place.revision for place in (self.last_good, before) if place]
+        known = [each for each in (self.live and self.live.revision, self.wanted) if each]
+        return {revision.id for revision in (*places, *known)}
 
     def drains_in_vain(self, revision: Revision) -> int:
         """How often in a row a drain for this revision has not ended in time."""
@@ -147,6 +162,8 @@ class Ledger:
         died_on, self.under_way = self.under_way, None
         if died_on is None:
             return
+        # It may have been live, and have answered, before the file could be written.
+        self.numbers_given = self.next_number
         self.crashes[died_on.id] = self.crashes.get(died_on.id, 0) + 1
         if self.crashes[died_on.id] >= 2:
             reason = Reason("crashed", "the process died twice while this revision was tried")
@@ -185,6 +202,8 @@ class Memory:
     pinned: bool
     under_way: Revision | None
     crashes: dict[str, int]
+    lost_at: float
+    numbers_given: int
 
 
 _MEMORY = TypeAdapter(Memory)
@@ -200,15 +219,43 @@ def to_json(ledger: Ledger) -> bytes:
         pinned=ledger.pinned,
         under_way=ledger.under_way,
         crashes=ledger.crashes,
+        lost_at=ledger.lost_at,
+        numbers_given=ledger.numbers_given,
     )
     return _MEMORY.dump_json(memory, indent=1)
 
 
+class NewerState(ValueError):
+    """Written by a later hotreload, to which it is still of use."""
+
+
+def _from_1(memory: dict[str, Any]) -> dict[str, Any]:
+    return {"lost_at": 0.0, "numbers_given": 0, **memory}
+
+
+_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
+"""One line a version that is no more: how to make the next one of it."""
+
+
+def _migrated(memory: Any) -> dict[str, Any]:
+    version = memory.get("version") if isinstance(memory, dict) else None
+    if not isinstance(version, int):
+        raise ValueError("it has no version")
+    if version > VERSION:
+        raise NewerState(f"it has version {version}, and this hotreload knows {VERSION}")
+    for older in range(version, VERSION):
+        if older not in _MIGRATIONS:
+            raise ValueError(f"version {older} is not known")
+        memory = _MIGRATIONS[older](memory)
+    return {**memory, "version": VERSION}
+
+
 def from_json(data: bytes) -> Ledger:
-    """Rebuild a ledger; ValueError says what is wrong with the data."""
-    memory = _MEMORY.validate_json(data)
-    if memory.version != VERSION:
-        raise ValueError(f"state version {memory.version}; this hotreload reads {VERSION}")
+    """Rebuild a ledger, from an older version's data too.
+
+    ValueError says what is wrong with the data; NewerState is the one that time mends.
+    """
+    memory = _MEMORY.validate_python(_migrated(pydantic_core.from_json(data)))
     return Ledger(
         refused={refusal.revision.id: refusal for refusal in memory.refused},
         pinned=memory.pinned,
@@ -216,4 +263,6 @@ def from_json(data: bytes) -> Ledger:
         history=deque(memory.history, maxlen=KEPT_ATTEMPTS),
         under_way=memory.under_way,
         crashes=memory.crashes,
+        lost_at=memory.lost_at,
+        numbers_given=memory.numbers_given,
     )

@@ -216,7 +216,7 @@ class Reconciler:
         except Exception as failure:
             error = failure
         attempt = self._describe(reload, error)
-        await self._record(attempt)
+        await self._record(attempt, getattr(error, "retry_after", None) or 0.0)
         self._raise_what_ends_us(error)
         return attempt
 
@@ -229,6 +229,7 @@ class Reconciler:
             commit=self._commit,
             remember=partial(self._save, self.ledger),
             publish=self._publish,
+            news=self._wake,
             rules=self._rules_for(revision),
             clock=self._clock,
         )
@@ -282,10 +283,11 @@ class Reconciler:
         was_live = self.ledger.place_of_revision(revision) is not None
         return Outcome.POSTPONED if was_live else Outcome.REJECTED, Reason("internal", words)
 
-    async def _record(self, attempt: Attempt) -> None:
-        self.ledger.finish(
-            attempt, now=self._clock(), backoff=self._backoff, rest=self._min_interval
-        )
+    async def _record(self, attempt: Attempt, not_within: float) -> None:
+        def backoff(failures: int) -> float:
+            return max(self._backoff(failures), not_within)
+
+        self.ledger.finish(attempt, now=self._clock(), backoff=backoff, rest=self._min_interval)
         self._publish(PhaseEntered(attempt.revision, None))
         self._publish(AttemptFinished(attempt, self._replica.live))
         await self._save(self.ledger)

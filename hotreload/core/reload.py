@@ -16,7 +16,7 @@ from pathlib import Path
 from hotreload import failpoints
 from hotreload.core.gate import Gate
 from hotreload.core.ports import Engine, Source
-from hotreload.core.threads import deadline, left_behind, uninterrupted
+from hotreload.core.threads import checked_at, deadline, left_behind, uninterrupted
 from hotreload.errors import (
     CheckpointRejected,
     DrainTimedOut,
@@ -90,6 +90,7 @@ class Reload:
         commit: Commit,
         remember: Remember,
         publish: Publish,
+        news: asyncio.Event,
         rules: Rules,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -108,16 +109,21 @@ class Reload:
         self._commit = commit
         self._remember = remember
         self._publish = publish
+        self._news = news
+        self._still_wanted: Callable[[], bool] = lambda: True
         self._rules = rules
         self._clock = clock
 
     async def run(self, still_wanted: Callable[[], bool]) -> None:
-        """Make the revision live, or raise why not; then what answered before answers still."""
+        """Make the revision live, or raise why not; then what answered before answers still.
+
+        `news` is set whenever `still_wanted` may say something else than before.
+        """
+        self._still_wanted = still_wanted
         path = await self._fetch()
         checkpoint = await self._validate(path)
         async with self._staged(partial(self._engine.stage, checkpoint)) as spare:
-            if not still_wanted():  # the last cheap exit
-                raise Superseded(f"{self.revision} was staged when a newer one was wanted")
+            self._check_wanted()  # the last cheap exit
             async with self._drained():
                 await uninterrupted(self._swap_probe_or_roll_back(spare, path))
 
@@ -147,11 +153,19 @@ class Reload:
                 raise SourceUnavailable(
                     f"{work} still hangs; until it ends nothing else is read", code="hanging"
                 )
-            return await self._source.fetch(self.revision)
+            return await self._while_wanted(self._source.fetch(self.revision))
 
     async def _validate(self, path: Path) -> Checkpoint:
         async with self._phase(Phase.VALIDATING, self._rules.validate_timeout, "validate_timeout"):
-            return await self._validate_files(self.revision, path)
+            return await self._while_wanted(self._validate_files(self.revision, path))
+
+    async def _while_wanted[T](self, work: Awaitable[T]) -> T:
+        """Give long work up when something else is wanted: nothing that serves was touched."""
+        return await checked_at(self._news, self._check_wanted, work)
+
+    def _check_wanted(self) -> None:
+        if not self._still_wanted():
+            raise Superseded(f"{self.revision} was on its way when another was wanted")
 
     @asynccontextmanager
     async def _staged(self, make: Callable[[], Awaitable[Staged]]) -> AsyncIterator["_Spare"]:
@@ -160,7 +174,7 @@ class Reload:
             if self._rules.keep_previous is KeepPrevious.DEVICE:
                 # Two sets on the device at most: the rollback slot makes room for the new one.
                 await self._forget_previous()
-            staged = await make()
+            staged = await self._while_wanted(make())
         self._replica.staged = staged
         self._replica.staged_bytes += staged.bytes
         async with self._held(_Spare(staged)) as spare:

@@ -7,7 +7,7 @@ until a hung read comes back.
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any
@@ -38,6 +38,25 @@ async def uninterrupted[T](work: Coroutine[Any, Any, T]) -> T:
     return result
 
 
+async def checked_at[T](news: asyncio.Event, check: Callable[[], None], work: Awaitable[T]) -> T:
+    """Run work to its end, unless the check, made at the start and at all news, raises.
+
+    The event is cleared: whoever else waits for it must look at the state it tells of.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            news.clear()
+            check()
+            told = asyncio.ensure_future(news.wait())
+            await asyncio.wait({task, told}, return_when=asyncio.FIRST_COMPLETED)
+            told.cancel()
+        return task.result()
+    finally:
+        task.cancel()
+        await uninterrupted(asyncio.wait({task}))
+
+
 @asynccontextmanager
 async def deadline(within: float | None, what: str, setting: str) -> AsyncIterator[None]:
     """Give up what takes longer; SourceUnavailable, as slow storage says nothing about bytes."""
@@ -58,13 +77,15 @@ async def in_thread[T](
     *,
     discard: Callable[[T], None] = lambda result: None,
     leave_as: str | None = None,
+    is_read: bool = True,
 ) -> T:
     """Run blocking work in a thread; a cancel waits for its end and frees what it made.
 
     The work is told by the event that it is wanted no more. With `leave_as`, words for what may
     hang, the wait is short: then it is left behind, and frees what it made whenever it ends.
+    What is no read of storage says nothing about storage.
     """
-    job = _Job(work, discard, leave_as)
+    job = _Job(work, discard, leave_as, is_read)
     try:
         return await asyncio.shield(job.start())
     except asyncio.CancelledError:
@@ -77,26 +98,41 @@ async def in_thread[T](
 
 
 def left_behind() -> str | None:
-    """What was left behind and still hangs, in words."""
+    """What reads something, was left behind and still hangs, in words."""
+    return next((each.name for each in _left() if each.is_read), None)
+
+
+def all_left_behind() -> list[str]:
+    """Everything that was left behind and still hangs, in words."""
+    return [each.name for each in _left()]
+
+
+def _left() -> list["_Thread"]:
     threads = (each for each in threading.enumerate() if isinstance(each, _Thread))
-    return next((each.name for each in threads if each.is_left), None)
+    return [each for each in threads if each.is_left]
 
 
 class _Thread(threading.Thread):
     is_left = False
+    is_read = True
 
 
 class _Job[T]:
     """One piece of work, its thread, and who gets the result: the loop, or `discard`."""
 
     def __init__(
-        self, work: Callable[[threading.Event], T], discard: Callable[[T], None], name: str | None
+        self,
+        work: Callable[[threading.Event], T],
+        discard: Callable[[T], None],
+        name: str | None,
+        is_read: bool,
     ) -> None:
         self._cancel = threading.Event()
         self._discard = discard
         self._result: Future[T] = Future()
         parts = (work, self._cancel, self._result, discard)
         self._thread = _Thread(target=_run, args=parts, name=name, daemon=True)
+        self._thread.is_read = is_read
 
     def start(self) -> asyncio.Future[T]:
         self._done = asyncio.wrap_future(self._result)

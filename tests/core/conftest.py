@@ -10,8 +10,8 @@ from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger, from_json, to_json
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.reload import Replica, Rules
-from hotreload.events import AttemptFinished, Event, Events, Waiting
-from hotreload.types import Attempt, Checkpoint, Generation, Revision
+from hotreload.events import AttemptFinished, Event, Events, PhaseEntered, Waiting
+from hotreload.types import Attempt, Checkpoint, Generation, Phase, Revision
 from tests.fakes import FakeEngine, FakeSource, Steps
 
 
@@ -70,6 +70,11 @@ class World:
     @property
     def attempts(self) -> list[Attempt]:
         return [e.attempt for e in self.happened if isinstance(e, AttemptFinished)]
+
+    @property
+    def status_phase(self) -> Phase | None:
+        phases = (e.phase for e in reversed(self.happened) if isinstance(e, PhaseEntered))
+        return next(phases, None)
 
     @property
     def waiting_for(self) -> str | None:

@@ -1,6 +1,16 @@
 import pytest
 
-from hotreload.core.ledger import KEPT_ATTEMPTS, Ledger, Sleep, Try, decide, from_json, to_json
+from hotreload.core.ledger import (
+    KEPT_ATTEMPTS,
+    VERSION,
+    Ledger,
+    NewerState,
+    Sleep,
+    Try,
+    decide,
+    from_json,
+    to_json,
+)
 from hotreload.types import Attempt, Generation, Outcome, Phase, Reason, Revision
 
 A, B = Revision("a", "step_1"), Revision("b", "step_2")
@@ -187,7 +197,35 @@ def test_data_that_is_no_ledger_is_a_value_error(data: bytes) -> None:
         from_json(data)
 
 
-def test_a_state_of_another_version_is_named() -> None:
-    data = to_json(Ledger()).replace(b'"version": 1', b'"version": 99')
-    with pytest.raises(ValueError, match="version 99"):
+@pytest.mark.parametrize(("version", "fault"), [(99, NewerState), (0, ValueError)])
+def test_a_state_of_another_version_is_named(version: int, fault: type[ValueError]) -> None:
+    ours = b'"version": %d' % VERSION
+    data = to_json(Ledger()).replace(ours, b'"version": %d' % version)
+    with pytest.raises(fault, match=f"version {version}"):
         from_json(data)
+
+
+def test_a_number_that_died_with_its_attempt_is_not_given_again() -> None:
+    """It may have answered before the file could be written: one number, one set of weights."""
+    ledger = serving()
+    assert ledger.next_number == 2
+    ledger.begin(B)
+    ledger = from_json(to_json(ledger))
+    ledger.count_crash(0.0)
+    assert ledger.next_number == 3
+    ledger = from_json(to_json(ledger))
+    ledger.count_crash(0.0)
+    assert ledger.next_number == 3, "only a death in an attempt skips a number"
+
+
+def test_the_files_of_what_is_live_was_before_or_is_wanted_are_worth_keeping() -> None:
+    ledger = Ledger()
+    assert ledger.worth_keeping == set()
+    for number in range(1, 5):
+        revision = Revision(f"sha-{number}")
+        live = Generation(number, revision, f"fp-{number}", 0.0)
+        ledger.went_live(live, f"/cache/sha-{number}")
+    ledger.wanted = Revision("sha-9")
+    assert ledger.worth_keeping == {"sha-4", "sha-3", "sha-9"}
+    after_restart = from_json(to_json(ledger))
+    assert after_restart.worth_keeping >= {"sha-4"}

@@ -7,7 +7,7 @@ import pytest
 from hotreload.core.reload import KeepPrevious, Rules
 from hotreload.errors import BadRequest, Busy, EngineLost, SourceUnavailable
 from hotreload.events import RevisionWanted
-from hotreload.types import Outcome, Revision
+from hotreload.types import Outcome, Phase, Revision
 from tests.core.conftest import World
 from tests.fakes import HANG, lost
 
@@ -238,3 +238,60 @@ async def test_a_wall_clock_that_jumps_neither_hurries_nor_delays_a_second_try(
         world.source.publish(ONE)
         assert (await world.attempted(2)).outcome is Outcome.LIVE
     assert world.replica.live.since == pytest.approx(1001.0 + jump)
+
+
+async def test_a_source_that_says_when_is_not_asked_before(world: World) -> None:
+    world.steps.faults["fetch"] = [SourceUnavailable("the hub says so", retry_after=300.0)]
+    async with world.running():
+        world.source.publish(ONE)
+        assert (await world.attempted()).outcome is Outcome.POSTPONED
+        await world.until(lambda: "again in 300 s" in str(world.waiting_for))
+        world.now = 300.0
+        world.source.publish(ONE)
+        assert (await world.attempted(2)).outcome is Outcome.LIVE
+
+
+async def test_an_older_revision_wished_again_goes_live_again(world: World) -> None:
+    async with world.running():
+        for count, revision in enumerate((ONE, TWO, ONE), start=1):
+            world.source.publish(revision)
+            assert (await world.attempted(count)).revision == revision
+    assert world.replica.live.revision == ONE
+    assert world.replica.live.number == 4
+
+
+@pytest.mark.parametrize("step", ["fetch", "validate", "stage"])
+async def test_a_newer_wish_cuts_short_what_takes_long(world: World, step: str) -> None:
+    world.steps.faults[step] = HANG
+    async with world.running():
+        world.source.publish(ONE)
+        await world.steps.entered[step].wait()
+        world.steps.faults.clear()
+        world.source.publish(TWO)
+        first = await world.attempted()
+        assert (first.revision, first.outcome) == (ONE, Outcome.SUPERSEDED)
+        assert (await world.attempted(2)).outcome is Outcome.LIVE
+    assert world.replica.live.revision == TWO
+
+
+async def test_a_rollback_does_not_wait_for_a_download(world: World) -> None:
+    async with world.running():
+        world.source.publish(ONE)
+        await world.attempted()
+        world.steps.faults["fetch"] = HANG
+        world.source.publish(TWO)
+        await world.until(lambda: world.status_phase is Phase.FETCHING)
+        attempt = await (await world.operator.rollback())
+    assert attempt.outcome is Outcome.LIVE
+    assert world.replica.live.revision.id == "first"
+
+
+async def test_the_same_wish_again_does_not_begin_a_download_anew(world: World) -> None:
+    world.steps.faults["fetch"] = HANG
+    async with world.running():
+        world.source.publish(ONE)
+        await world.steps.entered["fetch"].wait()
+        world.source.publish(ONE)
+        await world.until(lambda: sum(isinstance(e, RevisionWanted) for e in world.happened) == 2)
+        world.steps.released["fetch"].set()
+        assert (await world.attempted()).outcome is Outcome.LIVE
