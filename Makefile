@@ -30,7 +30,7 @@ check: setup ## ruff and mypy --strict
 	.venv/bin/ruff format --check .
 	.venv/bin/python -m mypy
 
-soak: setup ## what takes long: random kills, and a stop at every point of an attempt
+soak: setup ## what takes long: faults for HOTRELOAD_SOAK_MINUTES (10), kills, a thousand reloads
 	.venv/bin/python -m pytest tests/soak -s -m soak $(ARGS)
 
 bench: setup ## the benchmarks, with their figures on the screen

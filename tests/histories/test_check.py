@@ -1,0 +1,279 @@
+"""Each check of a history finds what it is for: a whole record, spoiled in one place at a time."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.histories.check import CHECKS, violations
+from tests.histories.record import (
+    Ended,
+    Fields,
+    Heard,
+    Life,
+    Publication,
+    Record,
+    Request,
+    Said,
+)
+
+Spoil = Callable[[Record], object]
+
+A, B, BAD = "rev-a", "rev-b", "rev-bad"
+FIRST, SECOND, BACK = (1, A, "fp-a"), (2, B, "fp-b"), (3, A, "fp-a")
+STATUS_NAMES = ("generation", "revision", "fingerprint")
+
+
+def live(at: float, life: int, who: tuple[int, str, str]) -> Heard:
+    fields = {
+        "event": "generation.live",
+        "label": who[1],
+        **dict(zip(STATUS_NAMES, who, strict=True)),
+    }
+    return Heard(life, at, fields)
+
+
+def over(at: float, life: int, outcome: str, revision: str, **more: Any) -> Heard:
+    fields = {"code": None, "generation": None, "rolled_back": False, **more}
+    names = {"event": f"reload.{outcome}", "outcome": outcome, "revision": revision}
+    return Heard(life, at, {**names, "label": revision, **fields})
+
+
+def answer(start: float, end: float, who: tuple[int, str, str], text: str) -> Request:
+    return Request(start, end, "/generate", Ended.ANSWERED, 200, said=(Said(*who, text),))
+
+
+def look(at: float, route: str, fields: Fields) -> Request:
+    return Request(at, at + 0.1, route, Ended.ANSWERED, 200, fields=fields)
+
+
+def status(at: float, who: tuple[int, str, str], refused: tuple[str, ...] = ()) -> Request:
+    listed = [[revision, revision, "nonfinite"] for revision in refused]
+    return look(at, "/status", {**dict(zip(STATUS_NAMES, who, strict=True)), "refused": listed})
+
+
+def metrics(at: float, lives: float, rejected: float) -> Request:
+    counts = {"live": lives, "rejected": rejected, "postponed": 0.0, "superseded": 0.0, "lost": 0.0}
+    held = {"live": 8.0, "previous": 8.0, "staged": 0.0}
+    fields = {f'hotreload_reloads_total{{outcome="{name}"}}': n for name, n in counts.items()}
+    fields |= {f'hotreload_weights_bytes{{place="{name}"}}': n for name, n in held.items()}
+    return look(at, "/metrics", {**fields, "hotreload_generation": 2.0})
+
+
+def refusal(at: float, route: str, http: int, code: str) -> Request:
+    problem = {"code": code, "detail": "why", "status": http}
+    return Request(at, at + 0.1, route, Ended.REFUSED, http, fields=problem)
+
+
+def closed(at: float) -> Request:
+    return Request(at, at + 0.1, "/generate", Ended.CLOSED)
+
+
+ATTEMPT_B = [B, B, "live", None, 2, False]
+ATTEMPT_BAD = [BAD, BAD, "rejected", "nonfinite", None, False]
+
+
+def whole() -> Record:
+    """A life that boots A, makes B live, refuses a bad one and is killed; one that rolls back."""
+    record = Record()
+    record.publications += [
+        Publication(0, A, A, "says a"),
+        Publication(0, B, B, "says b"),
+        Publication(0, BAD, BAD, "says bad", "nan"),
+    ]
+    record.lives += [
+        Life(1, 1, "", "kill", 50, 51, -9, [FIRST, SECOND]),
+        Life(2, 52, "", "stop", 90, 91, 0, [FIRST, SECOND, BACK]),
+    ]
+    record.heard += [
+        live(5, 1, FIRST),
+        live(20, 1, SECOND),
+        over(21, 1, "live", B, generation=2),
+        over(30, 1, "rejected", BAD, code="nonfinite"),
+        live(55, 2, SECOND),
+        live(70, 2, BACK),
+        over(71, 2, "live", A, generation=3),
+    ]
+    record.requests += [
+        Request(0, 0.5, "/generate", Ended.UNREACHABLE),
+        refusal(2, "/generate", 503, "booting"),
+        look(5, "/readyz", {"ready": True}),
+        answer(6, 7, FIRST, "says a"),
+        answer(15, 22, FIRST, "says a"),
+        answer(16, 23, SECOND, "says b"),
+        status(24, SECOND),
+        status(35, SECOND, (BAD,)),
+        look(36, "/history", {"attempts": [ATTEMPT_BAD, ATTEMPT_B]}),
+        metrics(37, 1, 1),
+        Request(49.9, 50.2, "/generate", Ended.CLOSED, said=(Said(*SECOND, "says", False),)),
+        look(56, "/readyz", {"ready": True}),
+        status(57, SECOND, (BAD,)),
+        Request(
+            69,
+            71,
+            "/admin/rollback",
+            Ended.ANSWERED,
+            200,
+            fields={"outcome": "live", "generation": 3, "revision": A, "checksum_after": "fp-a"},
+        ),
+        answer(80, 81, BACK, "says a"),
+        refusal(90, "/generate", 503, "stopping"),
+    ]
+    return record
+
+
+def added(request: Request) -> Spoil:
+    return lambda record: record.requests.append(request)
+
+
+def heard(place: int, event: Heard) -> Spoil:
+    return lambda record: record.heard.insert(place, event)
+
+
+def told(route: str, **fields: Any) -> Spoil:
+    """Other fields in the last answer of this route."""
+
+    def spoil(record: Record) -> None:
+        place = max(n for n, each in enumerate(record.requests) if each.route == route)
+        old = record.requests[place]
+        record.requests[place] = replace(old, fields={**old.fields, **fields})
+
+    return spoil
+
+
+def lived(place: int, **changes: Any) -> Spoil:
+    def spoil(record: Record) -> None:
+        record.lives[place] = replace(record.lives[place], **changes)
+
+    return spoil
+
+
+def both(*spoils: Spoil) -> Spoil:
+    return lambda record: [spoil(record) for spoil in spoils]
+
+
+STAGED = 'hotreload_weights_bytes{place="staged"}'
+COUNT = 'hotreload_reloads_total{outcome="rejected"}'
+FORCED = Request(32, 33, "/admin/reload_weights", Ended.CLOSED, asked={"force": True})
+TWO_IN_ONE = (Said(*FIRST, "says a"), Said(*SECOND, "says b"))
+MADE_A = {"outcome": "live", "generation": 3, "revision": A}
+TO_B = Request(69, 71, "/admin/rollback", Ended.ANSWERED, 200, {"generation": 2}, fields=MADE_A)
+ASK, PIN = "/generate", "/admin/pin"
+
+SPOILS: dict[str, dict[str, Spoil]] = {
+    "check_texts": {
+        "another's words": added(answer(25, 26, SECOND, "says a")),
+        "half a text": added(answer(25, 26, SECOND, "says")),
+        "by a revision nobody published": added(answer(25, 26, (2, "x", "y"), "says b")),
+        "by a damaged one": added(answer(25, 26, (2, BAD, "y"), "says bad")),
+    },
+    "check_one_generation": {
+        "two in one stream": added(replace(answer(17, 23, FIRST, ""), said=TWO_IN_ONE)),
+    },
+    "check_announced": {
+        "a number nobody told": added(answer(81, 82, (4, A, "fp-a"), "says a")),
+    },
+    "check_all_end": {
+        "no end": added(Request(25, 85, ASK, Ended.HUNG)),
+        "an empty answer": added(Request(25, 26, ASK, Ended.ANSWERED, 200)),
+    },
+    "check_closed": {
+        "cut off, and nobody killed": added(closed(60)),
+        "cut off long before the kill": added(closed(12)),
+    },
+    "check_reachable": {
+        "nobody listens in mid-life": added(Request(25, 25.1, "/status", Ended.UNREACHABLE)),
+    },
+    "check_refusals": {
+        "a fault of ours": added(refusal(25, ASK, 500, "internal")),
+        "a lost engine": added(refusal(25, ASK, 503, "engine_lost")),
+        "a good request": added(refusal(25, ASK, 400, "bad_field")),
+        "booting in mid-life": added(refusal(25, ASK, 503, "booting")),
+        "stopping, and nobody told it": added(refusal(60, ASK, 503, "stopping")),
+        "no reason": added(Request(25, 26, ASK, Ended.REFUSED, 503)),
+        "an operator's 500": added(refusal(25, PIN, 500, "internal")),
+    },
+    "check_ends": {
+        "a stop that is no success": lived(1, exit_code=1),
+        "an end nobody wished": lived(0, told=None),
+        "no end": lived(1, ended=None),
+    },
+    "check_meaning": {
+        "a number used twice": heard(4, live(54, 2, (2, A, "fp-a"))),
+        "bytes with two fingerprints": added(status(25, (2, B, "other"))),
+    },
+    "check_order": {
+        "an old one answers on": added(answer(26, 27, FIRST, "says a")),
+        "a status that lags": added(status(72, SECOND, (BAD,))),
+        "an answer before its time": added(answer(8, 9, SECOND, "says b")),
+    },
+    "check_moves": {
+        "a number left out": heard(2, live(20.5, 1, (4, B, "fp-b"))),
+        "live without an attempt": lambda record: record.heard.pop(),
+        "a start with any number": lived(0, left=[FIRST, (9, B, "fp-b")]),
+    },
+    "check_refused": {
+        "refused, and live": heard(4, live(40, 1, (3, BAD, "fp-bad"))),
+        "refused, and tried again": heard(4, over(40, 1, "rejected", BAD, code="nonfinite")),
+    },
+    "check_deserved": {
+        "for another reason": heard(4, over(40, 1, "rejected", BAD, code="shape")),
+        "a sound one": heard(4, over(40, 1, "rejected", B, code="nonfinite")),
+    },
+    "check_rollbacks": {
+        "to weights that never were": both(
+            lived(1, left=[]),
+            lambda record: record.heard.__setitem__(5, live(70, 2, (3, "new", "fp-new"))),
+            lambda record: record.requests.pop(-2),
+        ),
+        "a false checksum": told("/admin/rollback", checksum_after="fp-b"),
+        "to another than the named": added(TO_B),
+    },
+    "check_history": {
+        "an attempt left out": told("/history", attempts=[ATTEMPT_BAD]),
+        "in another order": told("/history", attempts=[ATTEMPT_B, ATTEMPT_BAD]),
+    },
+    "check_metrics": {
+        "one not counted": told("/metrics", **{COUNT: 0.0}),
+        "one counted twice": both(
+            lived(0, exit_code=0, told="stop"), told("/metrics", **{COUNT: 2.0})
+        ),
+        "half a set of weights": told("/metrics", **{STAGED: 4.0}),
+    },
+    "check_remembered": {
+        "a refusal forgotten": added(status(82, BACK)),
+    },
+}
+CASES = [(check, what) for check, spoils in SPOILS.items() for what in spoils]
+
+
+def test_a_whole_record_has_nothing_wrong() -> None:
+    assert violations(whole()) == []
+
+
+@pytest.mark.parametrize(("check", "what"), CASES)
+def test_each_check_finds_what_it_is_for(check: str, what: str) -> None:
+    record = whole()
+    SPOILS[check][what](record)
+    record.requests.sort(key=lambda each: each.end)
+    assert check in {each.partition(":")[0] for each in violations(record)}
+
+
+def test_every_check_has_a_record_that_it_finds_wrong() -> None:
+    assert {check.__name__ for check in CHECKS} == set(SPOILS)
+
+
+def test_what_an_operator_forces_may_go_live_after_a_refusal() -> None:
+    record = whole()
+    SPOILS["check_refused"]["refused, and live"](record)
+    record.requests.append(FORCED)
+    assert not [each for each in violations(record) if each.startswith("check_refused")]
+
+
+def test_a_record_is_kept_as_lines_of_json(tmp_path: Path) -> None:
+    record = whole()
+    lines = record.save(tmp_path / "record.jsonl").read_text().splitlines()
+    kept = len(record.publications) + len(record.lives) + len(record.heard) + len(record.requests)
+    assert len(lines) == kept

@@ -1,0 +1,49 @@
+"""A short history: some of everything in a shuffled order, and nothing wrong in it."""
+
+import os
+import random
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from tests.histories.check import violations
+from tests.histories.drive import chosen, drive
+from tests.histories.faults import BY_NAME, KINDS
+from tests.histories.record import Ended
+from tests.histories.table import table
+
+pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(300)]
+
+SEED = int(os.environ.get("HOTRELOAD_SOAK_SEED", "1"))
+ALWAYS = (
+    "kill -9 at random",
+    "SIGTERM, and started again",
+    "damaged: truncated",
+    "damaged: nan",
+    "damaged: gibberish",
+    "operator: roll back",
+    "operator: reload and roll back",
+    "clients: hang up",
+    "clients: bad requests",
+)
+MILD = [kind for kind in KINDS if kind.name not in ("kill -9 at a step", "slow steps", *ALWAYS[:2])]
+MORE = 5
+
+
+def test_whatever_happens_every_answer_is_exactly_what_its_generation_says(tmp_path: Path) -> None:
+    kinds = [*(BY_NAME[name] for name in ALWAYS), *islice(chosen(SEED, MILD), MORE)]
+    random.Random(SEED).shuffle(kinds)
+    record = drive(tmp_path, SEED, kinds)
+    record.save(tmp_path / "record.jsonl")
+    print(f"\n{table(record)}")
+    assert violations(record) == [], f"seed {SEED}, the record: {tmp_path}/record.jsonl"
+    assert Counter(life.told for life in record.lives) == {"kill": 1, "stop": 2}
+    answered = [each for each in record.requests if each.said and each.ended is Ended.ANSWERED]
+    assert len({said.generation for each in answered for said in each.said}) > 3
+
+
+def test_a_seed_gives_the_same_plan_again() -> None:
+    plans = [[kind.name for kind in islice(chosen(seed), 50)] for seed in (7, 7, 8)]
+    assert plans[0] == plans[1] != plans[2]

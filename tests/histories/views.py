@@ -1,0 +1,87 @@
+"""What must hold for what the daemon tells of itself: its views agree with its events."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from tests.histories.record import OUTCOMES, Life, Record, Request
+
+NAMES = ("revision", "label", "outcome", "code", "generation", "rolled_back")
+COMPARED = 100
+"""So many attempts of a history; it keeps 200."""
+
+
+def _attempts(record: Record, life: Life) -> list[tuple[float, list[Any]]]:
+    """How attempts of a life ended, and when we heard of it."""
+    ended = {f"reload.{outcome}" for outcome in OUTCOMES}
+    own = (each for each in record.heard if each.life == life.number)
+    over = (each for each in own if each.fields["event"] in ended)
+    return [(each.at, [each.fields[name] for name in NAMES]) for each in over]
+
+
+def _looks(record: Record, route: str) -> Iterator[tuple[Life, Request]]:
+    for look in record.looks(route):
+        life = record.life_of(look)
+        if life is not None:
+            yield life, look
+
+
+def check_history(record: Record) -> Iterator[str]:
+    """/history shows what /events told, in the same order; it may be a little ahead of us."""
+    for life, look in _looks(record, "/history"):
+        attempts = _attempts(record, life)
+        shown = look.fields["attempts"]
+        before = [fields for at, fields in attempts if at < look.start]
+        later = [fields for at, fields in attempts if at >= look.start]
+        wanted = before[-COMPARED:][::-1]
+        for ahead in range(len(later) + (3 if life.was_killed else 1)):
+            is_told = shown[:ahead][::-1] == later[:ahead] or life.was_killed
+            if is_told and shown[ahead : ahead + len(wanted)] == wanted:
+                break
+        else:
+            yield f"life {life.number}: /history at {look.start:.3f} is not what /events told"
+
+
+def check_metrics(record: Record) -> Iterator[str]:
+    """Attempts are counted as they were told, and weights are held once, or twice and staged."""
+    sizes = set()
+    for life, look in _looks(record, "/metrics"):
+        attempts = _attempts(record, life)
+        for outcome in OUTCOMES:
+            told = [at for at, fields in attempts if fields[2] == outcome]
+            least = sum(at < look.start for at in told)
+            count = look.fields[f'hotreload_reloads_total{{outcome="{outcome}"}}']
+            if count < least or (count > len(told) and not life.was_killed):
+                words = f"{count:g} attempts {outcome}, {least} to {len(told)} told"
+                yield f"life {life.number}: {words}"
+        held = [look.fields[f'hotreload_weights_bytes{{place="{place}"}}'] for place in PLACES]
+        sizes |= set(held) - {0.0}
+        if look.fields["hotreload_generation"] and not held[0]:
+            yield f"life {life.number}: something is live, and holds no bytes"
+    if len(sizes) > 1:
+        yield f"weights of several sizes are held: {sorted(sizes)}"
+
+
+PLACES = ("live", "previous", "staged")
+
+
+def check_remembered(record: Record) -> Iterator[str]:
+    """What was refused stays in /status until it goes live; a start forgets nothing of it."""
+    refused: dict[str, float] = {}
+    lifted: dict[str, list[float]] = {}
+    for heard in record.heard:
+        event, revision = heard.fields["event"], heard.fields.get("revision", "")
+        if event == "reload.rejected":
+            refused.setdefault(revision, heard.at)
+        elif event == "generation.live":
+            lifted.setdefault(revision, []).append(heard.at)
+    for revision, since in refused.items():
+        if revision not in lifted:
+            yield from _forgotten(record, revision, since)
+
+
+def _forgotten(record: Record, revision: str, since: float) -> Iterator[str]:
+    looks = [look for look in record.looks("/status") if look.start > since]
+    shown = [(look, any(each[0] == revision for each in look.fields["refused"])) for look in looks]
+    if any(is_there and not later for (_, is_there), (_, later) in pairwise(shown)):
+        yield f"{revision} was refused, and later it was no more"
