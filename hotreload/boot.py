@@ -13,13 +13,15 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from hotreload.checks.files import content_id, survey
 from hotreload.checks.fit import served_by
 from hotreload.config import Settings
-from hotreload.core.ledger import Ledger
+from hotreload.core.ledger import Ledger, Place
 from hotreload.core.ports import Source
+from hotreload.core.reconcile import default_backoff
 from hotreload.core.threads import in_thread
 from hotreload.engine.boot import DOES_NOT_START
 from hotreload.engine.probe import Probe
@@ -32,6 +34,7 @@ from hotreload.errors import (
     HotReloadError,
     NotEnoughMemory,
     SourceUnavailable,
+    TryAgain,
 )
 from hotreload.types import Checkpoint, Generation, Reason, Revision, Served
 
@@ -46,12 +49,42 @@ OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".msgpack", ".h5", ".onnx")
 Check = Callable[[Revision, Path], Awaitable[Checkpoint]]
 
 
-def model_folder(settings: Settings) -> Path:
+async def model_folder(settings: Settings, ledger: Ledger, source: Source) -> Path:
     """The folder whose config and tokenizer the engine runs with."""
-    model = settings.engine.model
-    if model is None or not (model / "config.json").is_file():
+    model = settings.engine.model or await _model_from(source, ledger)
+    if not (model / "config.json").is_file():
         raise ConfigError(f"[engine] model: {model} is no model folder: it has no config.json")
     return model
+
+
+async def _model_from(source: Source, ledger: Ledger) -> Path:
+    """Without a model of the operator's: the last good generation, else the first wish."""
+    last = ledger.last_good
+    if last is not None:
+        folder = await _folder_of(last, source)
+        if (folder / "config.json").is_file():
+            return folder
+    for failures in count(1):
+        try:
+            async for revision in source.wanted():
+                return await source.fetch(revision)
+        except (TryAgain, CheckpointRejected) as fault:
+            log.warning("boot.no_model_yet", extra={"why": str(fault)})
+            pause = max(default_backoff(failures), getattr(fault, "retry_after", None) or 0.0)
+        await asyncio.sleep(pause)
+    raise AssertionError("unreachable: counting has no end")
+
+
+async def _folder_of(place: Place, source: Source) -> Path:
+    """Where a generation's files lie; a source may bring back what was cleaned away."""
+    folder = Path(place.path)
+    if not await _reading(folder, folder.exists):
+        try:
+            return await source.fetch(place.revision)
+        except HotReloadError as gone:
+            why = {"path": place.path, "why": str(gone)}
+            log.warning("boot.last_good_is_gone", extra=why)
+    return folder
 
 
 async def served_from(model: Path) -> Served:
@@ -100,7 +133,7 @@ async def _candidates(
 ) -> AsyncIterator[tuple[Revision, Path, str]]:
     place = ledger.last_good
     if boot == "last-good" and place is not None:
-        yield place.revision, Path(place.path), "the last good generation"
+        yield place.revision, await _folder_of(place, source), "the last good generation"
     if boot == "last-good":
         try:
             newest = await source.resolve(None)

@@ -26,7 +26,7 @@ __all__ = ["Loaded", "Settings", "check_servable", "config_file", "default_toml"
 DEFAULT_FILE = Path("/etc/hotreload/hotreload.toml")
 
 ENV_PREFIX = "HOTRELOAD__"
-SECRET = re.compile(r"token(?!iz)|secret|password|api_?key", re.IGNORECASE)
+SECRET = re.compile(r"token(?!iz|_file)|secret|password|api_?key", re.IGNORECASE)
 
 WORDS = {
     "missing": "must be set",
@@ -82,10 +82,13 @@ def load(file: Path | None, sets: Sequence[str], environ: Mapping[str, str]) -> 
 def check_servable(settings: Settings) -> None:
     """Raise a ConfigError that names what `serve` still needs."""
     faults = []
-    if settings.engine.model is None:
+    from_hub = settings.source.kind == "huggingface"
+    if settings.engine.model is None and not from_hub:
         faults.append("[engine] model: not set; name the folder of the model to serve")
-    if settings.source.path is None:
+    if settings.source.path is None and not from_hub:
         faults.append("[source] path: not set; name the folder where checkpoints appear")
+    if settings.source.repo is None and from_hub:
+        faults.append("[source] repo: not set; name the repo to follow, such as org/name")
     if faults:
         raise _config_error(faults)
 

@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,17 +34,26 @@ from hotreload.core.reconcile import Reconciler
 from hotreload.core.reload import ABORT_GRACE, Replica
 from hotreload.core.threads import deadline, in_thread, uninterrupted
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import ConfigError, DrainTimedOut, EngineLost
+from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost
 from hotreload.events import Events, GenerationLive
 from hotreload.joints import Later, View
 from hotreload.observe.history import History
 from hotreload.observe.log import LogObserver
 from hotreload.observe.metrics import Metrics, Readings
 from hotreload.observe.status import State, Status
-from hotreload.parts import checkpoint_roots, listening, make_rules, make_source
+from hotreload.observe.systemd import Notifier, Systemd
+from hotreload.parts import (
+    checkpoint_roots,
+    listening,
+    make_rules,
+    make_source,
+    model_name,
+    webhook_secret,
+)
 from hotreload.server.app import create_app
 from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer, group_id
+from hotreload.server.webhook import Webhook
 from hotreload.state import StateFile
 from hotreload.types import Checkpoint, Generation, Revision, Served
 
@@ -52,7 +62,7 @@ log = logging.getLogger("hotreload")
 STOP_DEADLINE = 30.0
 """How long requests under way may take to end after SIGTERM."""
 
-EXIT_OK, EXIT_FORCED, EXIT_ENGINE_LOST, EXIT_BAD_CONFIG = 0, 1, 70, 78
+EXIT_OK, EXIT_FORCED, EXIT_NO_DEVICE, EXIT_ENGINE_LOST, EXIT_BAD_CONFIG = 0, 1, 69, 70, 78
 
 
 class Stopped(Exception):
@@ -73,7 +83,7 @@ class Daemon:
             max_held=settings.reload.max_held,
             hold_arrivals=settings.reload.while_closed == "hold",
         )
-        self.source = make_source(settings, self.events.publish)
+        self.source = make_source(settings, self.events.publish, self.ledger)
         self.engine = Later()
         self.control = Later()
         self.history = History(self.ledger.history)
@@ -81,10 +91,14 @@ class Daemon:
             ledger_view=lambda: self.ledger,
             gate_counts=lambda: (self.gate.inside, self.gate.held),
             last_attempt=self.history.last,
+            source_kind=settings.source.kind,
         )
         self.metrics = Metrics(per_leaf=settings.metrics.per_leaf, readings=self._readings())
-        for observer in (LogObserver(), self.history, self.status, self.metrics):
+        self.systemd = Systemd(Notifier(), is_alive=self._is_engine_alive)
+        for observer in (LogObserver(), self.history, self.status, self.metrics, self.systemd):
             self.events.subscribe(observer.observe)
+        secret = webhook_secret(settings)
+        self._webhook = Webhook(secret, self.source.wake) if secret is not None else None
         self._stop = asyncio.Event()
         self._replica: Replica | None = None
         self._served = Served({}, {}, {})
@@ -93,35 +107,43 @@ class Daemon:
 
     async def run(self) -> int:
         """Serve until told to stop or the engine is lost; return the exit code."""
-        with listening(self.settings, self.metrics) as sockets:
+        with listening(self.settings, self.metrics) as at:
             self._take_signals()
-            http = self._make_server()
-            serving = asyncio.create_task(http.serve(sockets))
+            http = self._make_server(at.are_lasting)
+            serving = asyncio.create_task(http.serve(at.sockets))
+            beating = asyncio.create_task(self.systemd.beat())
             try:
-                return await self._live()
+                return await self._live(http)
             finally:
                 http.stop()
                 await serving
                 await self.source.close()
+                beating.cancel()
 
-    async def _live(self) -> int:
+    async def _live(self, http: HttpServer) -> int:
         code = EXIT_OK
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._boot_and_reconcile(), name="the engine and its weights")
-                tasks.create_task(self._wait_for_stop(), name="wait for a signal")
+                tasks.create_task(self._wait_for_stop(http), name="wait for a signal")
         except* Stopped:
             self.ledger.abandon()  # what was under way says nothing about its checkpoint
             await self.state.save(self.ledger)
         except* ConfigError as faults:
             code = self._end(faults, EXIT_BAD_CONFIG, "daemon.bad_config")
+        except* DeviceUnavailable as faults:
+            code = self._end(faults, EXIT_NO_DEVICE, "daemon.no_device")
         except* EngineLost as losses:
             code = self._end(losses, EXIT_ENGINE_LOST, "daemon.engine_lost")
         except* Exception as faults:  # of ours; nobody knows what is whole, so be replaced
             log.critical("daemon.internal_error", exc_info=faults)
             code = self._end(faults, EXIT_ENGINE_LOST, "daemon.internal_error")
         # A stop that comes while a lost engine is closed must not make it a success.
-        return EXIT_ENGINE_LOST if self.status.state is State.LOST else code
+        if code == EXIT_ENGINE_LOST or self.status.state is State.LOST:
+            code = EXIT_ENGINE_LOST
+            self.ledger.lost_at = time.time()  # so that the next life can tell of it
+            await self.state.save(self.ledger)
+        return code
 
     def _end(self, causes: BaseExceptionGroup[Any], code: int, message: str) -> int:
         cause: Any = causes
@@ -132,7 +154,9 @@ class Daemon:
         return code
 
     async def _boot_and_reconcile(self) -> None:
-        model = model_folder(self.settings)
+        self.systemd.starting("waiting for the model's files")
+        model = await model_folder(self.settings, self.ledger, self.source)
+        self.systemd.starting("checking the weights to start with")
         self._served = await served_from(model)
         engine, weights = await first_engine(
             self.settings.engine.boot,
@@ -145,6 +169,7 @@ class Daemon:
         try:
             if not self._served.tensors:  # a folder without weights; the engine knows its needs
                 self._served = replace(self._served, tensors=engine.expected_tensors())
+            self.systemd.starting("asking for the first answers")
             live = await first_generation(
                 engine,
                 path=weights.path if weights else None,
@@ -170,6 +195,8 @@ class Daemon:
         if weights is not None and weights.path != model and weights.revision != known:
             self.ledger.begin(weights.revision)
             await self.state.save(self.ledger)
+        named = weights.revision if weights else "random weights"
+        self.systemd.starting(f"loading {named} into the engine")
         return await start_engine(self.settings, model, weights)
 
     async def _seal_when_lost(self, engine: SglangEngine) -> None:
@@ -179,12 +206,20 @@ class Daemon:
             self._seal(lost)
             raise
 
-    async def _wait_for_stop(self) -> None:
-        """SIGTERM: refuse newcomers, let those inside be answered, then end everything."""
+    async def _wait_for_stop(self, http: HttpServer) -> None:
+        """SIGTERM: refuse newcomers, let those inside be answered, then end everything.
+
+        Newcomers on a socket that outlives us are not refused: the next of us answers them.
+        """
         await self._stop.wait()
+        self.systemd.stopping()
+        patience = STOP_DEADLINE
+        if http.lasting:
+            await http.leave(patience)
+            patience = 0
         self.gate.seal("hotreload is stopping", code="stopping")
         try:
-            await self.gate.drained(STOP_DEADLINE)
+            await self.gate.drained(patience)
         except DrainTimedOut as late:
             log.warning("daemon.stop_deadline", extra={"cause": str(late)})
             if self._replica is not None:
@@ -223,10 +258,12 @@ class Daemon:
             served=self._served if self._served.tensors else None,
             policy=Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite),
             root=checkpoint_roots(self.settings),
-            content_id=revision.id,
         )
-        read = f"a check of {revision}"
-        return await in_thread(lambda cancel: run(cancel=cancel), leave_as=read)
+
+        def work(cancel: threading.Event) -> Checkpoint:
+            return run(content_id=self.source.content_of(revision), cancel=cancel)
+
+        return await in_thread(work, leave_as=f"a check of {revision}")
 
     async def _check_in_time(self, revision: Revision, path: Path) -> Checkpoint:
         within = self.settings.reload.validate_timeout
@@ -241,6 +278,7 @@ class Daemon:
             recompiles=lambda: self.engine.get("recompiles", 0),
             staged_bytes=lambda: self._replica.staged_bytes if self._replica else 0,
             weights=self._weights_held,
+            lost_at=lambda: self.ledger.lost_at,
         )
 
     def _weights_held(self) -> dict[str, int]:
@@ -256,7 +294,12 @@ class Daemon:
             "staged": replica.staged.bytes if replica.staged else 0,
         }
 
-    def _make_server(self) -> HttpServer:
+    def _is_engine_alive(self, within: float) -> bool:
+        """Whether its scheduler thread was seen lately; nobody looks before it is there."""
+        is_turning: Callable[[float], bool] | None = self.engine.get("is_turning", None)
+        return is_turning is None or is_turning(within)
+
+    def _make_server(self, lasting: bool) -> HttpServer:
         server = self.settings.server
         limits = Limits(**server.limits.model_dump())
         group = server.admin_group
@@ -270,8 +313,13 @@ class Daemon:
             limits=limits,
             admin_group=group_id(group, "[server] admin_group") if group else None,
             replay=self.settings.reload.on_drain_timeout == "replay",
+            webhook=self._webhook,
+            model_name=model_name(self.settings),
         )
-        return HttpServer(app, limits=limits, graceful_seconds=STOP_DEADLINE)
+        grace = STOP_DEADLINE + ABORT_GRACE
+        http = HttpServer(app, limits=limits, graceful_seconds=grace, lasting=lasting)
+        self.events.subscribe(http.observe)
+        return http
 
     def _take_signals(self) -> None:
         """Once at the start, and again after the engine's: XLA installs a SIGTERM handler."""

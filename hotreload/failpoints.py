@@ -27,8 +27,9 @@ POINTS = {
     "rolling_back": "the probe was bad, the new weights are still live",
     "committed": "good and live in memory, and the state file does not know",
     "saved": "the state file says how the attempt ended",
+    "resting": "the scheduler has nothing to do, which it sees once a second; in its thread",
 }
-"""Every point, in the order an attempt passes them."""
+"""Every point, in the order an attempt passes them; the last one is no part of any."""
 
 ACTIONS = ("kill", "hang", "raise", "delay")
 

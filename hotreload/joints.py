@@ -49,6 +49,10 @@ class View:
         """Attempts, newest first."""
         return self._history.attempts()
 
+    def leaves(self) -> Fields:
+        """Everything /leaves says."""
+        return self._status.leaves()
+
     def attempt(self, attempt: Attempt) -> Fields:
         """One attempt, as in the history."""
         return attempt_fields(attempt)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.checks.check import check_checkpoint
-from hotreload.checks.files import content_id, survey
+from hotreload.checks.files import Digests, content_id, survey
 from hotreload.checks.fit import Policy, served_by
 from hotreload.core.threads import in_thread, uninterrupted
 from hotreload.engine.sglang import SglangEngine
@@ -27,10 +27,18 @@ from hotreload.errors import (
     NotEnoughMemory,
     SourceUnavailable,
 )
+from hotreload.events import Publish
+from hotreload.sources.hub.once import download, names_a_repo
+from hotreload.sources.hub.token import usual_token
 from hotreload.types import Checkpoint, Revision, Served
 
 PROMPT = "你是谁"
 RANDOM = Revision("random", "random weights")
+
+DOWNLOAD_HINTS = {
+    "denied": "check the name; for a private or gated repo give --token-file, or set HF_TOKEN",
+    "rate_limited": "wait as long as the hub says, then run the same command again",
+}
 
 Fields = dict[str, Any]
 """A JSON object."""
@@ -38,8 +46,8 @@ Fields = dict[str, Any]
 
 async def swap_once(
     *,
-    model: Path,
-    checkpoint: Path,
+    model: str | Path,
+    checkpoint: str | Path,
     prompt: str = PROMPT,
     max_new_tokens: int = 32,
     device: str = "auto",
@@ -47,24 +55,49 @@ async def swap_once(
     dtype: str = "auto",
     cast: bool = False,
     args: Mapping[str, Any] | None = None,
+    cache: Path | None = None,
+    token: Callable[[], str | None] = usual_token,
+    publish: Publish = lambda event: None,
 ) -> AsyncGenerator[Fields]:
     """Start on random weights, swap the checkpoint in, ask once; yield what happens.
 
+    Model and checkpoint are folders, or `org/name@revision`, downloaded into `cache`.
     `engine_ready_dummy`, `weights_swapped`, `generate_result`. Where it fails the last object is
     `weights_swap_error`, with a hint. Close the generator when it is left early.
     """
     policy = Policy(dtype_change="cast" if cast else "reject")
     start = partial(SglangEngine.start, device=device, tp=tp, dtype=dtype, args=args or {})
+    fetch = partial(_on_this_disk, cache=cache, token=token, publish=publish)
+    named = (str(model), str(checkpoint))
     try:
+        model, checkpoint = [await fetch(name) for name in named]
         _check_there(model, "model", "config.json")
         _check_there(checkpoint, "checkpoint")
         began = time.perf_counter()
         async with _random_engine(start, model) as engine:
-            yield _ready(engine, model, checkpoint, began)
+            model_id = named[0] if names_a_repo(named[0]) else model.absolute().name
+            yield {"event": "engine_ready_dummy", "model_id": model_id} | _ready(
+                engine, model, checkpoint, began
+            )
             yield await _swapped(engine, model, checkpoint, policy)
             yield await _answered(engine, prompt, max_new_tokens)
     except HotReloadError as error:
-        yield _failed(error, model, checkpoint)
+        yield _failed(error, Path(model), Path(checkpoint))
+
+
+async def _on_this_disk(
+    name: str, *, cache: Path | None, token: Callable[[], str | None], publish: Publish
+) -> Path:
+    if not names_a_repo(name):
+        return Path(name)
+    if cache is None:
+        raise ConfigError(f"{name}: a download needs a cache folder")
+    identify = partial(_content_of, digests=Digests())
+    return await download(name, cache=cache, content_of=identify, token=token, publish=publish)
+
+
+def _content_of(folder: Path, digests: Digests) -> str:
+    return content_id(survey(folder), digests)
 
 
 @asynccontextmanager
@@ -89,8 +122,6 @@ def _check_there(folder: Path, option: str, file: str | None = None) -> None:
 def _ready(engine: SglangEngine, model: Path, checkpoint: Path, began: float) -> Fields:
     folders = {"model": model, "checkpoint": checkpoint, "temporary": tempfile.gettempdir()}
     return {
-        "event": "engine_ready_dummy",
-        "model_id": model.absolute().name,
         **engine.facts(),
         "folders": {name: str(folder) for name, folder in folders.items()},
         "leaves": engine.leaf_count,
@@ -165,7 +196,7 @@ def _failed(error: HotReloadError, model: Path, checkpoint: Path) -> Fields:
 def _hint(error: HotReloadError, model: Path, checkpoint: Path) -> str:
     missing = next((each for each in (model, checkpoint) if not each.exists()), None)
     if isinstance(error, SourceUnavailable):
-        return _hint_where(missing)
+        return _hint_where(error, missing)
     if error.code == "dtype":
         return (
             "--dtype says what the engine serves, --cast lets the loader change the file's dtype; "
@@ -175,21 +206,20 @@ def _hint(error: HotReloadError, model: Path, checkpoint: Path) -> str:
         ConfigError: "[engine] NAME in the message is --NAME here, [engine.args] --engine-arg",
         CheckpointRejected: f"`hotreload check {checkpoint} --against {model}` lists all that is "
         "wrong with it",
-        NotEnoughMemory: "the message says where; --engine-arg mem_fraction_static=0.5 leaves more",
+        NotEnoughMemory: "free space, or name another disk with --cache"
+        if error.code == "disk"
+        else "the message says where; --engine-arg mem_fraction_static=0.5 leaves more",
         BadRequest: "change --prompt or --max-new-tokens; the weights were swapped",
         EngineLost: "the log on stderr says what happened; start again",
     }
     return next((hint for kind, hint in hints.items() if isinstance(error, kind)), "try again")
 
 
-def _hint_where(missing: Path | None) -> str:
+def _hint_where(error: HotReloadError, missing: Path | None) -> str:
+    if missing is not None and names_a_repo(str(missing)):
+        return DOWNLOAD_HINTS.get(error.code, "what came is kept; the same command goes on there")
     if missing is None:
         return "a model is a folder with config.json and tokenizer, a checkpoint one with weights"
-    if not missing.is_absolute() and len(missing.parts) == 2 and not missing.parent.exists():
-        return (
-            "if it is a name on the Hugging Face Hub: reading from the hub comes in a later "
-            f"version. Until then: hf download {missing} --local-dir DIR, and name DIR"
-        )
     return "name a folder that is there; relative ones start at the current folder"
 
 

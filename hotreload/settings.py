@@ -7,20 +7,23 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    field_validator,
-    model_validator,
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from hotreload.settings_kinds import (
+    Address,
+    Count,
+    Deadline,
+    Location,
+    Mode,
+    Number,
+    Seconds,
+    Table,
+    host_port,
+    not_yet,
 )
+from hotreload.settings_source import SourceSettings
 
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 OWNED_ARGS = {
     "model_path": "[engine] model",
     "tp_size": "[engine] tp",
@@ -31,69 +34,14 @@ OWNED_ARGS = {
 """Engine arguments that a setting of ours decides, and the setting."""
 
 
-def _seconds(value: object) -> object:
-    if isinstance(value, str):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ms|s|m|h)?", value.strip(), re.ASCII)
-        if match:
-            return float(match[1]) * UNITS[match[2] or "s"]
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        return value
-    raise ValueError(f"{value!r} is no duration: write seconds, or '250ms', '30s', '5m', '1h'")
-
-
-def _path(value: Path) -> Path:
-    if value == Path() or "\0" in str(value):
-        raise ValueError("must be a path; leave the line out to unset it")
-    try:
-        return value.expanduser()
-    except RuntimeError as error:
-        raise ValueError(f"{value}: {error}") from error
-
-
-def _mode(value: object) -> object:
-    if isinstance(value, str) and re.fullmatch(r"(0o)?0?[0-7]{3}", value):
-        return int(value, 8)
-    raise ValueError(f'{value!r} is no file mode: write it in quotes, such as "0660"')
-
-
-def _host_port(value: str) -> str:
-    parts = urlsplit(f"//{value}")
-    if not parts.hostname or parts.port is None or parts.netloc != value or parts.username:
-        raise ValueError(f"{value!r} is no address: write host:port, such as '127.0.0.1:9479'")
-    return value
-
-
-def _not_yet(*later: str, now: str) -> BeforeValidator:
-    def check(value: object) -> object:
-        if value in later:
-            raise ValueError(f"{value!r} is not in this version yet; use {now!r}")
-        return value
-
-    return BeforeValidator(check)
-
-
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
-Deadline = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Count = Annotated[int, Field(strict=True, ge=1)]
-Location = Annotated[Path, AfterValidator(_path)]
-Mode = Annotated[int, BeforeValidator(_mode), PlainSerializer("{:04o}".format, when_used="json")]
-Address = Annotated[str, AfterValidator(_host_port)]
-
-
-class Table(BaseModel):
-    """A TOML table: no unknown keys, nothing changes once it is read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
-
-
 class EngineSettings(Table):
     """The engine and what it starts with."""
 
     model: Location | None = Field(
         default=None,
         description="Folder of the model: its config and tokenizer, and the weights that "
-        "answer until a checkpoint goes live. Needed to serve.",
+        "answer until a checkpoint goes live. Needed to serve, but not from a hub: there the "
+        "first commit that is downloaded is the model.",
         examples=["/srv/models/qwen3"],
     )
     boot: Literal["last-good", "model", "dummy"] = Field(
@@ -131,41 +79,6 @@ class EngineSettings(Table):
         if owned := OWNED_ARGS.keys() & value:
             raise ValueError("; ".join(f"{n} is set by {OWNED_ARGS[n]}" for n in sorted(owned)))
         return value
-
-
-class SourceSettings(Table):
-    """Where checkpoints come from."""
-
-    kind: Annotated[Literal["directory"], _not_yet("huggingface", now="directory")] = Field(
-        default="directory", description="The kind of source; a watched folder."
-    )
-    path: Location | None = Field(
-        default=None,
-        description="The folder to watch: a checkpoint, or a folder of checkpoints. "
-        "Needed to serve.",
-        examples=["/srv/checkpoints"],
-    )
-    pattern: str = Field(
-        default="*", min_length=1, description="Only folders whose name fits this are checkpoints."
-    )
-    marker: str | None = Field(
-        default=None,
-        pattern=r"^[^/]+$",
-        description="A file whose appearance says that a checkpoint is complete.",
-        examples=["_SUCCESS"],
-    )
-    settle: Seconds = Field(
-        default=2.0, description="Without a marker: complete once nothing has changed for so long."
-    )
-    rescan: Deadline = Field(default=5.0, description="Look at the whole folder this often.")
-    order: Literal["step", "time", "name"] = Field(
-        default="step",
-        description="Which is the newest: the highest step number in the name, then the latest "
-        "time, then the last name; or beginning with time, or name.",
-    )
-    patience: Seconds = Field(
-        default=60.0, description="An incomplete checkpoint that is quiet for so long is refused."
-    )
 
 
 class CheckSettings(Table):
@@ -228,7 +141,7 @@ class ReloadSettings(Table):
     keep_previous: Literal["device", "host", "none"] = Field(
         default="device", description="Where the generation before stays for a rollback."
     )
-    memory: Annotated[Literal["double"], _not_yet("host", "auto", now="double")] = Field(
+    memory: Annotated[Literal["double"], not_yet("host", "auto", now="double")] = Field(
         default="double", description="New weights are made whole beside the live ones."
     )
 
@@ -288,6 +201,11 @@ class Limits(Table):
     request_seconds: Deadline = Field(
         default=600.0, description="A request that takes longer ends."
     )
+    generation_seconds: Deadline = Field(
+        default=30.0,
+        description="How long a request waits for the generation it asks for by "
+        "X-Hotreload-Min-Generation; then 409.",
+    )
     batch: Count = Field(default=256, description="How many prompts one request may hold.")
 
 
@@ -313,13 +231,19 @@ class ServerSettings(Table):
         description="Listen here too, without the admin routes.",
         examples=["127.0.0.1:8000"],
     )
+    model_name: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@/-]*$",
+        description="What clients of /v1 call the model; else the name of [engine] model's folder.",
+        examples=["qwen3"],
+    )
     limits: Limits = Limits()
 
 
 class MetricsSettings(Table):
     """Prometheus metrics."""
 
-    address: Annotated[str, AfterValidator(lambda text: text and _host_port(text))] = Field(
+    address: Annotated[str, AfterValidator(lambda text: text and host_port(text))] = Field(
         default="127.0.0.1:9479", description="Where to be scraped; empty for only on the socket."
     )
     per_leaf: bool = Field(

@@ -6,19 +6,25 @@ import os
 import time
 from pathlib import Path
 
-from hotreload.core.ledger import Ledger, from_json, to_json
+from hotreload.core.ledger import Ledger, NewerState, from_json, to_json
 from hotreload.core.threads import uninterrupted
 
 log = logging.getLogger("hotreload.state")
 
 
 class StateFile:
-    """`state.json` in the state folder; a disk that refuses costs the memory, not the service."""
+    """`state.json` in the state folder; a disk that refuses costs the memory, not the service.
+
+    A file of an older version is understood and written anew. One of a newer version (somebody
+    went back to an older hotreload) is refused, and left as it is for when they go forward again:
+    until then nothing is remembered.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "state.json"
         self._writes = asyncio.Lock()
         self._is_complaining = False
+        self._is_newer = False
 
     def read(self) -> Ledger:
         """Return what an earlier run knew; an empty ledger, and a warning, when it is no use."""
@@ -28,6 +34,11 @@ class StateFile:
             return Ledger()
         except OSError as error:
             log.warning("state.unreadable", extra={"path": str(self.path), "error": str(error)})
+        except NewerState as newer:
+            self._is_newer = True
+            todo = "it is left as it is and nothing is remembered; go forward, or move it away"
+            fields = {"path": str(self.path), "error": str(newer), "todo": todo}
+            log.error("state.newer", extra=fields)
         except ValueError as error:
             self._set_aside(error)
         return Ledger()
@@ -37,6 +48,8 @@ class StateFile:
 
         The lock keeps two saves in order: each writes what the ledger is when its turn comes.
         """
+        if self._is_newer:
+            return
         async with self._writes:
             try:
                 data = to_json(ledger)
@@ -53,7 +66,7 @@ class StateFile:
         self._is_complaining = True
 
     def _set_aside(self, error: ValueError) -> None:
-        """Keep what we cannot read (a newer version's, a torn one) where a person can look."""
+        """Keep what nobody can read where a person can look."""
         aside = self.path.with_suffix(f".{time.time_ns()}.unreadable")
         try:
             self.path.rename(aside)

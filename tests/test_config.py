@@ -11,11 +11,13 @@ from pydantic import BaseModel, ValidationError
 
 from hotreload import config
 from hotreload.cli import check_config
-from hotreload.config import Loaded, check_servable, config_file, default_toml, load
+from hotreload.config import Loaded, check_servable, config_file, default_toml, load, masked
 from hotreload.errors import ConfigError
 from hotreload.settings import Settings
+from hotreload.settings_source import OF_KIND
 
 CONFIG = Path(__file__).parent.parent / "config"
+HUB = "[source]\nkind = 'huggingface'\n"
 
 
 def read(tmp_path: Path, text: str, *sets: str, **environ: str) -> Loaded:
@@ -163,7 +165,15 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[source]\nkind = 'huggingface'", "'huggingface' is not in this version yet"),
+        ("[source]\nrepo = 'org/name'", "repo: only for kind = 'huggingface', and kind is 'dir"),
+        (f"{HUB}path = 'p'\norder = 'name'", "path, order: only for kind = 'directory', and kind"),
+        (f"{HUB}repo = 'name'", "'name' is no repo: write it as org/name"),
+        (f"{HUB}repo = 'org/../name'", "is no repo"),
+        (f"{HUB}revision = '../x'", "'../x' is no branch, tag or commit"),
+        (f"{HUB}token_file = 'hf_abc'", "never write the secret itself here"),
+        (f"{HUB}allow = ['*.bin']", "a pickle runs code when it is read"),
+        (f"{HUB}allow = ['a/*']", "only files at the top of the repo are served"),
+        (f"{HUB}endpoint = 'https://u:p@hub'", "is no address of a hub"),
         ("[reload]\nmemory = 'host'", "'host' is not in this version yet"),
         ("[engine]\nreplicas = 2", "2 is not in this version yet; leave it at 1"),
         ("[reload]\non_drain_timeout = 'replay'\nwhile_closed = 'refuse'", "needs while_closed"),
@@ -267,11 +277,15 @@ def test_the_lines_of_the_file_of_defaults_are_the_defaults(tmp_path: Path) -> N
     assert settings.probe[0].max_new_tokens == 32
 
 
-def test_the_examples_in_the_file_of_defaults_are_valid(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", OF_KIND)
+def test_the_examples_in_the_file_of_defaults_are_valid(tmp_path: Path, kind: str) -> None:
     awake = re.sub(r"^#(\[\[probe\]\]|\w+ = )", r"\1", default_toml(), flags=re.MULTILINE)
-    settings = read(tmp_path, awake).settings
+    others = "|".join(name for other in OF_KIND if other != kind for name in OF_KIND[other])
+    ours = re.sub(rf"^({others}) = .*$", "", awake, flags=re.MULTILINE)
+    settings = read(tmp_path, ours.replace('kind = "directory"', f'kind = "{kind}"')).settings
     assert settings.probe[0].regex == r"\b4\b"
-    assert settings.source.marker == "_SUCCESS"
+    assert settings.source.marker == ("_SUCCESS" if kind == "directory" else None)
+    assert settings.source.repo == ("org/name" if kind == "huggingface" else None)
 
 
 def test_the_folder_example_can_be_served() -> None:
@@ -279,6 +293,22 @@ def test_the_folder_example_can_be_served() -> None:
     check_servable(settings)
     assert settings.source.kind == "directory"
     assert settings.probe
+
+
+def test_the_hub_example_can_be_served_without_a_model_of_its_own() -> None:
+    settings = load(CONFIG / "huggingface.toml", [], {}).settings
+    check_servable(settings)
+    assert (settings.source.kind, settings.engine.model) == ("huggingface", None)
+    with pytest.raises(ConfigError, match=r"\[source\] repo: not set"):
+        check_servable(load(None, ["source.kind=huggingface"], {}).settings)
+
+
+def test_a_secrets_file_is_shown_and_a_secret_in_its_place_is_not_repeated(
+    tmp_path: Path,
+) -> None:
+    file = "/etc/hotreload/token"
+    assert masked("source.token_file", file) == file
+    assert "hf_abc" not in "".join(faults(tmp_path, f"{HUB}token_file = 'hf_abc'"))
 
 
 # --- check-config ------------------------------------------------------------------------

@@ -26,6 +26,7 @@ ONLY_IN = {
     "prometheus_client": {"observe"},
     "fastapi": {"server"},
     "watchdog": {"sources"},
+    "huggingface_hub": {"sources"},
 }
 
 
@@ -65,5 +66,7 @@ def test_settings_are_read_by_the_daemon_and_the_command_line_alone(module: Path
         "cli",
         "config",
         "settings",
+        "settings_kinds",
+        "settings_source",
         "boot",
     }

@@ -137,7 +137,7 @@ def test_every_route_has_its_row() -> None:
         gate=parts, engine=parts, control=parts, view=parts, events=parts, metrics=parts
     )
     routes = {
-        f"{method} {route.path}"  # type: ignore[attr-defined]  # a mount has none; we have none
+        f"{method} {route.path_format}"  # type: ignore[attr-defined]  # a mount has none; we have none
         for route in app.routes
         for method in getattr(route, "methods", None) or ["GET"]
         if method != "HEAD"

@@ -5,9 +5,37 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.ledger import Ledger
+from hotreload.core.ledger import VERSION, Ledger
 from hotreload.state import StateFile, write_whole
-from hotreload.types import Generation, Revision
+from hotreload.types import Generation, Phase, Revision
+
+VERSION_1 = """{
+ "version": 1,
+ "generations": [
+  {"number": 1, "revision": {"id": "aaaa", "label": "step_1"}, "fingerprint": "f1",
+   "path": "/checkpoints/step_1", "since": 1700000000.5},
+  {"number": 2, "revision": {"id": "bbbb", "label": "step_2"}, "fingerprint": "f2",
+   "path": "/checkpoints/step_2", "since": 1700000100.5}
+ ],
+ "refused": [
+  {"revision": {"id": "cccc", "label": "step_3"}, "at": 1700000200.5,
+   "reason": {"code": "shape", "message": "lm_head is too wide", "findings": ["lm_head"]}}
+ ],
+ "history": [
+  {"revision": {"id": "cccc", "label": "step_3"}, "outcome": "rejected",
+   "reason": {"code": "shape", "message": "lm_head is too wide", "findings": ["lm_head"]},
+   "phases": {"fetching": 0.1, "validating": 0.2}, "pause_seconds": 0.0,
+   "finished_at": 1700000200.5, "generation": null, "rolled_back": false, "fingerprints": null},
+  {"revision": {"id": "bbbb", "label": "step_2"}, "outcome": "live", "reason": null,
+   "phases": {"staging": 1.5, "swapping": 0.001}, "pause_seconds": 0.02,
+   "finished_at": 1700000100.5, "generation": 2, "rolled_back": false,
+   "fingerprints": ["f1", "f2"]}
+ ],
+ "pinned": true,
+ "under_way": null,
+ "crashes": {"dddd": 1}
+}"""
+"""As the first version that had a state file wrote it."""
 
 
 def ledger(number: int = 3) -> Ledger:
@@ -27,7 +55,7 @@ def test_the_first_run_knows_nothing(tmp_path: Path) -> None:
     assert StateFile(tmp_path).read() == Ledger()
 
 
-@pytest.mark.parametrize("data", [b"", b"\0" * 4096, b'{"version": 1, "gener', b'{"version": 99}'])
+@pytest.mark.parametrize("data", [b"", b"\0" * 4096, b'{"version": 1, "gener', b"{}", b"[]"])
 def test_a_state_that_cannot_be_read_is_set_aside_and_told(
     tmp_path: Path, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -37,6 +65,38 @@ def test_a_state_that_cannot_be_read_is_set_aside_and_told(
     assert "state.set_aside" in caplog.text
     (aside,) = tmp_path.glob("*.unreadable")
     assert aside.read_bytes() == data
+
+
+async def test_a_state_of_a_newer_version_is_told_and_left_for_the_newer_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    newer = b'{"version": 99, "what": "this one cannot know"}'
+    (tmp_path / "state.json").write_bytes(newer)
+    state = StateFile(tmp_path)
+    with caplog.at_level(logging.ERROR):
+        assert state.read() == Ledger()
+    (told,) = caplog.records
+    assert told.message == "state.newer"
+    assert "version 99, and this hotreload knows" in vars(told)["error"]
+    await state.save(ledger())
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [newer]
+
+
+async def test_a_state_of_version_1_is_understood_and_written_anew(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(VERSION_1)
+    state = StateFile(tmp_path)
+    known = state.read()
+    place = known.last_good
+    assert place is not None
+    assert (place.number, place.path) == (2, "/checkpoints/step_2")
+    assert list(known.refused) == ["cccc"]
+    assert [attempt.outcome for attempt in known.history] == ["rejected", "live"]
+    assert known.history[1].phases[Phase.STAGING] == 1.5
+    assert known.pinned
+    assert known.crashes == {"dddd": 1}
+    await state.save(known)
+    assert f'"version": {VERSION}' in (tmp_path / "state.json").read_text()
+    assert StateFile(tmp_path).read() == known
 
 
 async def test_a_disk_that_refuses_is_told_once_and_serving_goes_on(

@@ -11,16 +11,44 @@ from collections.abc import Sequence
 from typing import Any
 
 from hotreload import __version__
-from hotreload.cli import ask, change, check, check_config, demo, look, serve, swap, tiny
+from hotreload.cli import (
+    ask,
+    change,
+    check,
+    check_config,
+    completion,
+    demo,
+    doctor,
+    install_unit,
+    look,
+    serve,
+    swap,
+    tiny,
+    top,
+)
 from hotreload.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, exit_code
 from hotreload.errors import HotReloadError
 
-MODULES: tuple[Any, ...] = (serve, demo, tiny, check, check_config, look, change, ask, swap)
+MODULES: tuple[Any, ...] = (
+    serve,
+    doctor,
+    install_unit,
+    demo,
+    tiny,
+    check,
+    check_config,
+    look,
+    top,
+    change,
+    ask,
+    swap,
+    completion,
+)
 """Each has `add(verbs)`, which adds its verbs to the subparsers and sets `run` for each."""
 
 GROUPS = (
-    ("run it", ("serve", "check-config")),
-    ("look", ("status", "history", "checksums", "events")),
+    ("run it", ("serve", "check-config", "doctor", "install-unit", "completion")),
+    ("look", ("status", "top", "history", "checksums", "events")),
     ("change", ("reload", "rollback", "pin", "unpin", "perturb")),
     ("try it", ("demo", "tiny", "check", "swap", "generate")),
 )
@@ -34,7 +62,7 @@ Those that look and change find the daemon's socket by --socket, $HOTRELOAD_SOCK
 the settings (--config, $HOTRELOAD_CONFIG), or take /run/hotreload/hotreload.sock.
 
 exit codes: 0 ok, 1 refused or failed, 2 usage, 3 unreachable, 4 busy, 5 timed out,
-            70 engine lost, 78 bad settings
+            69 no accelerator, 70 engine lost, 78 bad settings
 
 `hotreload VERB --help` tells more."""
 
@@ -88,7 +116,7 @@ class _Verbs:
 
     def add_parser(self, name: str, *, help: str, **kwargs: Any) -> Any:
         self._lines[name] = help
-        return self._subparsers.add_parser(name, **kwargs)
+        return self._subparsers.add_parser(name, help=help, **kwargs)
 
     def listed(self) -> str:
         blocks = []

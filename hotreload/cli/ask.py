@@ -11,6 +11,16 @@ from hotreload.errors import HotReloadError
 
 Fields = dict[str, Any]
 
+EXPLAINED = """\
+The prompt is sent as it is, without a chat template. It waits while weights are exchanged. With
+--json the whole answer is printed; its meta_info says which generation made it. Exits 1 when the
+answer was cut off.
+
+examples:
+  hotreload generate "The capital of France is" --max-new-tokens 8
+  hotreload generate "Tell me a story" --stream
+  hotreload generate "Who serves?" --json | jq .meta_info.generation"""
+
 
 def add(verbs: Any) -> None:
     """Add the verb."""
@@ -19,6 +29,7 @@ def add(verbs: Any) -> None:
         "generate",
         "Ask the model. The answer is greedy: the likeliest token each time.",
         run,
+        explained=EXPLAINED,
     )
     parser.add_argument("prompt", metavar="PROMPT", help="what to ask")
     parser.add_argument(

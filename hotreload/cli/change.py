@@ -24,12 +24,19 @@ def add(verbs: Any) -> None:
         "it was refused, 4 when another change is under way, 5 when --timeout was over first; "
         "the attempt then goes on.",
         reload,
+        explained="""\
+examples:
+  hotreload reload                            look for the newest, and do not wait
+  hotreload reload --wait --timeout 600       as systemctl reload does
+  hotreload reload step_120 --wait --force    also if it was refused before
+  hotreload reload v1.2 --wait                a tag, when a hub is followed""",
     )
     reload_verb.add_argument(
         "name",
         metavar="PATH|REVISION",
         nargs="?",
-        help="a checkpoint's folder, or its name in the source; without one, the newest",
+        help="a checkpoint's folder, or its name in the source (on a hub a branch, tag or "
+        "commit); without one, the newest",
     )
     reload_verb.add_argument("--wait", action="store_true", help="wait for the outcome")
     reload_verb.add_argument(
@@ -42,13 +49,22 @@ def add(verbs: Any) -> None:
         "Go back to the generation before, or to a named one. The one left is refused from then "
         "on.",
         rollback,
+        explained="examples:\n  hotreload rollback\n  hotreload rollback 7",
     )
     rollback_verb.add_argument(
         "generation", metavar="GENERATION", nargs="?", type=int, help="its number, from `history`"
     )
     _add_timeout(rollback_verb)
-    add_client_verb(verbs, "pin", "Hold what is live against the source.", pin)
-    add_client_verb(verbs, "unpin", "Follow the source again.", unpin)
+    add_client_verb(
+        verbs,
+        "pin",
+        "Hold what is live against the source.",
+        pin,
+        explained="example:\n  hotreload pin",
+    )
+    add_client_verb(
+        verbs, "unpin", "Follow the source again.", unpin, explained="example:\n  hotreload unpin"
+    )
     perturb_verb = add_client_verb(
         verbs,
         "perturb",
@@ -56,6 +72,7 @@ def add(verbs: Any) -> None:
         "generation that no probe judges: `rollback` ends it, and so does a restart or the next "
         "checkpoint.",
         perturb,
+        explained="example:\n  hotreload perturb --seed 1 --scale 0.01 --num-leaves 3",
     )
     perturb_verb.add_argument(
         "--seed", type=int, metavar="N", help="what decides which leaves and which noise (0)"
@@ -122,6 +139,7 @@ def _set_pin(args: argparse.Namespace, path: str, words: str) -> int:
 
 
 def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence[str] = ()) -> int:
+    from hotreload.cli.bar import while_it_lasts
     from hotreload.cli.show import plain
     from hotreload.cli.status_text import outcome_text
 
@@ -129,7 +147,9 @@ def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence
     if args.timeout is not None:
         wish["timeout"] = args.timeout
         timeout = args.timeout + SPARE_SECONDS
-    answer = _daemon(args).ask("POST", path, wish, timeout=timeout)
+    daemon, waits = _daemon(args), bool(wish.get("wait", True))
+    with while_it_lasts(lambda: daemon.get("/status").get("progress"), waits and not args.json):
+        answer = daemon.ask("POST", path, wish, timeout=timeout)
     if args.json:
         print(json.dumps(answer.fields, indent=2), flush=True)
     if answer.status == 202:

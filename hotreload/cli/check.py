@@ -7,11 +7,24 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotreload.cli.repo import add_repo_options
+
 if TYPE_CHECKING:
     from hotreload.checks.check import Report
+    from hotreload.checks.fit import Policy
     from hotreload.types import Served
 
 FIT, NOT_FIT, USAGE = 0, 1, 2
+DESCRIPTION = """\
+Run every check on a checkpoint and list each finding. Without --config nothing is let pass;
+with it, what its [checks] let pass. Memory, max_drift and the probe need the engine.
+
+examples:
+  hotreload check /srv/checkpoints/step_120 --against /srv/models/qwen3
+  hotreload check step_120 --against qwen3 --config /etc/hotreload/hotreload.toml
+  hotreload check org/name@v1.2 --json
+
+exit codes: 0 fit to load, 1 not fit, 2 nothing to check, 78 a setting is wrong"""
 
 
 def add(verbs: Any) -> None:
@@ -19,10 +32,15 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "check",
         help="run every check on a checkpoint, without an engine",
-        description="Run every check on a checkpoint and list each finding. Exits 0 when it is"
-        " fit to load, 1 when it is not, 2 when there is nothing to check.",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("path", metavar="PATH", type=Path, help="the checkpoint's folder")
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        type=Path,
+        help="the checkpoint's folder, or org/name@revision on a Hugging Face Hub",
+    )
     parser.add_argument(
         "--against",
         metavar="DIR",
@@ -30,6 +48,18 @@ def add(verbs: Any) -> None:
         help="the folder of the model that is served: names, shapes, dtypes, config and tokenizer"
         " must match it",
     )
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="settings whose [checks] say what may pass"
+    )
+    parser.add_argument(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        action="append",
+        default=[],
+        dest="sets",
+        help="one setting, for example checks.dtype_change=cast; may be repeated",
+    )
+    add_repo_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
@@ -37,9 +67,14 @@ def add(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check the folder and print what was found."""
     from hotreload.checks.check import findings
-    from hotreload.checks.fit import Policy
-    from hotreload.errors import CheckpointCorrupt
+    from hotreload.errors import CheckpointCorrupt, HotReloadError
 
+    policy = _policy(args)
+
+    try:
+        args.path = _on_this_disk(args)
+    except HotReloadError as error:
+        return _usage(str(error))
     for folder in filter(None, (args.path, args.against)):
         if not folder.is_dir():
             what = "is no folder" if folder.exists() else "is not there"
@@ -50,9 +85,45 @@ def run(args: argparse.Namespace) -> int:
         return _usage(f"--against {args.against}: cannot be what is served: {error}")
     if served is not None and not served.tensors:
         return _usage(f"--against {args.against}: holds no weights to compare with")
-    report = findings(args.path, served, Policy())
+    report = findings(args.path, served, policy)
     _print(_as_json(report) if args.json else _as_text(report, _colour()))
     return FIT if report.fit else NOT_FIT
+
+
+def _policy(args: argparse.Namespace) -> "Policy":
+    """What the settings let pass."""
+    from hotreload.checks.fit import Policy
+
+    if args.config is None and not args.sets:
+        return Policy()
+    from hotreload.config import load
+
+    checks = load(args.config, args.sets, os.environ).settings.checks
+    return Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite)
+
+
+def _on_this_disk(args: argparse.Namespace) -> Path:
+    """The checkpoint's folder, after a download if it is on a hub."""
+    import asyncio
+    from contextlib import closing
+
+    from hotreload.checks.files import content_id, survey
+    from hotreload.cli.bar import Bar
+    from hotreload.cli.repo import cache_of, drawing, token_of
+    from hotreload.sources.hub.once import download, names_a_repo
+
+    path: Path = args.path
+    if not names_a_repo(str(path)):
+        return path
+    with closing(Bar()) as bar:
+        fetching = download(
+            str(path),
+            cache=cache_of(args),
+            content_of=lambda folder: content_id(survey(folder)),
+            publish=drawing(bar),
+            token=token_of(args),
+        )
+        return asyncio.run(fetching)
 
 
 def _served(folder: Path | None) -> "Served | None":

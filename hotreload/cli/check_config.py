@@ -15,14 +15,29 @@ if TYPE_CHECKING:
 
 BAD_CONFIG = 78
 
+EXPLAINED = """\
+Show the settings as `serve` would use them and where each came from; secrets are masked.
+
+Read are FILE, or $HOTRELOAD_CONFIG, or /etc/hotreload/hotreload.toml. HOTRELOAD__SECTION__KEY in
+the environment overrides the file, and --set overrides both. An unknown key is an error. What
+`serve` still needs is told on stderr. Nothing is opened or connected: `hotreload doctor` looks
+whether the machine fits.
+
+examples:
+  hotreload check-config --defaults >hotreload.toml     a commented file to begin with
+  hotreload check-config ./hotreload.toml
+  hotreload check-config --set reload.drain_timeout=10s | grep drain_timeout
+
+Exits 0 when the settings are sound and 78 when not."""
+
 
 def add(verbs: Any) -> None:
     """Add the verb to the command's subparsers."""
     parser = verbs.add_parser(
         "check-config",
         help="show the settings and where each came from",
-        description="Show the settings as `serve` would use them, where each came from, secrets"
-        " masked. Exits 0 when they are sound and 78 when not.",
+        description=EXPLAINED,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the TOML file")
     parser.add_argument(

@@ -128,7 +128,10 @@ class Daemon:
             connection.request(method, path, body, headers)
             yield connection.getresponse()
         except TimeoutError:
-            raise TimedOut(f"no answer on {self._where.path} within {timeout:g} s") from None
+            raise TimedOut(
+                f"no answer on {self._where.path} within {timeout:g} s; one that systemd starts "
+                "answers when it serves: see systemctl status hotreload"
+            ) from None
         except (ConnectionError, http.client.HTTPException) as error:
             words = f"the daemon on {self._where.path} broke off ({error or type(error).__name__})"
             raise Unreachable(words) from error

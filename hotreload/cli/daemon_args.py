@@ -1,21 +1,46 @@
-"""The arguments of every verb that talks to the daemon."""
+"""The arguments of every verb that talks to the daemon, and what their help has in common."""
 
 import argparse
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
+WIDTH = 96
+EPILOG = """\
+The daemon's socket is the one named by --socket, else $HOTRELOAD_SOCKET, else [server] socket in
+the settings (--config, $HOTRELOAD_CONFIG, /etc/hotreload/hotreload.toml), else
+/run/hotreload/hotreload.sock. Connecting needs its group ([server] group)."""
+EXITS = """\
+exit codes: 0 ok, 1 refused or failed, 2 usage, 3 no daemon answers, 4 busy, 5 timed out,
+            70 the engine is lost, 78 a setting is wrong, 130 interrupted"""
+
 
 def add_client_verb(
-    verbs: Any, name: str, description: str, run: Callable[[argparse.Namespace], int]
+    verbs: Any,
+    name: str,
+    description: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    explained: str = "",
+    as_json: bool = True,
 ) -> argparse.ArgumentParser:
-    """Add a verb that talks to the daemon; the first sentence is its line in the overview."""
+    """Add a verb that talks to the daemon; the first sentence is its line in the overview.
+
+    `explained` follows as it is written: more words, examples.
+    """
     line = description.partition(".")[0]
+    paragraphs = (textwrap.fill(description, WIDTH), explained)
     parser: argparse.ArgumentParser = verbs.add_parser(
-        name, help=line[:1].lower() + line[1:], description=description
+        name,
+        help=line[:1].lower() + line[1:],
+        description="\n\n".join(filter(None, paragraphs)),
+        epilog=f"{EPILOG}\n\n{EXITS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     where = parser.add_argument_group("which daemon")
     where.add_argument("--socket", metavar="PATH", help="its unix socket")
     where.add_argument("--config", metavar="FILE", help="the settings it runs with")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    if as_json:
+        parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
     return parser

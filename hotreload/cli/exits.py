@@ -1,9 +1,15 @@
 """What the command's exit codes mean, and the errors only a client has."""
 
-from hotreload.errors import Busy, ConfigError, EngineLost, HotReloadError
+from hotreload.errors import (
+    Busy,
+    ConfigError,
+    DeviceUnavailable,
+    EngineLost,
+    HotReloadError,
+)
 
 FAILED, USAGE, UNREACHABLE, BUSY, TIMED_OUT = 1, 2, 3, 4, 5
-ENGINE_LOST, BAD_CONFIG = 70, 78
+NO_DEVICE, ENGINE_LOST, BAD_CONFIG = 69, 70, 78
 INTERRUPTED, BROKEN_PIPE = 130, 141
 
 
@@ -30,6 +36,7 @@ _CODES: tuple[tuple[type[HotReloadError], int], ...] = (
     (Unreachable, UNREACHABLE),
     (Busy, BUSY),
     (TimedOut, TIMED_OUT),
+    (DeviceUnavailable, NO_DEVICE),
     (EngineLost, ENGINE_LOST),
     (ConfigError, BAD_CONFIG),
 )

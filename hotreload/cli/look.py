@@ -10,11 +10,49 @@ from hotreload.cli.exits import FAILED
 
 Fields = dict[str, Any]
 
+STATUS = """\
+state is booting, serving, reloading, stopping or lost. A checkpoint under "refused" is not tried
+again until its bytes change or `hotreload reload NAME --force` says so. For scripts use --json;
+to wait for a daemon that boots, ask its route /readyz.
+
+examples:
+  hotreload status
+  hotreload status --json | jq -r .generation"""
+
+HISTORY = """\
+One line an attempt: when it ended, of which revision, how (live, rejected, postponed, superseded,
+lost), the generation it made, how long it took, how long requests were held, and why it failed.
+The last 200 are known, also after a restart. The README says what to do about each reason.
+
+examples:
+  hotreload history -n 5
+  hotreload history --json | jq '.attempts[] | select(.outcome == "rejected") | .reason'"""
+
+CHECKSUMS = """\
+One line a leaf, then the fingerprint of them all; equal weights have equal checksums, however
+they are sharded. Computed on the device, so it takes a moment with a large model; the route
+/leaves tells what they were when they went live. Needs the rights of an administrator: root, the
+daemon's user or [server] admin_group.
+
+examples:
+  hotreload checksums | tail -n 1
+  hotreload checksums >before; hotreload perturb; hotreload checksums | diff before -"""
+
+EVENTS = """\
+One line an event: its name and fields, or with --json one object. Nothing of the past is told.
+It ends, with 0, when the daemon stops.
+
+examples:
+  hotreload events
+  hotreload events --json | jq -r 'select(.event == "generation.live") | .label'"""
+
 
 def add(verbs: Any) -> None:
     """Add the verbs."""
-    add_client_verb(verbs, "status", "What is live, what is wanted, what was refused.", status)
-    history_verb = add_client_verb(verbs, "history", "The attempts so far, newest first.", history)
+    words = "What is live, what is wanted, what was refused."
+    add_client_verb(verbs, "status", words, status, explained=STATUS)
+    words = "The attempts so far, newest first."
+    history_verb = add_client_verb(verbs, "history", words, history, explained=HISTORY)
     history_verb.add_argument("-n", type=int, metavar="N", default=20, help="how many (20)")
     add_client_verb(
         verbs,
@@ -22,8 +60,10 @@ def add(verbs: Any) -> None:
         "Checksums of the live weights, computed now. Exits 1 when they are no longer those that "
         "went live.",
         checksums,
+        explained=CHECKSUMS,
     )
-    add_client_verb(verbs, "events", "Every event as it happens, until interrupted.", events)
+    words = "Every event as it happens, until interrupted."
+    add_client_verb(verbs, "events", words, events, explained=EVENTS)
 
 
 def status(args: argparse.Namespace) -> int:

@@ -18,8 +18,18 @@ examples:
   hotreload serve --set engine.model=./model --set source.path=./checkpoints \\
                   --set server.socket=./hotreload.sock --set state.directory=./state
 
+files:
+  /etc/hotreload/hotreload.toml      settings, if --config and $HOTRELOAD_CONFIG name no others
+  /run/hotreload/hotreload.sock      the socket ([server] socket)
+  /var/lib/hotreload/                what survives a restart, and private copies ([state])
+environment:
+  HOTRELOAD__SECTION__KEY            a setting; `hotreload check-config` shows what comes of it
+  JAX_PLATFORMS, JAX_COMPILATION_CACHE_DIR    as everywhere with JAX
+The log goes to stderr.
+
 signals: SIGTERM or SIGINT stop in order (a second one at once), SIGHUP looks for a checkpoint now.
-exit codes: 0 stopped, 70 the engine is lost (start it again), 78 a setting is wrong."""
+exit codes: 0 stopped, 69 no accelerator, 70 the engine is lost (start it again), 78 a setting is
+wrong."""
 
 
 def add(verbs: Any) -> None:
@@ -53,8 +63,18 @@ def run(args: argparse.Namespace) -> int:
     settings = load(config_file(args.config, os.environ), args.set, os.environ).settings
     check_servable(settings)
     configure(settings.log.level, settings.log.format)
+    _tell_where_it_hangs()
     _arm(os.environ.get(failpoints.VARIABLE, ""))
     return asyncio.run(_serve(settings))
+
+
+def _tell_where_it_hangs() -> None:
+    """systemd's watchdog ends what hangs by SIGABRT: the stacks are to be in the journal."""
+    import faulthandler
+    from contextlib import suppress
+
+    with suppress(RuntimeError, OSError, ValueError):  # without a stderr there is nowhere to tell
+        faulthandler.enable()
 
 
 def _arm(text: str) -> None:
@@ -71,11 +91,11 @@ def _arm(text: str) -> None:
 
 
 async def _serve(settings: "Settings") -> int:
-    from hotreload.core.threads import left_behind
+    from hotreload.core.threads import all_left_behind
     from hotreload.daemon import Daemon
 
     code = await Daemon(settings).run()
-    if (work := left_behind()) is not None:
+    if work := ", ".join(all_left_behind()):
         # The end of the interpreter kills threads where they stand, and C++ below them aborts.
         logging.getLogger("hotreload").warning("daemon.left_behind", extra={"work": work})
         sys.stderr.flush()

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hotreload.cli import show
+from hotreload.cli.bar import bar_text
 from hotreload.cli.show import Fields, Now, ago, duration, moment, named, painted, plain
 
 COLOUR_OF = {
@@ -36,6 +37,10 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
     for name in ("waiting_for", "phase"):
         if status[name]:
             yield name.replace("_", " "), plain(status[name])
+    if status.get("progress"):
+        yield "download", bar_text(status["progress"])
+    if status.get("source", {}).get("stale"):
+        yield "source", painted(_stale(status["source"], now), "wait")
     gate = status["gate"]
     yield "gate", f"{plain(gate['state'])}, {gate['inside']} inside, {gate['held']} held"
     if status["pinned"]:
@@ -44,6 +49,12 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
         yield "last attempt", _last_attempt(status["last_attempt"], now)
     if status["refused"]:
         yield "refused", "\n".join(_refusal(refusal, now) for refusal in status["refused"])
+
+
+def _stale(source: Fields, now: Now) -> str:
+    """Why it is so stands at what is waited for."""
+    seen = source["last_seen"]
+    return f"stale, last seen {ago(seen, now)}" if seen else "stale, not seen since the start"
 
 
 def _wanted(status: Fields) -> str:

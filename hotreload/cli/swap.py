@@ -5,14 +5,16 @@ import json
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from hotreload.cli.bar import Bar
 from hotreload.cli.exits import FAILED, Misused
+from hotreload.cli.repo import add_repo_options, cache_of, drawing, token_of
 
 EXPLAINED = """\
 Starts an engine with random weights on a model's config and tokenizer, checks a checkpoint as the
-daemon does, swaps its weights in, and asks it once. No daemon, no socket.
+daemon does, swaps its weights in, and asks it once. No daemon, no socket. Model and checkpoint are
+folders, or org/name@revision on a Hugging Face Hub.
 
 Prints one JSON object a line: engine_ready_dummy, weights_swapped, generate_result; or
 weights_swap_error, with a hint. Exits 0, or 1 after an error.
@@ -31,9 +33,10 @@ def add(verbs: Any) -> None:
         description=EXPLAINED,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    folder = {"type": Path, "required": True, "metavar": "DIR"}
+    folder = {"required": True, "metavar": "DIR|REPO"}
     parser.add_argument("--model", help="its config and tokenizer are used", **folder)
     parser.add_argument("--checkpoint", help="its weights are used", **folder)
+    add_repo_options(parser)
     parser.add_argument("--prompt", help="what to ask (你是谁)")
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="the longest answer (32)")
     parser.add_argument("--device", choices=("auto", "cpu", "tpu"), help="where to run (auto)")
@@ -59,13 +62,15 @@ def add(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Swap once, and print what happens as it happens."""
     import asyncio
-    from contextlib import redirect_stdout
+    from contextlib import closing, redirect_stdout
 
     names = ("model", "checkpoint", "prompt", "max_new_tokens", "device", "tp", "dtype", "cast")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     out, engine_args = sys.stdout, _engine_args(args.engine_arg)
-    with redirect_stdout(sys.stderr):  # stdout is for our objects alone
-        return asyncio.run(_swap({**given, "args": engine_args}, out))
+    fetching = {"cache": cache_of(args), "token": token_of(args)}
+    with redirect_stdout(sys.stderr), closing(Bar()) as bar:  # stdout is for our objects alone
+        given |= {"args": engine_args, **fetching, "publish": drawing(bar)}
+        return asyncio.run(_swap(given, out))
 
 
 def _count(text: str) -> int:

@@ -47,10 +47,6 @@ class Answers:
         """How many prompts the engine is busy with."""
         return len(self._manager.rid_to_state)
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text, as the engine would encode it."""
-        return encoded(self._manager, text)
-
     def send(self, message: Any) -> None:
         """Send a message to the scheduler thread."""
         self._manager.send_to_scheduler.send_pyobj(message)
@@ -174,12 +170,6 @@ class Answers:
             state.finished = True
             state.out_list.append({"text": "", "meta_info": {"id": rid, "finish_reason": None}})
             state.event.set()
-
-
-def encoded(tokenizer_manager: Any, text: str) -> list[int]:
-    """The ids of a text, as this engine's tokenizer manager would encode it."""
-    ids: list[int] = tokenizer_manager.tokenizer(text)["input_ids"]
-    return ids
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -26,7 +26,7 @@ from hotreload.engine.scheduler import (
     stop_on_message,
 )
 from hotreload.engine.slots import version
-from hotreload.errors import ConfigError
+from hotreload.errors import ConfigError, DeviceUnavailable
 
 JOIN_SECONDS = 10.0
 JOIN_TURNS = 50
@@ -146,7 +146,9 @@ def _devices(device: str, tp: int, first: int) -> list[Any]:
     try:
         found = jax.devices()
     except RuntimeError as fault:
-        raise ConfigError(f"no {device} can be used: {fault}") from fault
+        why = str(fault).strip().partition("\n")[0]
+        words = f"no {device} device can be used: {why} (`hotreload doctor` looks who holds it)"
+        raise DeviceUnavailable(words) from fault
     if len(found) < first + tp:
         raise ConfigError(
             f"[engine] tp = {tp} needs {first + tp} devices, this machine has {len(found)} "
@@ -240,6 +242,7 @@ def capabilities_of(parts: Parts) -> Capabilities:
         # The field came with the repair of log-probabilities off the fast path.
         logprobs="return_output_logprob_only" in fields,
         grammars=grammars,
+        seeds=bool(getattr(parts.engine.server_args, "enable_deterministic_sampling", False)),
         # Both versions check `logit_bias` and then ignore it.
         sampling=names - {"logit_bias", "stream_interval"} | GRAMMARS,
     )

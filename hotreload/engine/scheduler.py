@@ -4,12 +4,14 @@ Knows which state of a scheduler must be empty or forgotten; nothing of weights.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from hotreload import failpoints
 from hotreload.engine import patches
 
 
@@ -44,6 +46,7 @@ class SchedulerThread:
         self._report = report
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._stopping = False
+        self._turned_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="hotreload-scheduler", daemon=True)
         scheduler._request_dispatcher._mapping.append((Wake, lambda message: None))
         patches.report_deaths(scheduler, report)
@@ -88,6 +91,14 @@ class SchedulerThread:
         """Whether a batch is under way, and how many were begun: for a look for hangs."""
         return self.scheduler.cur_batch is not None, self.scheduler.forward_ct
 
+    def is_turning(self, within: float) -> bool:
+        """Whether its loop turned within so many seconds (idle, it does each second), or is busy.
+
+        A step may compile: how long that may take, the look for hangs knows.
+        """
+        is_busy, _ = self.progress()
+        return is_busy or time.monotonic() - self._turned_at <= within
+
     def _run(self) -> None:
         try:
             _event_loop(self.scheduler)
@@ -97,9 +108,13 @@ class SchedulerThread:
             self._report(f"the scheduler thread failed: {type(fault).__name__}: {fault}")
 
     def _is_idle(self) -> bool:
-        return not self._jobs and is_idle(self.scheduler)
+        if self._jobs or not is_idle(self.scheduler):
+            return False
+        failpoints.reach_in_thread("resting")
+        return True
 
     def _between_steps(self) -> None:
+        self._turned_at = time.monotonic()
         if self._stopping:
             raise Stopped
         while self._jobs and is_idle(self.scheduler):

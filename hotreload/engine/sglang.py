@@ -19,19 +19,20 @@ from typing import Any, NoReturn
 
 from hotreload.core.threads import in_thread, uninterrupted
 from hotreload.engine import boot, recompiles, staging
-from hotreload.engine.answers import Answer, Answers, encoded
+from hotreload.engine.answers import Answer, Answers
 from hotreload.engine.headroom import size_of
 from hotreload.engine.leaves import layout_of, measure, signature, zeroed
 from hotreload.engine.noise import perturb
 from hotreload.engine.probe import BUILT_IN, Probe, decide_verdict, request_for
-from hotreload.engine.requests import Capabilities, Limits, parse
+from hotreload.engine.prompts import Prompts
+from hotreload.engine.requests import Capabilities, Limits, Parsed
 from hotreload.engine.scheduler import Wake, forget_caches, rewrite_pools
 from hotreload.engine.shadow import record_plan
 from hotreload.engine.slots import find_slot
 from hotreload.engine.spool import clear_leftovers
 from hotreload.engine.staging import Weights
 from hotreload.engine.watch import Watch
-from hotreload.errors import BadRequest, ConfigError, DrainTimedOut, EngineLost, ProbeFailed
+from hotreload.errors import DrainTimedOut, EngineLost, ProbeFailed
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 
 JOB_SECONDS = 10.0
@@ -63,6 +64,7 @@ class SglangEngine:
         self.last_exchange_seconds: float | None = None
         self.capabilities: Capabilities = boot.capabilities_of(parts)
         self.limits: Limits = boot.limits_of(parts)
+        self._prompts = Prompts(parts.tokenizer_manager.tokenizer, self.limits, self.capabilities)
         self._runner = parts.model_runner
         self._scheduler = parts.running_scheduler
         self._slot = find_slot(self._runner)
@@ -71,7 +73,7 @@ class SglangEngine:
         self.weights_bytes = size_of(self._layout.named(self._slot.read()))
         self.leaf_count = len(self._layout.places)
         self.live = self._adopt(revision)
-        self._check_probes()
+        self._prompts.check_probes(self._probes)
 
     @classmethod
     async def start(
@@ -110,16 +112,21 @@ class SglangEngine:
         await engine._begin_or_close()
         return engine
 
-    async def generate(self, request: Mapping[str, Any]) -> AsyncGenerator[Answer | list[Answer]]:
-        """Answer a request in the engine's own schema: once, or piece by piece when it streams.
+    async def prepare(self, request: Mapping[str, Any]) -> Parsed:
+        """Check a request and encode its prompts, off the loop; BadRequest names what is wrong."""
+        self._watch.check()
+        return await self._prompts.prepare(request)
+
+    async def generate(
+        self, request: Mapping[str, Any] | Parsed
+    ) -> AsyncGenerator[Answer | list[Answer]]:
+        """Answer a request, prepared or not: once, or piece by piece when it streams.
 
         Closing the iterator aborts, and returns when the engine has forgotten the request.
-        BadRequest names the parameter that cannot be served; EngineLost ends every answer.
+        EngineLost ends every answer.
         """
         self._watch.check()
-        parsed = parse(
-            request, limits=self.limits, can=self.capabilities, encode=self._front.encode
-        )
+        parsed = request if isinstance(request, Parsed) else await self.prepare(request)
         async with aclosing(self._front.generate(parsed)) as answers:
             async for answer in answers:
                 yield answer
@@ -228,6 +235,10 @@ class SglangEngine:
         """Raise EngineLost within a second after the engine died or hung."""
         await self._watch.until_lost()
 
+    def is_turning(self, within: float) -> bool:
+        """Whether the scheduler thread was seen within so many seconds, or is in a step."""
+        return self._scheduler.is_turning(within)
+
     def sigquit(self) -> None:
         """Upstream's way to say that a part of it failed: take it as that."""
         self._watch.lose("the engine sent SIGQUIT: a part of it failed")
@@ -270,15 +281,6 @@ class SglangEngine:
         measured = weights.measured
         known = (measured.fingerprint, measured.checksums, self.weights_bytes)
         return Staged(revision, weights, *known)
-
-    def _check_probes(self) -> None:
-        """A probe the engine cannot answer would reject every checkpoint."""
-        encode = partial(encoded, self._parts.tokenizer_manager)
-        for probe in self._probes:
-            try:
-                parse(request_for(probe), limits=self.limits, can=self.capabilities, encode=encode)
-            except BadRequest as fault:
-                raise ConfigError(f"[[probe]] {probe.prompt!r} cannot be asked: {fault}") from fault
 
     async def _begin_or_close(self) -> None:
         try:
@@ -340,7 +342,8 @@ class SglangEngine:
         forget_caches(self._scheduler.scheduler)
 
     async def _ask(self, probe: Probe) -> Answer:
-        async with aclosing(self.generate(request_for(probe))) as answers:
+        asked = self._prompts.parse(request_for(probe))  # at once: it must not queue with clients
+        async with aclosing(self.generate(asked)) as answers:
             answer = await anext(answers)
         assert isinstance(answer, dict)
         return answer

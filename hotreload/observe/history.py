@@ -11,6 +11,7 @@ from hotreload.events import (
     GateChanged,
     GenerationLive,
     PhaseEntered,
+    Progress,
     RevisionWanted,
     SourceScanned,
     Waiting,
@@ -101,6 +102,9 @@ def event_fields(event: Event) -> Fields:
         case PhaseEntered(revision, phase):
             entered = {"phase": phase.value if phase else None}
             name, fields = "reload.phase", entered | revision_fields(revision)
+        case Progress(revision, phase, done, total):
+            there = {"phase": phase.value, "done": done, "total": total}
+            name, fields = "reload.progress", there | revision_fields(revision)
         case AttemptFinished(attempt, live):
             answering = {"live": live.number if live else None}
             name, fields = f"reload.{attempt.outcome}", attempt_fields(attempt) | answering

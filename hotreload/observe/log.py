@@ -9,6 +9,8 @@ import logging
 import os
 import select
 import sys
+import time
+from collections.abc import Callable
 from typing import TextIO
 
 import structlog
@@ -19,10 +21,12 @@ from hotreload.events import (
     Event,
     GateChanged,
     PhaseEntered,
+    Progress,
     SourceScanned,
     Waiting,
 )
 from hotreload.observe.history import Fields, event_fields
+from hotreload.observe.progress import Pace
 from hotreload.types import GateState, Outcome, Phase
 
 LIBRARIES = ("asyncio", "httpx", "huggingface_hub", "jax", "py.warnings", "sgl_jax", "uvicorn")
@@ -36,6 +40,8 @@ OUTCOME_LEVELS = {
     Outcome.LOST: logging.CRITICAL,
 }
 SHOWN_FINDINGS = 10
+PROGRESS_SECONDS = 10.0
+"""A download that takes longer is worth a line this often."""
 
 
 def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:
@@ -158,18 +164,35 @@ def _lines_lost(count: int) -> logging.LogRecord:
 class LogObserver:
     """Writes a line for each event, and for the end of an attempt the one that tells it all."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = structlog.stdlib.get_logger("hotreload")
         self._waits: dict[str, str | None] = {}
         self._scan_error: str | None = None
+        self._clock = clock
+        self._pace = Pace(clock)
+        self._progress_at = 0.0
 
     def observe(self, event: Event) -> None:
         """Write what happened."""
+        begins = isinstance(event, Progress) and event.revision != self._pace.revision
+        self._pace.observe(event)
+        if isinstance(event, Progress) and not self._is_time_for_progress(begins):
+            return
         fields = event_fields(event)
         level = self._level(event)
+        if isinstance(event, Progress):
+            fields |= self._pace.fields() or {}
         if isinstance(event, AttemptFinished):
             fields = canonical_fields(event)
         self._log.log(level, fields.pop("event"), **fields)
+
+    def _is_time_for_progress(self, begins: bool) -> bool:
+        """Not at the beginning: a short download is told by how it ends."""
+        now = self._clock()
+        is_due = not begins and now - self._progress_at >= PROGRESS_SECONDS
+        if begins or is_due:
+            self._progress_at = now
+        return is_due
 
     def _level(self, event: Event) -> int:
         match event:

@@ -23,35 +23,20 @@ from prometheus_client.registry import Collector
 
 from hotreload import __version__
 from hotreload.errors import REJECTIONS, ConfigError
-from hotreload.events import AttemptFinished, Event, GateChanged, GenerationLive, SourceScanned
-from hotreload.observe.page import Page
-from hotreload.types import Attempt, GateState, Generation, Outcome, Phase
-
-ROUTES = (
-    "/generate",
-    "/v1/completions",
-    "/v1/chat/completions",
-    "/v1/models",
-    "/livez",
-    "/readyz",
-    "/health",
-    "/status",
-    "/history",
-    "/events",
-    "/metrics",
-    "/admin/reload_weights",
-    "/admin/reload_status",
-    "/admin/weights_checksum",
-    "/admin/perturb_weights",
-    "/admin/rollback",
-    "/admin/pin",
-    "/admin/unpin",
-    "other",
+from hotreload.events import (
+    AttemptFinished,
+    Event,
+    GateChanged,
+    GenerationLive,
+    PhaseEntered,
+    RevisionWanted,
+    SourceScanned,
 )
-CODES = (200, 400, 500, 503)
-"""Exported at 0 for each route from the start; others appear when they first happen."""
-SCAN_CAUSES = ("start", "event", "rescan", "overflow", "request", "signal")
-PLACES = ("live", "previous", "staged")
+from hotreload.observe.fetched import Fetched
+from hotreload.observe.labels import CODES, PLACES, ROUTES, SCAN_CAUSES
+from hotreload.observe.page import Page
+from hotreload.types import Attempt, GateState, Generation, Outcome, Phase, Revision
+
 SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 QUICK = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 ANSWER = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -69,6 +54,8 @@ class Readings:
     """All bytes ever staged."""
     weights: Callable[[], Mapping[str, int]] = dict
     """Bytes held now, by place: live, previous, staged."""
+    lost_at: Callable[[], float] = float
+    """When an engine was last lost, in this life or an earlier one; 0 for never."""
 
 
 class Metrics:
@@ -84,11 +71,15 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # 0.26 leaves it bare
         self._clock = clock
         self._live: Generation | None = None
+        self._wanted: Revision | None = None
+        self._unmet_since = 0.0
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         self._registry.register(_Live(lambda: self._live, per_leaf))
         self._registry.register(_Now(readings or Readings()))
+        self._fetched = Fetched()
+        self._registry.register(self._fetched)
         self._make_build_info()
         self._make_reload_metrics()
         self._make_request_metrics()
@@ -115,6 +106,15 @@ class Metrics:
             "last_reload_success_timestamp_seconds", "When weights last went live."
         )
         self._reloads = self._counter("reloads", "Attempts, by how they ended.", "outcome")
+        self._wanted_since = self._gauge(
+            "wanted_since_timestamp_seconds",
+            "Since when what is wanted is not what is live; 0 while it is.",
+        )
+        self._phase_since = self._gauge(
+            "phase_since_timestamp_seconds",
+            "When the phase that runs began; 0 for others.",
+            "phase",
+        )
         self._rejections = self._counter("rejections", "Refused checkpoints, by why.", "reason")
         self._rollbacks = self._counter(
             "rollbacks", "Swaps that were undone because the probe failed."
@@ -151,8 +151,8 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"hotreload_{name}_total", text, labels, registry=self._registry)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"hotreload_{name}", text, registry=self._registry)
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"hotreload_{name}", text, labels, registry=self._registry)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
         full = f"hotreload_{name}"
@@ -166,6 +166,7 @@ class Metrics:
             self._rejections.labels(reason)
         for phase in Phase:
             self._phase_seconds.labels(phase.value)
+            self._phase_since.labels(phase.value)
         for cause in SCAN_CAUSES:
             self._scans.labels(cause)
         for route in ROUTES:
@@ -177,11 +178,19 @@ class Metrics:
 
     def observe(self, event: Event) -> None:
         """Count what happened."""
+        self._fetched.observe(event)
         match event:
             case AttemptFinished(attempt):
                 self._attempt_finished(attempt)
             case GenerationLive(generation):
                 self._went_live(generation)
+            case RevisionWanted(revision):
+                self._wanted = revision
+                self._note_unmet()
+            case PhaseEntered(_, entered):
+                for phase in Phase:
+                    began = self._clock() if phase is entered else 0
+                    self._phase_since.labels(phase.value).set(began)
             case GateChanged(state):
                 self._ready.set(state is not GateState.SEALED)
             case SourceScanned(cause, error):
@@ -215,6 +224,13 @@ class Metrics:
             self._success_time.set(self._clock())
         else:
             self._leaves_changed.set(_changed(before.leaves, generation.leaves))
+        self._note_unmet()
+
+    def _note_unmet(self) -> None:
+        """The first unmet wish counts: a newer one does not make what is live any younger."""
+        is_met = not (self._wanted and self._live) or self._wanted == self._live.revision
+        self._unmet_since = 0.0 if is_met else self._unmet_since or self._clock()
+        self._wanted_since.set(self._unmet_since)
 
     def request_finished(self, route: str, code: int, seconds: float) -> None:
         """Count an answered request; unknown routes share one label."""
@@ -302,6 +318,11 @@ class _Now(Collector):
             "hotreload_recompiles", "Compilations after the first answers.", now.recompiles()
         )
         yield CounterMetricFamily("hotreload_staged_bytes", "Bytes staged.", now.staged_bytes())
+        yield GaugeMetricFamily(
+            "hotreload_engine_lost_timestamp_seconds",
+            "When an engine was last lost, also before a restart; 0 for never.",
+            now.lost_at(),
+        )
         held = GaugeMetricFamily(
             "hotreload_weights_bytes", "Bytes of weights held, by place.", labels=["place"]
         )

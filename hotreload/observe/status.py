@@ -3,6 +3,7 @@
 What was refused, the pin and who is at the gate are asked for at the moment of the question.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Protocol
@@ -13,12 +14,20 @@ from hotreload.events import (
     Event,
     GateChanged,
     GenerationLive,
-    PhaseEntered,
     RevisionWanted,
+    SourceScanned,
     Waiting,
 )
-from hotreload.observe.history import Fields, attempt_fields, generation_fields, refusal_fields
-from hotreload.types import Attempt, GateState, Generation, Outcome, Phase, Refusal, Revision
+from hotreload.observe.history import (
+    Fields,
+    attempt_fields,
+    generation_fields,
+    iso,
+    refusal_fields,
+)
+from hotreload.observe.progress import Pace
+from hotreload.observe.under_way import UnderWay
+from hotreload.types import Attempt, GateState, Generation, Outcome, Refusal, Revision
 
 NOBODY: Fields = {
     "generation": None,
@@ -62,36 +71,60 @@ class Status:
         ledger_view: Callable[[], LedgerView],
         gate_counts: Callable[[], tuple[int, int]] = lambda: (0, 0),
         last_attempt: Attempt | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        source_kind: str = "directory",
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.live: Generation | None = None
+        self._before: Generation | None = None
+        self._under_way = UnderWay(clock)
         self._ledger_view = ledger_view
         self._gate_counts = gate_counts
         self._last_attempt = last_attempt
         self._wanted: Revision | None = None
         self._waits: dict[str, str | None] = {}
-        self._phase: Phase | None = None
         self._gate = GateState.SEALED
         self._sealed_because: str | None = None
         self._opened = False
         self._lost = False
+        self._pace = Pace(clock)
+        self._wall = wall
+        self._source: Fields = {
+            "kind": source_kind,
+            "stale": False,
+            "error": None,
+            "last_seen": None,
+        }
 
     def observe(self, event: Event) -> None:
         """Take in what happened."""
+        self._under_way.observe(event)
+        self._pace.observe(event)
         match event:
             case RevisionWanted(revision):
                 self._wanted = revision
             case Waiting(waiting_for, who):
                 self._waits[who] = waiting_for
-            case PhaseEntered(_, phase):
-                self._phase = phase
             case GenerationLive(generation):
-                self.live = generation
+                self._went_live(generation)
             case GateChanged():
                 self._gate_moved(event)
+            case SourceScanned(_, error):
+                self._source_looked(error)
             case AttemptFinished(attempt, live):
-                self._last_attempt, self._phase = attempt, None
-                self.live = live or self.live
+                self._last_attempt = attempt
+                self._went_live(live)
                 self._lost |= attempt.outcome is Outcome.LOST
+
+    def _went_live(self, generation: Generation | None) -> None:
+        if generation is None or generation == self.live:
+            return
+        self._before, self.live = self.live, generation
+
+    def _source_looked(self, error: str | None) -> None:
+        """Stale: nobody knows whether what is wanted is still the newest."""
+        seen = self._source["last_seen"] if error else iso(self._wall())
+        self._source |= {"stale": error is not None, "error": error, "last_seen": seen}
 
     def _gate_moved(self, event: GateChanged) -> None:
         self._gate = event.state
@@ -114,7 +147,7 @@ class Status:
             return State.STOPPING
         if not self._opened:
             return State.BOOTING
-        return State.RELOADING if self._phase else State.SERVING
+        return State.RELOADING if self._under_way.phase else State.SERVING
 
     def ready(self) -> tuple[bool, list[str]]:
         """Say whether requests are answered (held ones will be), and if not, why."""
@@ -134,13 +167,18 @@ class Status:
         refused = sorted(ledger.refused.values(), key=lambda refusal: -refusal.at)
         live = generation_fields(self.live) if self.live else NOBODY
         gate = self._gate_fields()
+        phase = self._under_way.phase
         return {
             "state": self.state.value,
+            "reasons": self.ready()[1],
             **live,
             "wanted": self._wanted.id if self._wanted else None,
             "wanted_label": self._wanted.label if self._wanted else None,
             "waiting_for": self._waiting_for,
-            "phase": self._phase.value if self._phase else None,
+            "phase": phase.value if phase else None,
+            "attempt": self._under_way.fields(),
+            "progress": self._pace.fields(),
+            "source": dict(self._source),
             "last_attempt": attempt_fields(self._last_attempt) if self._last_attempt else None,
             "refused": [refusal_fields(refusal) for refusal in refused],
             "gate": gate,
@@ -148,6 +186,28 @@ class Status:
             "replicas": [{**live, "gate": gate}],
         }
 
+    def leaves(self) -> Fields:
+        """Return the /leaves document: checksums as they went live, and which of them moved."""
+        live, before = self.live, self._before
+        old = before.leaves if before else None
+        new = live.leaves if live else {}
+        moved = [] if old is None else sorted(p for p in new if new[p] != old.get(p))
+        return {
+            "generation": live.number if live else None,
+            "fingerprint": live.fingerprint if live else None,
+            "leaves": dict(new),
+            "changed": moved,
+            "previous": _weights_fields(before) if before else None,
+        }
+
     def _gate_fields(self) -> Fields:
         inside, held = self._gate_counts()
         return {"state": self._gate.value, "inside": inside, "held": held}
+
+
+def _weights_fields(generation: Generation) -> Fields:
+    return {
+        "generation": generation.number,
+        "fingerprint": generation.fingerprint,
+        "leaves": dict(generation.leaves),
+    }

@@ -25,6 +25,7 @@ from hotreload.server.requests import (
     is_integer,
     is_number,
     read_fields,
+    whole_number,
 )
 from hotreload.types import Attempt, Generation, Noise, Outcome
 
@@ -34,24 +35,27 @@ WAITING: Mapping[str, Kind] = {"wait": BOOLEAN, "timeout": SECONDS}
 RELOAD: Mapping[str, Kind] = {
     "model_path": STRING,
     "revision": STRING,
-    "load_format": (
+    "load_format": Kind(
         "'auto' or 'safetensors'",
         lambda value: value in ("auto", "safetensors"),
+        {"enum": ["auto", "safetensors"]},
     ),
     "force": BOOLEAN,
     **WAITING,
 }
 ROLLBACK: Mapping[str, Kind] = {"generation": INTEGER, **WAITING}
 PERTURB: Mapping[str, Kind] = {
-    "seed": (
-        "an integer from 0 to 2147483647",
-        lambda value: is_integer(value) and 0 <= value < 2**31,
-    ),
-    "scale": (
+    "seed": whole_number(0, 2**31 - 1),
+    "scale": Kind(
         "a number above 0 and at most 1e6",
         lambda value: is_number(value) and 0 < value <= 1e6,
+        {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6},
     ),
-    "num_leaves": ("a positive integer", lambda value: is_integer(value) and value > 0),
+    "num_leaves": Kind(
+        "a positive integer",
+        lambda value: is_integer(value) and value > 0,
+        {"type": "integer", "minimum": 1},
+    ),
     **WAITING,
 }
 RELOAD_STATUS = ("state", "generation", "wanted", "waiting_for", "phase", "last_attempt")

@@ -104,7 +104,7 @@ class Exchange:
         if answer.is_started:  # an answer cut off must not look like a whole one
             await hang_up(scope, receive)
         else:
-            await problem_of(error)(scope, receive, answer.send)
+            await problem_of(error, scope["path"])(scope, receive, answer.send)
 
 
 class _Answer:
@@ -132,5 +132,7 @@ class _Answer:
 
 
 def _route(scope: Any) -> str:
-    """A label of few values: paths that lead nowhere are all the same one."""
-    return str(scope["path"]) if "endpoint" in scope else "other"
+    """A label of few values: a path's parameter is its name, what leads nowhere is all the same."""
+    if "endpoint" not in scope:
+        return "other"
+    return str(getattr(scope.get("route"), "path_format", scope["path"]))

@@ -20,6 +20,8 @@ class Limits:
     concurrent: int = 2048
     """Requests to the model at a time, those who wait at the gate among them."""
     request_seconds: float = 600.0
+    generation_seconds: float = 30.0
+    """How long a request waits for the generation it asks for at the least."""
     batch: int = 256
     nesting: int = 32
     arrival_seconds: float = 30.0

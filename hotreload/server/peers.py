@@ -81,10 +81,10 @@ class PeerProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take a piece of a request; the first one of its headers starts their deadline."""
-        if self._deadline is None and self._is_idle():
+        if self._deadline is None and self.is_idle:
             self._await_headers()
         super().data_received(data)
-        if not self._is_idle():
+        if not self.is_idle:
             self._headers_came()
 
     def send_400_response(self, msg: str) -> None:
@@ -106,7 +106,9 @@ class PeerProtocol(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
-    def _is_idle(self) -> bool:
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is under way on it."""
         return self.cycle is None or self.cycle.response_complete
 
     def _await_headers(self) -> None:

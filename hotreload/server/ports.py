@@ -15,15 +15,33 @@ Fields = dict[str, Any]
 class Gate(Protocol):
     """What every request passes."""
 
-    def passing(self) -> AbstractAsyncContextManager[Generation]:
-        """Wait while holding, then yield who answers; NotServing when sealed, full or booting."""
+    def check(self) -> None:
+        """NotServing when it lets nobody in."""
+        ...
+
+    def passing(
+        self, at_least: int = 0, within: float = 0.0
+    ) -> AbstractAsyncContextManager[Generation]:
+        """Wait while holding, then yield who answers; NotServing when sealed, full or booting.
+
+        An older generation than `at_least` is waited out so long; NotNewEnough when in vain.
+        """
         ...
 
 
 class Engine(Protocol):
-    """What answers. Must exist before the boot is over: until then the gate refuses."""
+    """What answers. Must exist before the boot is over: until then it and the gate refuse."""
 
-    def generate(self, request: Mapping[str, Any]) -> AsyncGenerator[Fields | list[Fields], None]:
+    async def prepare(self, request: Mapping[str, Any]) -> Any:
+        """Check a request in the engine's own schema and encode its prompts, off the loop.
+
+        Beside that schema it takes `messages`, a chat for the model's template, with
+        `template_args`, and `copies`, how often each prompt is to be answered. BadRequest names
+        the field at fault.
+        """
+        ...
+
+    def generate(self, prepared: Any) -> AsyncGenerator[Fields | list[Fields], None]:
         """Yield answers in the engine's own schema; closed or cancelled, it aborts the generation.
 
         Not streamed: one item, which is a list for a batch. Streamed: one object a chunk with the
@@ -76,6 +94,10 @@ class View(Protocol):
 
     def history(self) -> list[Fields]:
         """Attempts, newest first."""
+        ...
+
+    def leaves(self) -> Fields:
+        """Checksums of what is live and of what was before it; nothing is computed for it."""
         ...
 
     def attempt(self, attempt: Attempt) -> Fields:

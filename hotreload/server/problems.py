@@ -1,4 +1,5 @@
-"""Answers in JSON: what went wrong as RFC 9457 problem details, and numbers JSON can hold."""
+"""Answers in JSON: what went wrong, as RFC 9457 problem details or in OpenAI's own shape, and
+numbers JSON can hold."""
 
 import json
 import math
@@ -14,6 +15,7 @@ from hotreload.errors import (
     CheckpointRejected,
     EngineLost,
     HotReloadError,
+    NotNewEnough,
     NotServing,
     SourceUnavailable,
     Superseded,
@@ -27,6 +29,7 @@ _STATUS: tuple[tuple[type[HotReloadError], int], ...] = (
     (BadRequest, 400),
     (Busy, 409),
     (Superseded, 409),
+    (NotNewEnough, 409),
     (CheckpointRejected, 422),
     (SourceUnavailable, 422),  # an operator named what is not there
     (TryAgain, 503),
@@ -46,9 +49,11 @@ class Refused(HotReloadError):
         *,
         findings: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
+        param: str | None = None,
     ) -> None:
         super().__init__(message, code=code, findings=findings)
         self.status = status
+        self.param = param
         self.headers = dict(headers or {})
 
 
@@ -68,9 +73,24 @@ class Problem(Json):
     media_type = "application/problem+json"
 
 
-def problem_of(error: HotReloadError) -> Problem:
-    """Answer with what went wrong."""
+OPENAI_PATHS = "/v1/"
+
+
+def problem_of(error: HotReloadError, path: str = "/") -> Json:
+    """Answer with what went wrong, in the shape that clients of this path know."""
+    if path.startswith(OPENAI_PATHS):
+        return Json({"error": openai_fields(error)}, _status(error), _headers(error))
     return Problem(problem_fields(error), _status(error), _headers(error))
+
+
+def openai_fields(error: HotReloadError) -> dict[str, Any]:
+    """Say what went wrong as OpenAI does; its client reads the class of an error off the status."""
+    return {
+        "message": str(error),
+        "type": "invalid_request_error" if _status(error) < 500 else "server_error",
+        "param": error.param if isinstance(error, BadRequest | Refused) else None,
+        "code": error.code,
+    }
 
 
 def problem_fields(error: HotReloadError) -> dict[str, Any]:
@@ -106,7 +126,9 @@ def _headers(error: HotReloadError) -> dict[str, str]:
         return error.headers
     if isinstance(error, NotServing) and error.retry_after is not None:
         return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
-    if isinstance(error, TryAgain) and not isinstance(error, SourceUnavailable):
+    if isinstance(error, NotNewEnough) or (
+        isinstance(error, TryAgain) and not isinstance(error, SourceUnavailable)
+    ):
         return {"Retry-After": str(RETRY_AFTER)}
     return {}
 

@@ -1,16 +1,22 @@
 """What a request's body may be: a JSON object of known fields, decently nested and spelled."""
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Container, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
 
 from starlette.requests import Request
 
 from hotreload.errors import BadRequest
 from hotreload.server.ports import Fields
 
-Kind = tuple[str, Callable[[Any], bool]]
-"""What a field must be, in words and as a test."""
+
+class Kind(NamedTuple):
+    """What a field must be: in words, as a test, and as a JSON schema."""
+
+    words: str
+    fits: Callable[[Any], bool]
+    schema: Mapping[str, Any] = MappingProxyType({})
 
 
 def is_number(value: Any) -> bool:
@@ -23,31 +29,55 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-BOOLEAN: Kind = ("true or false", lambda value: isinstance(value, bool))
-STRING: Kind = ("a string", lambda value: isinstance(value, str))
-INTEGER: Kind = ("an integer", is_integer)
-SECONDS: Kind = ("a positive number of seconds", lambda value: is_number(value) and 0 < value < 1e9)
+def whole_number(least: int, most: int) -> Kind:
+    """An integer within bounds."""
+    return Kind(
+        f"a whole number from {least} to {most}",
+        lambda value: is_integer(value) and least <= value <= most,
+        {"type": "integer", "minimum": least, "maximum": most},
+    )
+
+
+BOOLEAN = Kind("true or false", lambda value: isinstance(value, bool), {"type": "boolean"})
+STRING = Kind("a string", lambda value: isinstance(value, str), {"type": "string"})
+INTEGER = Kind("an integer", is_integer, {"type": "integer"})
+OBJECT = Kind("an object", lambda value: isinstance(value, dict), {"type": "object"})
+SECONDS = Kind(
+    "a positive number of seconds",
+    lambda value: is_number(value) and 0 < value < 1e9,
+    {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e9},
+)
 
 
 async def read_fields(
-    request: Request, kinds: Mapping[str, Kind], *, nesting: int = 32, may_be_empty: bool = False
+    request: Request,
+    kinds: Mapping[str, Kind],
+    *,
+    nesting: int = 32,
+    may_be_empty: bool = False,
+    unread: Container[str] = (),
 ) -> Fields:
-    """Read the body as an object of these fields; a field that is null counts as left out."""
+    """Read the body as an object of these fields; a field that is null counts as left out.
+
+    What is in `unread` may be anything: the caller decides about it.
+    """
     body = await request.body()
     if may_be_empty and not body.strip():
         return {}
     fields = _object(body, nesting)
-    unknown = [name for name in fields if name not in kinds]
+    unknown = [name for name in fields if name not in kinds and name not in unread]
     if unknown:
         raise BadRequest(
             f"unknown field {_names(unknown)}; known are {', '.join(sorted(kinds))}",
             code="unknown_field",
+            param=unknown[0][:60],
         )
     given = {name: value for name, value in fields.items() if value is not None}
-    for name, value in given.items():
-        words, fits = kinds[name]
-        if not fits(value):
-            raise BadRequest(f"{name} must be {words}, not {_shown(value)}", code="bad_field")
+    for name in given.keys() & kinds.keys():
+        words, fits, _ = kinds[name]
+        if not fits(given[name]):
+            said = f"{name} must be {words}, not {_shown(given[name])}"
+            raise BadRequest(said, code="bad_field", param=name)
     return given
 
 
@@ -107,5 +137,7 @@ def _names(unknown: list[str]) -> str:
 
 
 def _shown(value: Any) -> str:
+    if value == []:
+        return "an empty list"
     text = json.dumps(value) if not isinstance(value, dict | list) else type(value).__name__
     return {"dict": "an object", "list": "a list"}.get(text, text[:60])

@@ -14,6 +14,7 @@ import math
 import os
 import socket
 import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,8 +22,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from hotreload.errors import ConfigError
+from hotreload.events import Event, GateChanged
 from hotreload.server.limits import Limits
 from hotreload.server.peers import PeerProtocol
+from hotreload.types import GateState
 
 log = logging.getLogger("hotreload.server")
 
@@ -33,7 +36,9 @@ ACCEPT_SECONDS = 0.02
 """Without a name nobody connects any more; meanwhile the loop accepts all that had."""
 FLUSH_SECONDS = 0.01
 LINGER_SECONDS = 0.5
-"""How long a connection that was accepted has to send what it came for."""
+"""How long a connection has to send what it came for, or what it asks next."""
+LASTING_LINGER_SECONDS = 2.0
+"""Where nobody is kept waiting by it: a client about to ask again would find itself cut off."""
 
 
 def bind_unix(path: Path, mode: int = 0o660, group: str | int | None = None) -> socket.socket:
@@ -138,7 +143,12 @@ def _listen(path: Path, mode: int, gid: int | None) -> socket.socket:
 
 
 class HttpServer(uvicorn.Server):
-    """Serves until `stop`, and then still answers every request that had been sent."""
+    """Serves until `stop`, and then still answers every request that had been sent.
+
+    Sockets that are `lasting` outlive us: systemd holds them. On those it accepts nobody before
+    the gate opens for the first time nor after it is sealed, so that whoever comes meanwhile
+    waits in the socket for the one who can answer.
+    """
 
     def __init__(
         self,
@@ -146,13 +156,18 @@ class HttpServer(uvicorn.Server):
         *,
         limits: Limits | None = None,
         graceful_seconds: float = 30.0,
-        linger_seconds: float = LINGER_SECONDS,
+        linger_seconds: float | None = None,
+        lasting: bool = False,
     ) -> None:
         limits = limits or Limits()
         self._feeds = app.state.feeds
         self._graceful_seconds = graceful_seconds
-        self._linger_seconds = linger_seconds
+        usual = LASTING_LINGER_SECONDS if lasting else LINGER_SECONDS
+        self._linger_seconds = usual if linger_seconds is None else linger_seconds
+        self.lasting = lasting
+        self._opened = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._left = asyncio.Event()
         self._owned: list[tuple[str, tuple[int, int]]] = []
         protocol = functools.partial(
             PeerProtocol, arrival_seconds=limits.arrival_seconds, live=app.state.live
@@ -162,15 +177,36 @@ class HttpServer(uvicorn.Server):
     async def serve(self, sockets: Sequence[socket.socket] | None = None) -> None:
         """Serve on these listening sockets until `stop` and the end of what is under way."""
         listeners = list(sockets or ())
-        self._owned = [_identity(listener) for listener in listeners if _is_unix(listener)]
+        if self.lasting:
+            await self._opened.wait()
+        else:
+            self._owned = [_identity(listener) for listener in listeners if _is_unix(listener)]
         try:
-            await super().serve(listeners)
+            if not self._stopping.is_set():
+                await super().serve(listeners)
         finally:
             self._unlink()
+            self._left.set()
+
+    def observe(self, event: Event) -> None:
+        """On lasting sockets, accept only while the gate can let somebody in."""
+        match event:
+            case GateChanged(GateState.OPEN):
+                self._opened.set()
+            case GateChanged(GateState.SEALED) if self.lasting:
+                self.stop()
 
     def stop(self) -> None:
         """Begin to leave; `serve` returns when all is answered or the grace is over."""
         self._stopping.set()
+        self._opened.set()
+
+    async def leave(self, within: float) -> None:
+        """Stop, and wait so long at most until everybody who came is answered."""
+        self.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._left.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -186,24 +222,26 @@ class HttpServer(uvicorn.Server):
 
         uvicorn's own drops those it has accepted and not read yet.
         """
-        # From here on every answer ends its connection, so that nobody asks again on it.
-        self.server_state.default_headers = [(b"connection", b"close")]
-        self._unlink()
-        await asyncio.sleep(ACCEPT_SECONDS)
+        # From here on every answer ends its connection, so that nobody asks again on it. In
+        # place: requests under way hold this list too.
+        self.server_state.default_headers.append((b"connection", b"close"))
+        if not self.lasting:
+            self._unlink()
+            await asyncio.sleep(ACCEPT_SECONDS)
         for server in self.servers:
             server.close()
-        await asyncio.sleep(self._linger_seconds)
-        self._feeds.end()
-        for connection in list(self.server_state.connections):
-            connection.shutdown()
+        asyncio.get_running_loop().call_later(self._linger_seconds, self._feeds.end)
+        await asyncio.sleep(ACCEPT_SECONDS)  # those just accepted become connections
         await self._last_answers()
 
     async def _last_answers(self) -> None:
         """Wait until all is answered and sent; after the grace, cut off what is not."""
         state = self.server_state
+        idle_looks: Counter[object] = Counter()
         try:
             async with asyncio.timeout(self._graceful_seconds):
-                while state.connections or state.tasks:  # noqa: ASYNC110 uvicorn tells nobody
+                while state.connections or state.tasks:
+                    self._close_idle(idle_looks)
                     await asyncio.sleep(FLUSH_SECONDS)
         except TimeoutError:
             log.warning("server.cut_off", extra={"requests": len(state.tasks)})
@@ -213,6 +251,17 @@ class HttpServer(uvicorn.Server):
             _, late = await asyncio.wait(state.tasks, timeout=1.0)
             for task in late:
                 task.cancel()
+
+    def _close_idle(self, looks: Counter[object]) -> None:
+        """Close connections on which nothing has come for a while.
+
+        Looks are counted and not seconds: what came while the loop stood still is not read yet.
+        """
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, PeerProtocol)
+            looks[connection] = looks[connection] + 1 if connection.is_idle else 0
+            if looks[connection] * FLUSH_SECONDS > self._linger_seconds:
+                connection.shutdown()
 
     def _unlink(self) -> None:
         """Remove our sockets' names, unless another daemon has taken them since."""

@@ -1,4 +1,4 @@
-"""The routes that look: health, status, history, metrics, and every event as it happens."""
+"""The routes that look: health, status, history, leaves, metrics, and events as they happen."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -43,6 +43,10 @@ def watch_routes(view: View, metrics: Metrics) -> APIRouter:
     @router.get("/history")
     async def history() -> Response:
         return Json({"attempts": view.history()})
+
+    @router.get("/leaves")
+    async def leaves() -> Response:
+        return Json(view.leaves())
 
     @router.get("/metrics")
     async def page() -> Response:

@@ -115,6 +115,10 @@ class DirectorySource:
                 raise SourceUnavailable(f"{folder.name}: {survey.waiting_for}")
         return await _in_thread(lambda: self._seen.name(folder, survey))
 
+    def content_of(self, revision: Revision) -> str:
+        """A folder's revision is named by its content."""
+        return revision.id
+
     def wake(self, cause: str = "request") -> None:
         """Look now; may be called from any thread."""
         self._ring(cause, None)

@@ -229,6 +229,19 @@ def test_the_verb_speaks_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert said["content_id"] == content_id(survey(folder))
 
 
+def test_the_verb_lets_pass_what_the_settings_let_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_tiny(tmp_path / "bad", damage="nan")
+    settings = tmp_path / "hotreload.toml"
+    settings.write_text('[checks]\nnonfinite = "allow"\n')
+    assert run(folder) == 1
+    assert run(folder, "--config", settings) == 0
+    assert run(folder, "--set", "checks.nonfinite=allow") == 0
+    assert run(folder, "--config", settings, "--set", "checks.nonfinite=reject") == 1
+    assert "nonfinite" in capsys.readouterr().out
+
+
 def test_the_verb_needs_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     good = checkpoint(tmp_path / "good")

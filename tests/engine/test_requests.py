@@ -1,24 +1,31 @@
 """What reaches the engine, and what is refused with a reason before it can."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from hotreload.engine.requests import GRAMMARS, Capabilities, Limits, Parsed, parse
+from hotreload.engine.requests import GRAMMARS, Capabilities, Limits, Messages, Parsed, parse
 from hotreload.errors import BadRequest
 
 LIMITS = Limits(vocabulary=128, input_tokens=20, total_tokens=32)
-SAMPLING = frozenset({"temperature", "max_new_tokens", "stop", "stop_token_ids", "n", "ignore_eos"})
-OLD = Capabilities(logprobs=False, grammars=False, sampling=SAMPLING | GRAMMARS)
-NEW = Capabilities(logprobs=True, grammars=True, sampling=SAMPLING | GRAMMARS)
+SAMPLING = frozenset(
+    {"temperature", "max_new_tokens", "min_new_tokens", "stop", "stop_token_ids", "n", "ignore_eos"}
+)
+OLD = Capabilities(logprobs=False, grammars=False, seeds=False, sampling=SAMPLING | GRAMMARS)
+NEW = Capabilities(logprobs=True, grammars=True, seeds=True, sampling=SAMPLING | GRAMMARS)
 
 
 def encode(text: str) -> list[int]:
     return list(text.encode("utf-8"))
 
 
+def chat(messages: Messages, arguments: Mapping[str, Any]) -> list[int]:
+    return encode("".join(message["content"] for message in messages))
+
+
 def parsed(request: dict[str, Any], can: Capabilities = OLD) -> Parsed:
-    return parse(request, limits=LIMITS, can=can, encode=encode)
+    return parse(request, limits=LIMITS, can=can, encode=encode, chat=chat)
 
 
 def sampling(**params: Any) -> dict[str, Any]:
@@ -58,6 +65,7 @@ def sampling(**params: Any) -> dict[str, Any]:
         (sampling(max_new_tokens=1.5), "sampling_params.max_new_tokens"),
         (sampling(max_new_tokens=30), "max_new_tokens"),
         (sampling(max_new_tokens=2**80), "sampling_params.max_new_tokens"),
+        (sampling(max_new_tokens=2, min_new_tokens=3), "sampling_params.min_new_tokens"),
         (sampling(ignore_eos="yes"), "sampling_params.ignore_eos"),
         (sampling(n=2), "sampling_params.n"),
         (sampling(stop=[""]), "sampling_params.stop"),

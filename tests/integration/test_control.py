@@ -116,9 +116,11 @@ async def test_signals_wishes_and_asks_all_at_once_end_with_one_thing_live(
     assert 200 in {answer.status_code for answer in answers}
     wished = {first.name, second.name}
     await running.until(
-        lambda: running.is_open
-        and running.live.revision.label in wished
-        and running.daemon.status.snapshot()["phase"] is None
+        lambda: (
+            running.is_open
+            and running.live.revision.label in wished
+            and running.daemon.status.snapshot()["phase"] is None
+        )
     )
     told = await get(running, "/status")
     answer = await running.ask()

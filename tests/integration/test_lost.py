@@ -18,6 +18,7 @@ async def test_a_dead_scheduler_thread_is_noticed_and_nobody_is_answered_any_mor
 ) -> None:
     running = Running(tmp_path)
     running.drop(1)
+    began = time.time()
     async with running.serving(), running.client() as client:
         await running.ask()
         scheduler = running.daemon.engine._parts.scheduler.scheduler
@@ -35,3 +36,4 @@ async def test_a_dead_scheduler_thread_is_noticed_and_nobody_is_answered_any_mor
         assert not ready
         assert "thread" in reasons[0]
     assert running.exit_code == 70
+    assert running.daemon.state.read().lost_at > began  # so that the next life can tell of it

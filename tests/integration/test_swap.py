@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hotreload.tiny import write_tiny
+from tests.hub.local_hub import REPO, local_hub
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(180)]
 
@@ -78,16 +79,54 @@ def test_a_checkpoint_that_does_not_fit_is_refused_with_its_reason(folder: Path)
     assert "hotreload check bad --against model" in error["hint"]
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"), [("nowhere", "name a folder that is there"), ("org/name", "hf download")]
-)
-def test_what_is_no_folder_is_told_before_an_engine_starts(
-    folder: Path, name: str, hint: str
-) -> None:
-    code, (error,), _ = swap(folder, name)
+def test_what_is_no_folder_is_told_before_an_engine_starts(folder: Path) -> None:
+    code, (error,), _ = swap(folder, "nowhere")
     assert (code, error["event"], error["code"]) == (1, "weights_swap_error", "source")
-    assert name in error["message"]
-    assert hint in error["hint"]
+    assert "nowhere" in error["message"]
+    assert "name a folder that is there" in error["hint"]
+
+
+def test_a_repo_is_downloaded_into_the_cache_and_swapped_in(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with local_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        hub.token = "hf_verysecret"
+        monkeypatch.setenv("HF_TOKEN", hub.token)
+        sha = hub.push(write_tiny(folder / "pushed", "served by step 5"), branch="v1")
+        code, (ready, swapped, said), stderr = swap(
+            folder, f"{REPO}@v1", "--model", f"{REPO}@v1", "--cache", "cache"
+        )
+        assert code == 0
+        assert ready["model_id"] == f"{REPO}@v1"
+        assert Path(swapped["snapshot"]) == folder / "cache" / "org--name" / sha
+        assert said["text"] == "served by step 5"
+        assert hub.token not in json.dumps([ready, swapped, said]) + stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"status": 401}, ("denied", "401: the hub wants a token", "--token-file")),
+        ({"status": 503, "times": 99}, ("source", "trouble of its own", "goes on there")),
+        ({"drop": True, "times": 99}, ("source", "the hub at http", "goes on there")),
+    ],
+    ids=str,
+)
+def test_a_download_that_fails_is_an_error_with_a_hint(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: dict[str, Any],
+    said: tuple[str, str, str],
+) -> None:
+    code, words, hint = said
+    with local_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        hub.fault(".", **fault)
+        ended, (error,), _ = swap(folder, REPO, "--cache", "cache")
+        assert (ended, error["event"], error["code"]) == (1, "weights_swap_error", code)
+        assert words in error["message"]
+        assert hint in error["hint"]
 
 
 def test_an_engine_that_cannot_start_as_asked_is_an_error_with_a_hint(folder: Path) -> None:

@@ -18,6 +18,7 @@ from hotreload.events import (
     Events,
     GateChanged,
     PhaseEntered,
+    Progress,
     SourceScanned,
     Waiting,
 )
@@ -254,3 +255,16 @@ def _parsed(line: str) -> dict[str, Any] | None:
         return dict(json.loads(line))
     except ValueError:
         return None
+
+
+def test_a_long_download_is_a_line_every_ten_seconds_and_a_short_one_is_none() -> None:
+    stream, now = io.StringIO(), 100.0
+    configure("debug", "json", stream)
+    observer = LogObserver(lambda: now)
+    for second in range(26):
+        now = 100.0 + second
+        observer.observe(Progress(STEP_8, Phase.FETCHING, second * 10, 1000))
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["done_bytes"] for line in lines] == [100, 200]
+    assert (lines[0]["event"], lines[0]["level"]) == ("reload.progress", "info")
+    assert (lines[0]["bytes_per_second"], lines[0]["seconds_left"]) == (10, 90.0)

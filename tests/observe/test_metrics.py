@@ -19,13 +19,16 @@ from hotreload.events import (
     Event,
     GateChanged,
     GenerationLive,
+    PhaseEntered,
+    RevisionWanted,
     SourceScanned,
     Waiting,
 )
-from hotreload.observe.metrics import CODES, PLACES, ROUTES, SCAN_CAUSES, Metrics, Readings
+from hotreload.observe.labels import CODES, PLACES, ROUTES, SCAN_CAUSES
+from hotreload.observe.metrics import Metrics, Readings
 from hotreload.observe.page import Page
-from hotreload.types import GateState, Outcome, Phase, Reason
-from tests.observe.things import NOON, STEP_8, ended, generation, rejected, went_live
+from hotreload.types import GateState, Outcome, Phase, Reason, Revision
+from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live
 
 CONTRACT = [
     "build_info{version,jax,sglang_jax}",
@@ -53,6 +56,11 @@ CONTRACT = [
     "recompiles_total",
     "source_scans_total{cause}",
     "source_last_scan_timestamp_seconds",
+    "wanted_since_timestamp_seconds",
+    "phase_since_timestamp_seconds{phase}",
+    "engine_lost_timestamp_seconds",
+    "fetched_bytes_total",
+    "fetch_progress_ratio",
 ]
 HISTOGRAMS = {
     "phase_seconds",
@@ -111,6 +119,7 @@ def test_there_is_no_metric_of_ours_that_the_contract_does_not_name() -> None:
         ("reloads_total", "outcome", list(Outcome)),
         ("rejections_total", "reason", REJECTIONS),
         ("phase_seconds_count", "phase", list(Phase)),
+        ("phase_since_timestamp_seconds", "phase", list(Phase)),
         ("source_scans_total", "cause", SCAN_CAUSES),
         ("request_seconds_count", "route", ROUTES),
         ("weights_bytes", "place", PLACES),
@@ -234,6 +243,33 @@ def test_scans_are_counted_and_only_good_ones_are_fresh() -> None:
     assert value(failed, "source_last_scan_timestamp_seconds") == NOON
 
 
+def test_the_first_wish_that_is_not_live_says_since_when_the_weights_are_behind() -> None:
+    now = iter([NOON, NOON + 1, NOON + 2, NOON + 3])
+    metrics = Metrics(clock=lambda: next(now))
+    name = "wanted_since_timestamp_seconds"
+    metrics.observe(GenerationLive(generation(3, STEP_7)))  # reads the clock: NOON
+    metrics.observe(RevisionWanted(STEP_7))
+    assert value(metrics, name) == 0
+    metrics.observe(RevisionWanted(STEP_8))
+    metrics.observe(RevisionWanted(Revision("9" * 40)))
+    assert value(metrics, name) == NOON + 1
+    metrics.observe(RevisionWanted(STEP_7))  # taken back
+    assert value(metrics, name) == 0
+    metrics.observe(RevisionWanted(STEP_8))
+    assert value(metrics, name) == NOON + 2
+    metrics.observe(GenerationLive(generation(4, STEP_8)))
+    assert value(metrics, name) == 0
+
+
+def test_the_phase_that_runs_says_since_when() -> None:
+    metrics = after(PhaseEntered(STEP_8, Phase.STAGING), PhaseEntered(STEP_8, Phase.DRAINING))
+    name = "phase_since_timestamp_seconds"
+    assert value(metrics, name, phase="staging") == 0
+    assert value(metrics, name, phase="draining") == NOON
+    metrics.observe(PhaseEntered(STEP_8, None))
+    assert value(metrics, name, phase="draining") == 0
+
+
 def test_plain_numbers_are_read_at_the_scrape() -> None:
     held = [1]
     readings = Readings(
@@ -241,12 +277,14 @@ def test_plain_numbers_are_read_at_the_scrape() -> None:
         held=lambda: held[0],
         recompiles=lambda: 2,
         staged_bytes=lambda: 10**12,
+        lost_at=lambda: NOON,
         weights=lambda: {"live": 500, "staged": 20},
     )
     metrics = after(readings=readings)
     assert value(metrics, "requests_inside") == 7
     assert value(metrics, "recompiles_total") == 2
     assert value(metrics, "staged_bytes_total") == 10**12
+    assert value(metrics, "engine_lost_timestamp_seconds") == NOON
     assert value(metrics, "weights_bytes", place="live") == 500
     assert value(metrics, "weights_bytes", place="previous") == 0
     held[0] = 9

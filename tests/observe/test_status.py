@@ -12,7 +12,9 @@ from hotreload.events import (
     GateChanged,
     GenerationLive,
     PhaseEntered,
+    Progress,
     RevisionWanted,
+    SourceScanned,
     Waiting,
 )
 from hotreload.observe.status import Status
@@ -101,7 +103,15 @@ def test_a_booting_daemon_has_a_whole_document() -> None:
         "wanted_label",
         "waiting_for",
         "phase",
+        "attempt",
+        "progress",
         "last_attempt",
+    }
+    assert snapshot["source"] == {
+        "kind": "directory",
+        "stale": False,
+        "error": None,
+        "last_seen": None,
     }
     assert snapshot["gate"]["state"] == "sealed"
 
@@ -156,3 +166,70 @@ def test_the_real_ledger_is_such_a_view() -> None:
 def test_the_last_attempt_before_a_restart_is_remembered() -> None:
     status = Status(ledger_view=Pages, last_attempt=went_live(9))
     assert status.snapshot()["last_attempt"]["generation"] == 9
+
+
+def test_the_attempt_in_progress_says_how_long_each_phase_took_so_far() -> None:
+    seconds = iter([10.0, 12.0, 12.0, 15.0])  # enters fetching; ends it; enters staging; is asked
+    status = Status(ledger_view=Pages, clock=lambda: next(seconds))
+    status.observe(PhaseEntered(STEP_8, Phase.FETCHING))
+    status.observe(PhaseEntered(STEP_8, Phase.STAGING))
+    attempt = status.snapshot()["attempt"]
+    assert (attempt["revision"], attempt["label"]) == (STEP_8.id, "step-8")
+    assert list(attempt["phases"].items()) == [("fetching", 2.0), ("staging", 3.0)]
+
+
+def test_another_attempt_begins_anew() -> None:
+    began = (PhaseEntered(STEP_7, Phase.STAGING), PhaseEntered(STEP_8, Phase.FETCHING))
+    assert list(after(*began).snapshot()["attempt"]["phases"]) == ["fetching"]
+
+
+def test_the_reasons_of_what_does_not_answer_stand_in_the_document() -> None:
+    assert after().snapshot()["reasons"] == ["booting: the engine is starting"]
+    assert after(*BOOTED).snapshot()["reasons"] == []
+    assert after(*BOOTED, sealed("SIGTERM")).snapshot()["reasons"] == ["stopping: SIGTERM"]
+
+
+def test_leaves_are_those_of_what_is_live_and_of_what_was_before_it() -> None:
+    now = generation(4, STEP_8, a=1, b=3, c=4)
+    leaves = after(*BOOTED, GenerationLive(now), AttemptFinished(went_live(), now)).leaves()
+    assert (leaves["generation"], leaves["fingerprint"]) == (4, "print-4")
+    assert leaves["leaves"] == {"a": 1, "b": 3, "c": 4}
+    assert leaves["changed"] == ["b", "c"]
+    assert leaves["previous"] == {
+        "generation": 3,
+        "fingerprint": "print-3",
+        "leaves": {"a": 1, "b": 2},
+    }
+
+
+def test_the_first_generation_changed_no_leaf_and_before_it_there_are_none() -> None:
+    assert after().leaves() == {
+        "generation": None,
+        "fingerprint": None,
+        "leaves": {},
+        "changed": [],
+        "previous": None,
+    }
+    first = after(*BOOTED, AttemptFinished(rejected(), generation(3))).leaves()
+    assert (first["leaves"], first["changed"], first["previous"]) == ({"a": 1, "b": 2}, [], None)
+
+
+def test_a_source_whose_last_look_failed_is_stale_since_the_last_one_that_worked() -> None:
+    status = Status(ledger_view=Pages, source_kind="huggingface", wall=lambda: 1_700_000_000.0)
+    status.observe(SourceScanned("start"))
+    seen = status.snapshot()["source"]
+    assert seen == {
+        "kind": "huggingface",
+        "stale": False,
+        "error": None,
+        "last_seen": "2023-11-14T22:13:20.000Z",
+    }
+    status.observe(SourceScanned("rescan", "503"))
+    assert status.snapshot()["source"] == {**seen, "stale": True, "error": "503"}
+
+
+def test_a_download_under_way_says_how_far_it_is() -> None:
+    fetching = Progress(STEP_8, Phase.FETCHING, 250, 1000)
+    progress = after(*BOOTED, fetching).snapshot()["progress"]
+    assert (progress["done_bytes"], progress["total_bytes"]) == (250, 1000)
+    assert after(*BOOTED, fetching, PhaseEntered(STEP_8, None)).snapshot()["progress"] is None

@@ -19,6 +19,7 @@ from hotreload.observe.status import Status
 from hotreload.server.app import create_app
 from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer, bind_tcp, bind_unix
+from hotreload.server.webhook import Webhook
 from hotreload.types import Attempt, Generation, Noise, Outcome, Phase, Reason, Revision
 
 Fields = dict[str, Any]
@@ -38,6 +39,8 @@ class FakeEngine:
         self.inside: Callable[[], int] = lambda: 0
         self.inside_when_closed: list[int] = []
         """How many were inside the gate as each generation ended: its own request, at least."""
+        self.misfit: Exception | None = None
+        """Why no request can be prepared."""
         self.refusal: Exception | None = None
         self.breaks_after: tuple[int, Exception] | None = None
         self.may_answer = asyncio.Event()
@@ -46,6 +49,11 @@ class FakeEngine:
         self.logprob = 0.5
         self.end: Fields = {"type": "stop"}
         self.leaves = dict(LEAVES)
+
+    async def prepare(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self.misfit is not None:
+            raise self.misfit
+        return request
 
     async def generate(
         self, request: Mapping[str, Any]
@@ -68,18 +76,19 @@ class FakeEngine:
     async def _answers(
         self, request: Mapping[str, Any]
     ) -> AsyncGenerator[Fields | list[Fields], None]:
-        prompts = request.get("text")
-        count = len(prompts) if isinstance(prompts, list) else 1
+        prompts, copies = request.get("text"), request.get("copies", 1)
+        is_batch = isinstance(prompts, list) or copies > 1
+        count = copies * (len(prompts) if isinstance(prompts, list) else 1)
         if not request.get("stream"):
             await self.may_answer.wait()
             answers = [self._chunk(len(self.words)) for _ in range(count)]
-            yield answers if isinstance(prompts, list) else answers[0]
+            yield answers if is_batch else answers[0]
             return
         for so_far in range(1, len(self.words) + 1):
             if self.breaks_after and so_far > self.breaks_after[0]:
                 raise self.breaks_after[1]
             for index in range(count):
-                extra = {"index": index} if isinstance(prompts, list) else {}
+                extra = {"index": index} if is_batch else {}
                 yield self._chunk(so_far) | extra
             await self.may_answer.wait()
 
@@ -87,6 +96,7 @@ class FakeEngine:
         whole = words == len(self.words)
         meta = {
             "id": "r",
+            "prompt_tokens": 7,
             "completion_tokens": words,
             "logprob": self.logprob,
             "finish_reason": self.end if whole else None,
@@ -162,6 +172,9 @@ class View:
     def history(self) -> list[Fields]:
         return self._history.attempts()
 
+    def leaves(self) -> Fields:
+        return self._status.leaves()
+
     def attempt(self, attempt: Attempt) -> Fields:
         return attempt_fields(attempt)
 
@@ -198,7 +211,13 @@ class World:
     """Everything a test of the server may turn and look at."""
 
     def __init__(
-        self, path: Path, limits: Limits, admin_group: int | None, replay: bool = False
+        self,
+        path: Path,
+        limits: Limits,
+        admin_group: int | None,
+        replay: bool = False,
+        *,
+        webhook: str | None = None,
     ) -> None:
         self.path = path
         self.events = Events()
@@ -208,7 +227,10 @@ class World:
         self.control = FakeControl()
         self.view = View(self.events, self.gate)
         self.metrics = FakeMetrics()
+        self.woken: list[str] = []
+        """What woke the source."""
         self.app = create_app(
+            webhook=Webhook(webhook, self.woken.append) if webhook else None,
             gate=self.gate,
             engine=self.engine,
             control=self.control,
@@ -280,9 +302,11 @@ async def serving(
     admin_group: int | None = None,
     tcp: bool = False,
     replay: bool = False,
+    webhook: str | None = None,
 ) -> AsyncIterator[World]:
     """A server on a socket in `folder`, in this loop, until the block ends."""
-    world = World(folder / "hotreload.sock", limits or Limits(), admin_group, replay)
+    path = folder / "hotreload.sock"
+    world = World(path, limits or Limits(), admin_group, replay, webhook=webhook)
     if booted:
         world.go_live(FIRST)
     sockets = [bind_unix(world.path, 0o666)]

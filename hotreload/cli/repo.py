@@ -1,0 +1,51 @@
+"""What check and swap take in place of a folder: `org/name@revision` on a Hugging Face Hub."""
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hotreload.cli.bar import Bar
+
+
+def add_repo_options(parser: argparse.ArgumentParser) -> None:
+    """Add where downloads go and who asks for them."""
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="where downloads go (~/.cache/hotreload/hub)"
+    )
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="holds the hub's token (HF_TOKEN, or what `hf auth login` left)",
+    )
+
+
+def cache_of(args: argparse.Namespace) -> Path:
+    """The folder that downloads go to."""
+    given: Path | None = args.cache
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return given or home / "hotreload" / "hub"
+
+
+def token_of(args: argparse.Namespace) -> Callable[[], str | None]:
+    """What reads the token."""
+    from hotreload.credentials import read_secret
+    from hotreload.sources.hub.token import usual_token
+
+    file: Path | None = args.token_file
+    return usual_token if file is None else lambda: read_secret(file, "--token-file")
+
+
+def drawing(bar: Bar) -> Callable[[Any], None]:
+    """An observer that draws how far a download is."""
+    from hotreload.observe.progress import Pace
+
+    pace = Pace()
+
+    def observe(event: Any) -> None:
+        pace.observe(event)
+        bar.draw(pace.fields())
+
+    return observe

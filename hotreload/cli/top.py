@@ -1,0 +1,199 @@
+"""`hotreload top`: how the daemon is, redrawn in place until somebody has seen enough."""
+
+import argparse
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hotreload.cli.daemon_args import add_client_verb
+from hotreload.errors import HotReloadError
+
+Fields = dict[str, Any]
+
+ENTER = "\033[?1049h\033[?25l"
+LEAVE = "\033[?25h\033[?1049l"
+HOME, REST_OF_LINE, REST_OF_SCREEN = "\033[H", "\033[K", "\033[J"
+QUIT = b"qQ\x04"
+"""q, or the end of input."""
+
+EXPLAINED = """\
+It asks the daemon twice a second and survives its restart. `q` or Ctrl-C quits. Where the output
+is no terminal it prints one frame and exits.
+
+examples:
+  hotreload top
+  hotreload top --interval 5     on a slow line
+  hotreload top | head -n 3      one frame, for a script or a mail"""
+
+
+def add(verbs: Any) -> None:
+    """Add the verb."""
+    parser = add_client_verb(
+        verbs,
+        "top",
+        "What is live and what happens, redrawn in place.",
+        run,
+        explained=EXPLAINED,
+        as_json=False,
+    )
+    parser.add_argument(
+        "--interval", type=_seconds, default=0.5, metavar="S", help="ask so often (0.5 s)"
+    )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.05 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError("must be from 0.05 to 3600 seconds")
+    return seconds
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show frames until told to quit; one frame where nobody watches."""
+    from hotreload.cli.client import Daemon, find_socket
+
+    watch = Watch(Daemon(find_socket(args)))
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        watch.look()
+        shown = watch.lines(colour=False)[:-1]  # nobody can press a key
+        print("\n".join(line.rstrip() for line in shown).rstrip())
+        return 0
+    with _terminal() as terminal:
+        while not terminal.is_over:
+            _draw(watch)
+            terminal.wait(args.interval)
+    return 0
+
+
+class Watch:
+    """What the daemon said last, and whether it still says anything."""
+
+    def __init__(self, daemon: Any) -> None:
+        self._daemon = daemon
+        self._status: Fields | None = None
+        self._last_attempt: Fields | None = None
+        self._attempts: list[Fields] = []
+        self._fault: str | None = None
+
+    def look(self) -> None:
+        """Ask anew; the history only when an attempt ended since."""
+        status = self._daemon.get("/status")
+        if status["last_attempt"] != self._last_attempt:
+            self._attempts = self._daemon.get("/history")["attempts"]
+        self._last_attempt = status["last_attempt"]
+        self._status, self._fault = status, None
+
+    def look_again(self) -> None:
+        """Ask anew, and remember why when there is no answer."""
+        try:
+            self.look()
+        except HotReloadError as fault:
+            self._fault = str(fault).partition("\n")[0]
+
+    def lines(self, *, colour: bool) -> list[str]:
+        """Write what is known, as large as the terminal is."""
+        from hotreload.cli.show import now
+        from hotreload.cli.top_frame import frame, written
+
+        width, height = shutil.get_terminal_size((80, 24))
+        shown = frame(
+            self._status, self._attempts, width=width, height=height, now=now(), fault=self._fault
+        )
+        return [written(line, colour) for line in shown]
+
+
+def _draw(watch: Watch) -> None:
+    from hotreload.cli.top_frame import may_colour
+
+    watch.look_again()
+    lines = watch.lines(colour=may_colour())
+    body = "\r\n".join(line + REST_OF_LINE for line in lines)
+    _write(HOME + body + REST_OF_SCREEN)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+class _Terminal:
+    """Keys and signals, as the one thing to wait for."""
+
+    def __init__(self, wake: int) -> None:
+        self._wake = wake
+        self.is_over = False
+
+    def wait(self, seconds: float) -> None:
+        """Return after so long, or at once when a key is pressed or the size changes."""
+        until = time.monotonic() + seconds
+        while not self.is_over and (left := until - time.monotonic()) > 0:
+            ready, _, _ = select.select([sys.stdin, self._wake], [], [], left)
+            if sys.stdin in ready:
+                typed = os.read(sys.stdin.fileno(), 64)
+                self.is_over = not typed or any(key in typed for key in QUIT)
+            if self._wake in ready:
+                os.read(self._wake, 64)
+                return
+
+
+@contextmanager
+def _terminal() -> Iterator[_Terminal]:
+    """Take the terminal over, and give it back as it was however this ends."""
+    import termios
+    import tty
+
+    before = termios.tcgetattr(sys.stdin)
+
+    def enter() -> None:
+        tty.setcbreak(sys.stdin)
+        _write(ENTER)
+
+    def leave() -> None:
+        _write(LEAVE)
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+    def suspend(*_: object) -> None:
+        leave()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        enter()
+
+    with _woken() as wake:
+        signal.signal(signal.SIGTSTP, suspend)
+        signal.signal(signal.SIGTERM, _end)
+        enter()
+        try:
+            yield _Terminal(wake)
+        except _Terminated:
+            leave()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            leave()
+
+
+class _Terminated(BaseException):
+    """SIGTERM came; the terminal is given back first."""
+
+
+def _end(*_: object) -> None:
+    raise _Terminated
+
+
+@contextmanager
+def _woken() -> Iterator[int]:
+    """A descriptor that can be read whenever a signal came, a change of size among them."""
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGWINCH, lambda *_: None)
+    signal.set_wakeup_fd(writing)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(-1)
+        os.close(reading)
+        os.close(writing)

@@ -1,0 +1,164 @@
+"""What `hotreload top` shows: one frame as a pure function of what the daemon said.
+
+A line is a row of (text, colour); it is cut to the terminal before it is coloured.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from hotreload.cli.bar import bar_text
+from hotreload.cli.columns import columns, cut, padded
+from hotreload.cli.show import COLOURS, Fields, Now, ago, duration, named, plain
+from hotreload.cli.status_text import COLOUR_OF
+
+Line = list[tuple[str, str | None]]
+
+USUAL = ("fetching", "validating", "staging", "draining", "swapping", "probing")
+PHASE_COLUMNS = 11
+HISTORY = ("WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD")
+LEAST_ROOM = 12
+NARROW = 60
+"""Below so many columns the history is only when, what and how it ended."""
+
+
+def frame(
+    status: Fields | None,
+    attempts: Sequence[Fields],
+    *,
+    width: int,
+    height: int,
+    now: Now,
+    fault: str | None = None,
+) -> list[Line]:
+    """Compose at most `height` lines; `fault` says why what is shown is old or missing."""
+    top: list[Line] = [[("hotreload: not reachable, trying again", "bad")]] if fault else []
+    if fault:
+        top.append([(plain(fault), "dim")])
+    if status is not None:
+        top += [*_now(status, now), [], *_attempt(status, now, width), []]
+        top += _history(attempts[: max(0, height - len(top))], now, width)
+    foot: Line = [("q quits", "dim")]
+    return [_cut(line, width) for line in [*top[: height - 1], foot]]
+
+
+def written(line: Line, colour: bool) -> str:
+    """Return a line as it goes to the terminal."""
+    if not colour:
+        return "".join(text for text, _ in line)
+    return "".join(f"\033[{COLOURS[how]}m{text}\033[0m" if how else text for text, how in line)
+
+
+def may_colour() -> bool:
+    """Whether nobody asked for none."""
+    return not os.environ.get("NO_COLOR")
+
+
+def _cut(line: Line, width: int) -> Line:
+    fitting: Line = []
+    for text, how in line:
+        room = width - sum(columns(each) for each, _ in fitting)
+        fitting.append((cut(text, room), how))
+    return fitting
+
+
+def _now(status: Fields, now: Now) -> Iterator[Line]:
+    state = plain(status["state"])
+    head: Line = [(state, COLOUR_OF.get(state))]
+    if status["generation"] is None:
+        head.append(("  nothing is live yet", "bold"))
+    else:
+        head.append((f"  generation {status['generation']}: {named(status)}", "bold"))
+        head.append((f"  live since {ago(status['live_since'], now)}", None))
+    if status["pinned"]:
+        head.append(("  pinned", "wait"))
+    if status["source"]["stale"]:
+        head.append(("  source does not answer", "wait"))
+    yield head
+    gate = status["gate"]
+    fingerprint = plain(status["fingerprint"] or "none")
+    at_gate = f"gate {plain(gate['state'])}, {gate['inside']} inside, {gate['held']} held"
+    yield [(f"{at_gate}   fingerprint {fingerprint}", None)]
+    yield [(_doing(status), "bad" if status["reasons"] else None)]
+
+
+def _doing(status: Fields) -> str:
+    if status["reasons"]:
+        return "answers nobody: " + plain("; ".join(status["reasons"]))
+    if status["waiting_for"]:
+        return f"waits for {plain(status['waiting_for'])}"
+    if status["wanted"] in (None, status["revision"]):
+        return "nothing newer is wanted"
+    return f"wanted: {named(status, 'wanted', 'wanted_label')}"
+
+
+def _attempt(status: Fields, now: Now, width: int) -> Iterator[Line]:
+    attempt, last = status["attempt"], status["last_attempt"]
+    if attempt is not None:
+        yield [("attempt in progress: ", None), (named(attempt), "bold")]
+        names = [name for name in USUAL if name not in attempt["phases"]]
+        yield from _phases(attempt["phases"], [*attempt["phases"], *names], status["phase"], width)
+    elif last is not None:
+        outcome = _outcome(last)
+        yield [
+            (f"last attempt: {named(last)} ", None),
+            (outcome, COLOUR_OF.get(last["outcome"])),
+            (f", {ago(last['finished_at'], now)}", None),
+        ]
+        yield from _phases(last["phases"], list(last["phases"]), None, width)
+        yield [(plain(last["reason"] or ""), None)]
+    else:
+        yield [("no attempt yet", "dim")]
+    if status["progress"]:
+        yield [(bar_text(status["progress"]), "wait")]
+
+
+def _phases(
+    spent: Mapping[str, float], names: Sequence[str], current: str | None, width: int
+) -> Iterator[Line]:
+    """Names over times, as many beside each other as there is room for."""
+    in_a_row = max(1, width // PHASE_COLUMNS)
+    for first in range(0, len(names), in_a_row):
+        row = names[first : first + in_a_row]
+        hues = ["wait" if name == current else None for name in row]
+        shown = [">" + plain(name) if name == current else plain(name) for name in row]
+        took = [duration(spent[name]) if name in spent else "-" for name in row]
+        for cells in (shown, took):
+            fitted = [padded(cell.replace("rolling_", ""), PHASE_COLUMNS - 1) for cell in cells]
+            yield [(f"{cell} ", hue) for cell, hue in zip(fitted, hues, strict=True)]
+
+
+def _history(attempts: Sequence[Fields], now: Now, width: int) -> Iterator[Line]:
+    """Each column as wide as need be, within bounds; the reason has what is left."""
+    head = HISTORY[:3] if width < NARROW else HISTORY
+    rows = [_cells(attempt, now)[: len(head)] for attempt in attempts]
+    most = max(LEAST_ROOM, width // 4)
+    rooms = [min(most, max(map(columns, column))) for column in zip(head, *rows, strict=True)]
+    if rows:
+        yield [("  ".join([*_fitted(head, rooms), "REASON"]), "dim")]
+    for attempt, row in zip(attempts, rows, strict=True):
+        when, what, outcome, *rest = _fitted(row, rooms)
+        yield [
+            (f"{when}  {what}  ", None),
+            (outcome, COLOUR_OF.get(attempt["outcome"])),
+            ("  ".join(["", *rest, plain(attempt["reason"] or "")]), None),
+        ]
+
+
+def _fitted(cells: Sequence[str], rooms: Sequence[int]) -> list[str]:
+    return [padded(cell, room) for cell, room in zip(cells, rooms, strict=True)]
+
+
+def _cells(attempt: Fields, now: Now) -> tuple[str, ...]:
+    generation, held = attempt["generation"], attempt["pause_seconds"]
+    return (
+        ago(attempt["finished_at"], now),
+        plain(attempt["label"] or attempt["revision"][:12]),
+        _outcome(attempt),
+        "-" if generation is None else str(generation),
+        duration(sum(attempt["phases"].values())),
+        duration(held) if held else "-",
+    )
+
+
+def _outcome(attempt: Fields) -> str:
+    return "rolled back" if attempt["rolled_back"] else plain(attempt["outcome"])

@@ -1,0 +1,30 @@
+"""What metrics are labelled with: the values known beforehand, exported at 0 from the start."""
+
+ROUTES = (
+    "/",
+    "/generate",
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/models",
+    "/livez",
+    "/readyz",
+    "/health",
+    "/status",
+    "/history",
+    "/leaves",
+    "/events",
+    "/metrics",
+    "/admin/reload_weights",
+    "/admin/reload_status",
+    "/admin/weights_checksum",
+    "/admin/perturb_weights",
+    "/admin/rollback",
+    "/admin/pin",
+    "/admin/unpin",
+    "/webhook/huggingface",
+    "other",
+)
+CODES = (200, 400, 500, 503)
+"""Exported at 0 for each route from the start; others appear when they first happen."""
+SCAN_CAUSES = ("start", "event", "rescan", "overflow", "request", "signal", "webhook")
+PLACES = ("live", "previous", "staged")

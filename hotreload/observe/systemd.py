@@ -1,0 +1,187 @@
+"""Tells systemd how things are: READY, RELOADING, STOPPING, a line of STATUS, and that we live.
+
+Nothing here raises or decides: a service manager that does not listen costs no answer.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+from hotreload.events import (
+    AttemptFinished,
+    Event,
+    GateChanged,
+    GenerationLive,
+    PhaseEntered,
+    Progress,
+)
+from hotreload.types import Attempt, GateState, Generation, Outcome, Phase, Revision
+
+log = logging.getLogger("hotreload.systemd")
+
+SEND_SECONDS = 1.0
+LONGEST_STATUS = 1000
+TICK_SECONDS = 10.0
+EXTENSION_SECONDS = 60.0
+"""systemd must hear of a start or an attempt this often, or it takes it for hung."""
+PROGRESS_SECONDS = 1.0
+LONGEST_BOOT = 3600.0
+"""A start that takes longer is not vouched for any more, though the loop still turns."""
+
+DOING = {
+    Phase.FETCHING: "fetching",
+    Phase.VALIDATING: "checking",
+    Phase.STAGING: "staging",
+    Phase.DRAINING: "waiting for requests to end before the swap to",
+    Phase.SWAPPING: "swapping to",
+    Phase.PROBING: "probing",
+    Phase.ROLLING_BACK: "rolling back",
+}
+ENDED = {
+    Outcome.REJECTED: "refused",
+    Outcome.POSTPONED: "put off",
+    Outcome.SUPERSEDED: "let go",
+    Outcome.LOST: "lost the engine on",
+}
+
+
+class Notifier:
+    """The datagram socket that systemd names; without one nothing is sent."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        name = environ.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + name[1:] if name.startswith("@") else name
+        self.watchdog = _watchdog_seconds(environ) if name else None
+        """systemd kills us when it hears no sign of life for so long; None: it does not look."""
+
+    def send(self, *lines: str) -> None:
+        """Send the lines as one message; what cannot be sent is lost."""
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
+                out.settimeout(SEND_SECONDS)
+                out.connect(self._address)
+                out.send("\n".join(lines).encode())
+        except OSError as error:
+            log.debug("systemd.not_told", extra={"error": str(error)})
+
+
+def _watchdog_seconds(environ: Mapping[str, str]) -> float | None:
+    try:
+        if int(environ.get("WATCHDOG_PID", os.getpid())) != os.getpid():
+            return None
+        return int(environ["WATCHDOG_USEC"]) / 1e6 or None
+    except (KeyError, ValueError):
+        return None
+
+
+class Systemd:
+    """Sees every event and passes on what `systemctl` shows; `beat` says that we live."""
+
+    def __init__(self, notifier: Notifier, *, is_alive: Callable[[float], bool]) -> None:
+        self._notifier = notifier
+        self._is_alive = is_alive
+        self._boot_ends = time.monotonic() + LONGEST_BOOT
+        self._live: Generation | None = None
+        self._opened = False
+        self._reloading = False
+        self._silent = False
+        self._told_at = 0.0
+
+    def starting(self, doing: str) -> None:
+        """Say what the start is at."""
+        self._tell(f"starting: {doing}", _extension())
+
+    def stopping(self) -> None:
+        """Say that we leave, while who came is still answered."""
+        self._tell("stopping: answering who came", "STOPPING=1")
+
+    def observe(self, event: Event) -> None:
+        """Pass on what happened."""
+        match event:
+            case GenerationLive(generation):
+                self._live = generation
+            case GateChanged():
+                self._gate_moved(event)
+            case PhaseEntered(revision, Phase() as phase):
+                self._phase_entered(revision, phase)
+            case Progress(revision, phase, done, total) if self._is_time():
+                share = f" ({done / 1e9:.1f} of {total / 1e9:.1f} GB)"
+                self._tell(self._reloading_to(revision, phase) + share)
+            case AttemptFinished(attempt, live):
+                self._live = live or self._live
+                self._reloading = False
+                self._tell(self._serving() + _ended(attempt), "READY=1")
+
+    async def beat(self) -> None:
+        """Say again and again that we live, as long as we do and the engine does."""
+        period = min(TICK_SECONDS, (self._notifier.watchdog or TICK_SECONDS * 3) / 3)
+        while True:
+            self._tick()
+            await asyncio.sleep(period)
+
+    def _tick(self) -> None:
+        watchdog = self._notifier.watchdog
+        is_alive = self._is_alive(watchdog or EXTENSION_SECONDS)
+        if not is_alive and not self._silent:
+            # Only said: systemd ends us when it has heard nothing for WatchdogSec.
+            log.critical("systemd.engine_silent", extra={"watchdog_seconds": watchdog})
+        self._silent = not is_alive
+        lines = ["WATCHDOG=1"] if watchdog else []
+        if self._reloading or (not self._opened and time.monotonic() < self._boot_ends):
+            lines.append(_extension())
+        if is_alive and lines:
+            self._notifier.send(*lines)
+
+    def _gate_moved(self, event: GateChanged) -> None:
+        if event.state is GateState.SEALED:
+            self._tell(f"stopping: {event.reason}", "STOPPING=1")
+        elif event.state is GateState.OPEN and not self._opened:
+            self._opened = True
+            self._tell(self._serving(), "READY=1")
+
+    def _phase_entered(self, revision: Revision, phase: Phase) -> None:
+        status = self._reloading_to(revision, phase)
+        if self._reloading:
+            self._tell(status)
+            return
+        self._reloading = True
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self._tell(status, "RELOADING=1", f"MONOTONIC_USEC={now}", _extension())
+
+    def _is_time(self) -> bool:
+        """Whether the last line is old enough for one that says little more."""
+        return time.monotonic() - self._told_at >= PROGRESS_SECONDS
+
+    def _reloading_to(self, revision: Revision, phase: Phase) -> str:
+        return f"{self._serving()}, reloading: {DOING[phase]} {_named(revision)}"
+
+    def _serving(self) -> str:
+        if self._live is None:
+            return "starting"
+        return f"serving generation {self._live.number} ({_named(self._live.revision)})"
+
+    def _tell(self, status: str, *lines: str) -> None:
+        """Names come from elsewhere: none may begin a line of its own."""
+        self._told_at = time.monotonic()
+        text = "".join(char if char.isprintable() else "?" for char in status)
+        self._notifier.send(*lines, f"STATUS={text[:LONGEST_STATUS]}")
+
+
+def _ended(attempt: Attempt) -> str:
+    if attempt.outcome is Outcome.LIVE:
+        return ""
+    why = f": {attempt.reason.code}: {attempt.reason.message}" if attempt.reason else ""
+    return f"; {ENDED[attempt.outcome]} {_named(attempt.revision)}{why}"
+
+
+def _named(revision: Revision) -> str:
+    return revision.label or revision.id[:12]
+
+
+def _extension() -> str:
+    return f"EXTEND_TIMEOUT_USEC={int(EXTENSION_SECONDS * 1e6)}"

@@ -1,0 +1,50 @@
+"""The attempt in progress: how long each of its phases took so far."""
+
+import time
+from collections.abc import Callable
+
+from hotreload.events import AttemptFinished, Event, PhaseEntered
+from hotreload.observe.history import Fields, revision_fields
+from hotreload.types import Phase, Revision
+
+
+class UnderWay:
+    """Sees every event; knows the one attempt that has begun and not ended."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._forget()
+
+    def _forget(self) -> None:
+        self.phase: Phase | None = None
+        self._revision: Revision | None = None
+        self._spent: dict[Phase, float] = {}
+        self._since = 0.0
+
+    def observe(self, event: Event) -> None:
+        """Take in what happened."""
+        match event:
+            case PhaseEntered(revision, phase) if phase is not None:
+                self._enter(revision, phase)
+            case PhaseEntered() | AttemptFinished():
+                self._forget()
+
+    def _enter(self, revision: Revision, phase: Phase) -> None:
+        if revision != self._revision:
+            self._forget()
+        self._spent = self._spent_by_now()
+        self._revision, self.phase, self._since = revision, phase, self._clock()
+        self._spent.setdefault(phase, 0.0)
+
+    def _spent_by_now(self) -> dict[Phase, float]:
+        if self.phase is None:
+            return {}
+        so_far = self._spent[self.phase] + self._clock() - self._since
+        return {**self._spent, self.phase: so_far}
+
+    def fields(self) -> Fields | None:
+        """Return it as /status shows it, or None between attempts; the last phase still runs."""
+        if self._revision is None:
+            return None
+        spent = {phase.value: round(took, 6) for phase, took in self._spent_by_now().items()}
+        return {**revision_fields(self._revision), "phases": spent}

@@ -1,0 +1,268 @@
+"""One request to the model, from its body to its answer's last byte: the only way through the gate.
+
+How a request is read and an answer told is its route's own matter: see generate.py and openai/.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from hotreload.errors import BadRequest, HotReloadError
+from hotreload.server.exchange import generation_header, while_connected
+from hotreload.server.limits import Limits
+from hotreload.server.ports import Engine, Fields, Gate, Metrics
+from hotreload.server.problems import Json, Refused
+from hotreload.server.requests import Kind, whole_number
+from hotreload.server.sse import EventWriter
+from hotreload.types import Generation
+
+Item = Fields | list[Fields]
+
+REPLAYS = 2
+"""Swaps that follow each other closely must not keep a long request from ever being answered."""
+
+MIN_GENERATION_HEADER = "X-Hotreload-Min-Generation"
+GENERATION_NUMBER = whole_number(0, 2**53)
+MIN_GENERATION: Mapping[str, Kind] = {"min_generation": GENERATION_NUMBER}
+"""The field by which a body asks for an answer of this generation or a later one."""
+
+
+class Teller(Protocol):
+    """Puts what the engine answers to one request into the words of one API."""
+
+    def whole(self, item: Item, generation: Generation) -> Any:
+        """The whole answer."""
+        ...
+
+    def piece(self, answer: Fields, generation: Generation) -> list[Any]:
+        """What is sent when so much of a streamed answer is known."""
+        ...
+
+    def end(self, generation: Generation) -> list[Any]:
+        """What is sent after the last piece."""
+        ...
+
+    def failed(self, error: HotReloadError) -> Any:
+        """What is sent when a stream that has begun cannot go on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One client's request, in the engine's schema, and how the answer is told."""
+
+    request: Fields
+    teller: Teller
+    at_least: int = 0
+
+    @property
+    def streams(self) -> bool:
+        """Whether the answer is told piece by piece."""
+        return bool(self.request.get("stream"))
+
+
+Read = Callable[[Request], Awaitable[Ask]]
+
+
+class Asking:
+    """Takes requests to the engine; an answer begins and ends inside the gate."""
+
+    def __init__(
+        self, *, gate: Gate, engine: Engine, metrics: Metrics, limits: Limits, replay: bool = False
+    ) -> None:
+        self.limits = limits
+        self._gate = gate
+        self._engine = engine
+        self._metrics = metrics
+        self._replay = replay
+        self._running = 0
+
+    async def answer(self, read: Read, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, read by its route."""
+        self._check_load()
+        self._running += 1
+        try:
+            ask = await read(Request(scope, receive))
+            answer = self._streamed if ask.streams else self._whole
+            # One deadline for all replays: it is the client who waits.
+            until = asyncio.get_running_loop().time() + self.limits.request_seconds
+            client = _Client(scope, receive, send, until)
+            for replays_left in reversed(range(REPLAYS + 1)):
+                # Ended for a swap before the client saw any of it: the new weights answer.
+                if await answer(ask, client, may_replay=replays_left > 0):
+                    break
+        finally:
+            self._running -= 1
+
+    def _check_load(self) -> None:
+        if self._running >= self.limits.concurrent:
+            raise Refused(
+                503,
+                "too_many_requests",
+                f"{self._running} requests are running ([server.limits] concurrent)",
+                headers={"Retry-After": "1"},
+            )
+
+    async def _whole(self, ask: Ask, client: "_Client", *, may_replay: bool) -> bool:
+        async with self._answering(ask, client) as (generation, items):
+            item = await anext(items)
+        if may_replay and self._is_to_replay(item):
+            return False
+        self._metrics.tokens(sum(_tokens(answer) for answer in _answers(item)))
+        told = ask.teller.whole(item, generation)
+        await client.send_json(told, generation)
+        return True
+
+    def _is_to_replay(self, item: Item) -> bool:
+        """Whether a drain ended it ([reload] on_drain_timeout = 'replay')."""
+        return self._replay and any(_was_ended_for_a_swap(answer) for answer in _answers(item))
+
+    async def _streamed(self, ask: Ask, client: "_Client", *, may_replay: bool) -> bool:
+        began = time.perf_counter()
+        out = client.event_writer(self.limits.write_seconds)
+        try:
+            async with self._answering(ask, client) as (generation, items):
+                first = await anext(items)
+                if may_replay and self._is_to_replay(first):
+                    return False
+                out.add_headers(generation_header(generation))
+                await self._pump(_chained(first, items), ask.teller, generation, out, began)
+        except HotReloadError as error:
+            if not out.is_started:
+                raise
+            await out.write(ask.teller.failed(error))
+        await out.done()
+        return True
+
+    @asynccontextmanager
+    async def _answering(
+        self, ask: Ask, client: "_Client"
+    ) -> AsyncIterator[tuple[Generation, AsyncGenerator[Item, None]]]:
+        """Be inside the gate while the engine answers, no longer than allowed or waited for."""
+        try:
+            async with (
+                asyncio.timeout_at(client.until) as deadline,
+                while_connected(client.receive),
+            ):
+                # Before the gate: a swap need not wait for a long text to be encoded. But a gate
+                # that lets nobody in says why, and an engine that is gone does not know.
+                self._gate.check()
+                prepared = await self._engine.prepare(ask.request)
+                async with (
+                    self._gate.passing(ask.at_least, self.limits.generation_seconds) as generation,
+                    aclosing(self._engine.generate(prepared)) as items,
+                ):
+                    yield generation, items
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            limit = self.limits.request_seconds
+            words = f"not answered within {limit:g} s ([server.limits] request_seconds)"
+            raise Refused(504, "timed_out", words) from None
+
+    async def _pump(
+        self,
+        items: AsyncIterator[Item],
+        teller: Teller,
+        generation: Generation,
+        out: EventWriter,
+        began: float,
+    ) -> None:
+        tokens: dict[int, int] = {}
+        try:
+            async for item in items:
+                assert isinstance(item, dict)
+                if not tokens:
+                    self._metrics.first_token(time.perf_counter() - began)
+                tokens[item.get("index", 0)] = _tokens(item)
+                for event in teller.piece(item, generation):
+                    await out.write(event)
+            for event in teller.end(generation):
+                await out.write(event)
+        finally:
+            self._metrics.tokens(sum(tokens.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """Who asked, and until when an answer is of use."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    until: float
+
+    async def send_json(self, content: Any, generation: Generation) -> None:
+        answer = Json(content, headers=generation_header(generation))
+        await answer(self.scope, self.receive, self.send)
+
+    def event_writer(self, write_seconds: float) -> EventWriter:
+        return EventWriter(self.scope, self.receive, self.send, write_seconds=write_seconds)
+
+
+class ModelRoute:
+    """A route to the model, as an ASGI app."""
+
+    def __init__(self, asking: Asking, read: Read) -> None:
+        self._asking = asking
+        self._read = read
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._asking.answer(self._read, scope, receive, send)
+
+
+def check_batch(size: int, limits: Limits, param: str) -> None:
+    """Refuse more prompts, or answers, in one request than is allowed."""
+    if size > limits.batch:
+        raise BadRequest(
+            f"{size} prompts in one request; {limits.batch} are allowed ([server.limits] batch)",
+            code="batch_too_big",
+            param=param,
+        )
+
+
+def oldest_wanted(request: Request, fields: Fields) -> int:
+    """Take `min_generation` out of the fields; with the header too, the newer of both counts."""
+    wanted: int = fields.pop("min_generation", 0)
+    header = request.headers.get(MIN_GENERATION_HEADER)
+    if header is None:
+        return wanted
+    is_number = header.isascii() and header.isdigit() and len(header) < 20
+    if not is_number or not GENERATION_NUMBER.fits(int(header)):
+        said = f"{MIN_GENERATION_HEADER} must be {GENERATION_NUMBER.words}, not {header[:60]!r}"
+        raise BadRequest(said, code="bad_field", param=MIN_GENERATION_HEADER)
+    return max(wanted, int(header))
+
+
+def stamp_of(generation: Generation) -> Fields:
+    """Who made an answer, for its body."""
+    return {
+        "generation": generation.number,
+        "revision": generation.revision.id,
+        "fingerprint": generation.fingerprint,
+    }
+
+
+def _answers(item: Item) -> list[Fields]:
+    return item if isinstance(item, list) else [item]
+
+
+async def _chained(first: Item, rest: AsyncIterator[Item]) -> AsyncIterator[Item]:
+    yield first
+    async for item in rest:
+        yield item
+
+
+def _was_ended_for_a_swap(answer: Fields) -> bool:
+    ended = answer.get("meta_info", {}).get("finish_reason") or {}
+    return bool(ended.get("code") == "swap")
+
+
+def _tokens(answer: Fields) -> int:
+    return int(answer.get("meta_info", {}).get("completion_tokens", 0))

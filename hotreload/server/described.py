@@ -1,0 +1,137 @@
+"""Every route: what it takes and what it may answer. The kinds of fields are those that bodies are
+checked by, so what stands here of a request is what happens to it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from hotreload.server import admin, generate
+from hotreload.server.asking import GENERATION_NUMBER, MIN_GENERATION_HEADER
+from hotreload.server.openai import fields
+from hotreload.server.requests import BOOLEAN, STRING, Kind
+from hotreload.server.shapes import TEXT as PLAIN
+from hotreload.server.shapes import Schema, a_list, either, named
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+TEXT = "text/plain"
+HTML = "text/html"
+
+Content = Mapping[str, Schema]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A header, a query parameter or a part of the path."""
+
+    name: str
+    where: str
+    kind: Kind
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path."""
+
+    words: str
+    answer: Content
+    refusals: tuple[int, ...] = ()
+    """Statuses beside 200 and those that any request may get."""
+    body: Mapping[str, Kind] | None = None
+    required: tuple[str, ...] = ()
+    one_of: tuple[str, ...] = ()
+    """Fields of which a body has exactly one."""
+    parameters: tuple[Parameter, ...] = ()
+    others: Mapping[int, Content] = field(default_factory=dict)
+    """Answers that are no problem and have another status than 200."""
+    may_be_empty: bool = False
+    success: int = 200
+
+
+def _json(name: str) -> Content:
+    return {JSON: named(name)}
+
+
+MIN_GENERATION = Parameter(
+    MIN_GENERATION_HEADER,
+    "header",
+    GENERATION_NUMBER,
+    "Wait for this generation or a later one; 409 when it does not come in time.",
+)
+SECRET = Parameter("X-Webhook-Secret", "header", STRING, "What [source] webhook says.")
+LEAVES = Parameter("leaves", "query", BOOLEAN, "Name every leaf.")
+MODEL = Parameter("name", "path", STRING, "What [server] model_name says.")
+FILE = Parameter("name", "path", STRING, "A file of the page.")
+
+ASKED = (404, 408, 409, 503, 504)
+CHANGED = (403, 404, 408, 409, 503, 504)
+UNFIT = {422: _json("Change"), 202: _json("Change"), 409: _json("Change"), 503: _json("Change")}
+
+
+def _asks(words: str, name: str, body: Mapping[str, Kind], *required: str) -> Operation:
+    whole = either(named(name), a_list(named(name))) if name == "Answer" else named(name)
+    return Operation(
+        words,
+        {JSON: whole, EVENTS: PLAIN},
+        ASKED,
+        body=body,
+        required=required,
+        parameters=(MIN_GENERATION,),
+    )
+
+
+def _changes(words: str, body: Mapping[str, Kind]) -> Operation:
+    return Operation(words, _json("Change"), CHANGED, body=body, others=UNFIT, may_be_empty=True)
+
+
+OPERATIONS: Mapping[tuple[str, str], Operation] = {
+    ("POST", "/generate"): replace(
+        _asks("Ask in the engine's own schema.", "Answer", generate.FIELDS), one_of=generate.PROMPTS
+    ),
+    ("POST", "/v1/completions"): _asks(
+        "OpenAI's completions.", "Completion", fields.COMPLETION, "prompt"
+    ),
+    ("POST", "/v1/chat/completions"): _asks(
+        "OpenAI's chat completions.", "ChatCompletion", fields.CHAT, "messages"
+    ),
+    ("GET", "/v1/models"): Operation("The one model there is.", _json("ModelList"), (503,)),
+    ("GET", "/v1/models/{name}"): Operation(
+        "The model, by its name.", _json("Model"), (404, 503), parameters=(MODEL,)
+    ),
+    ("GET", "/livez"): Operation("Is the process there?", {JSON: {"type": "object"}}),
+    ("GET", "/readyz"): Operation("Are requests answered?", {JSON: {"type": "object"}}, (503,)),
+    ("GET", "/health"): Operation("The same, as sglang asks it.", {}, (503,)),
+    ("GET", "/status"): Operation("What is live, wanted and under way.", _json("Status")),
+    ("GET", "/history"): Operation("Attempts, newest first.", _json("History")),
+    ("GET", "/leaves"): Operation("Checksums of the live leaves.", _json("Leaves")),
+    ("GET", "/events"): Operation("Every event as it happens.", {EVENTS: PLAIN}, (503,)),
+    ("GET", "/metrics"): Operation("Prometheus metrics.", {TEXT: PLAIN}),
+    ("GET", "/openapi.json"): Operation("This document.", {JSON: {"type": "object"}}),
+    ("GET", "/"): Operation("The status page.", {HTML: PLAIN}),
+    ("GET", "/page/{name}"): Operation(
+        "A file of it.",
+        dict.fromkeys((HTML, "text/css", "text/javascript", "image/svg+xml"), PLAIN),
+        (404,),
+        parameters=(FILE,),
+    ),
+    ("POST", "/webhook/huggingface"): Operation(
+        "The hub says that something is new.",
+        {JSON: {"type": "object"}},
+        (401, 403, 404),
+        parameters=(SECRET,),
+        success=202,
+    ),
+    ("POST", "/admin/reload_weights"): _changes("Make a revision live.", admin.RELOAD),
+    ("POST", "/admin/rollback"): _changes("Go back to a generation.", admin.ROLLBACK),
+    ("POST", "/admin/perturb_weights"): _changes("Add noise to leaves.", admin.PERTURB),
+    ("POST", "/admin/pin"): Operation(
+        "Hold what is live against the source.", _json("Pinned"), CHANGED
+    ),
+    ("POST", "/admin/unpin"): Operation("Follow the source again.", _json("Pinned"), CHANGED),
+    ("GET", "/admin/reload_status"): Operation(
+        "What of the status is about reloading.", _json("ReloadStatus"), (403, 503)
+    ),
+    ("GET", "/admin/weights_checksum"): Operation(
+        "Checksums computed now.", _json("Checksum"), (403, 503), parameters=(LEAVES,)
+    ),
+}

@@ -1,0 +1,66 @@
+// The attempt in progress, phase by phase; between attempts the one that ended last.
+
+import { at, element, say } from "./dom.js";
+import { timed } from "./now.js";
+import * as words from "./words.js";
+
+const USUAL = ["fetching", "validating", "staging", "draining", "swapping", "probing"];
+let running = null;  // {seconds, since, node} of the phase that still runs
+
+export function showAttempt(status) {
+  running = null;
+  const { attempt, last_attempt: last } = status;
+  say(at("attempt-title"), attempt ? "Attempt in progress" : "Last attempt");
+  at("attempt-said").replaceChildren(...said(attempt, last));
+  at("phases").replaceChildren(...steps(attempt ?? last, status.phase));
+  showProgress(status.progress);
+}
+
+function said(attempt, last) {
+  if (attempt) return [element("strong", {}, words.named(attempt))];
+  if (!last) return ["None yet. Drop a checkpoint, and it appears here."];
+  const outcome = element("span", { class: "word", "data-tone": words.tone(last.outcome) },
+    words.outcomeWords(last));
+  const reason = last.reason ? [element("span", { class: "reason" }, last.reason)] : [];
+  return [element("strong", {}, words.named(last)), " ", outcome, ", ", timed(last.finished_at),
+    ...reason];
+}
+
+function steps(attempt, current) {
+  if (!attempt) return [];
+  const entered = Object.keys(attempt.phases);
+  const expected = current ? USUAL : [];
+  const names = words.PHASES.filter((name) => entered.includes(name) || expected.includes(name));
+  const failed = current || attempt.outcome === "live" ? null : lastBeforeRollback(entered);
+  return names.map((name) => step(name, attempt.phases[name], { current, failed }));
+}
+
+const lastBeforeRollback = (names) => names.filter((name) => name !== "rolling_back").at(-1);
+
+function step(name, seconds, { current, failed }) {
+  const isCurrent = name === current;
+  const state = isCurrent ? "current" : seconds === undefined ? "ahead" : "done";
+  const took = element("span", { class: "took" }, seconds === undefined ? "–" : words.duration(seconds));
+  if (isCurrent) running = { seconds, since: performance.now(), node: took };
+  return element("li", { "data-state": name === failed ? "failed" : state,
+    "aria-current": isCurrent ? "step" : null }, element("span", {}, words.spoken(name)), took,
+  ...(name === failed ? [element("span", { class: "unseen" }, "it ended here")] : []));
+}
+
+export function tickAttempt() {
+  if (!running) return;
+  say(running.node, words.duration(running.seconds + (performance.now() - running.since) / 1000));
+}
+
+function showProgress(progress) {
+  at("progress").hidden = !progress;
+  if (!progress) return;
+  const { done_bytes: done, total_bytes: whole } = progress;
+  at("progress-bar").value = whole ? done / whole : 0;
+  say(at("progress-words"), `${words.size(done)} of ${words.size(whole)}, ${pace(progress)}`);
+}
+
+function pace({ bytes_per_second: rate, seconds_left: left }) {
+  const still = left ? `, ${words.duration(left)} left` : "";
+  return rate ? `${words.size(rate)}/s${still}` : "waiting for data";
+}

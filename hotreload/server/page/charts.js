@@ -1,0 +1,106 @@
+// Phase times as stacked bars and pauses as dots on a log scale: one column an attempt, the newest
+// at the right. The table of the history says the same in numbers.
+
+import { at, drawn, element } from "./dom.js";
+import * as words from "./words.js";
+
+const COLUMNS = 30;
+const WIDTH = 480;
+const HEIGHT = 132;
+const LEFT = 60;
+const BOTTOM = 4;
+const TOP = 12;
+const STEP = (WIDTH - LEFT) / COLUMNS;
+
+export function showCharts(history) {
+  const attempts = history.slice(0, COLUMNS).filter((one) => words.total(one) > 0).reverse();
+  const charts = [...document.querySelectorAll(".charts figure")];
+  for (const chart of charts) chart.hidden = !attempts.length;
+  at("charts-empty").hidden = attempts.length > 0;
+  if (!attempts.length) return;
+  showPhases(attempts);
+  showPauses(attempts);
+}
+
+function framed(svg, label, children) {
+  svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
+  svg.setAttribute("aria-label", label);
+  svg.replaceChildren(...children);
+}
+
+function showPhases(attempts) {
+  const most = Math.max(...attempts.map(words.total));
+  const scale = (seconds) => (seconds / most) * (HEIGHT - TOP - BOTTOM);
+  const lines = [0, most / 2, most].map((seconds) => line(HEIGHT - BOTTOM - scale(seconds), seconds));
+  framed(at("phase-chart"), phaseLabel(attempts),
+    [...lines, ...attempts.map((one, column) => bar(one, column, attempts.length, scale))]);
+  const seen = words.PHASES.filter((name) => attempts.some((one) => one.phases[name]));
+  at("legend").replaceChildren(...seen.map((name) =>
+    element("li", { "data-phase": name }, words.spoken(name))));
+}
+
+const left = (column, columns) => WIDTH - (columns - column) * STEP;
+
+function bar(attempt, column, columns, scale) {
+  let top = HEIGHT - BOTTOM;
+  const parts = words.PHASES.filter((name) => attempt.phases[name]).map((name) => {
+    const height = scale(attempt.phases[name]);
+    top -= height;
+    return drawn("rect", { x: left(column, columns) + 2, y: top, width: STEP - 4, height,
+      "data-phase": name });
+  });
+  return drawn("g", {}, drawn("title", {}, phaseWords(attempt)), ...parts);
+}
+
+function phaseWords(attempt) {
+  const spent = words.PHASES.filter((name) => attempt.phases[name] !== undefined)
+    .map((name) => `${words.spoken(name)} ${words.duration(attempt.phases[name])}`);
+  return `${words.named(attempt)} (${attempt.outcome}): ${spent.join(", ")}`;
+}
+
+function phaseLabel(attempts) {
+  return `Time by phase of the last ${words.count(attempts.length, "attempt")}. ` +
+    `The newest: ${phaseWords(attempts.at(-1))}`;
+}
+
+function showPauses(attempts) {
+  const paused = attempts.filter((one) => one.pause_seconds > 0);
+  const logs = paused.map((one) => Math.log10(one.pause_seconds));
+  const low = Math.min(-3, Math.floor(Math.min(...logs)));
+  const high = Math.max(0, Math.ceil(Math.max(...logs)));
+  const y = (log) => HEIGHT - BOTTOM - ((log - low) / (high - low)) * (HEIGHT - TOP - BOTTOM);
+  const decades = Array.from({ length: high - low + 1 }, (_, up) => low + up);
+  framed(at("pause-chart"), pauseLabel(paused), [
+    ...decades.map((log) => line(y(log), 10 ** log)),
+    ...attempts.map((one, column) => dot(one, left(column, attempts.length) + STEP / 2, y)),
+  ]);
+}
+
+// A rolled-back one is a cross: colour alone would not tell it from the others.
+function dot(attempt, x, y) {
+  if (!(attempt.pause_seconds > 0)) return drawn("g");
+  const height = y(Math.log10(attempt.pause_seconds));
+  const tone = words.tone(attempt.outcome);
+  const mark = attempt.outcome === "live"
+    ? drawn("circle", { cx: x, cy: height, r: 3.5, "data-tone": tone })
+    : drawn("path", { d: `M${x - 3.5} ${height - 3.5}l7 7m0 -7l-7 7`, "data-tone": tone });
+  return drawn("g", {}, drawn("title", {}, pauseWords(attempt)), mark);
+}
+
+function pauseWords(attempt) {
+  return `${words.named(attempt)} (${attempt.outcome}): ${words.duration(attempt.pause_seconds)}`;
+}
+
+function pauseLabel(paused) {
+  if (!paused.length) return "No attempt has held requests yet";
+  const longest = paused.reduce((one, other) =>
+    (other.pause_seconds > one.pause_seconds ? other : one));
+  return `Pauses of the last ${words.count(paused.length, "attempt")} that held requests, on a ` +
+    `log scale. The newest: ${pauseWords(paused.at(-1))}. The longest: ${pauseWords(longest)}`;
+}
+
+function line(y, seconds) {
+  return drawn("g", {},
+    drawn("line", { x1: LEFT - 4, x2: WIDTH, y1: y, y2: y }),
+    drawn("text", { x: LEFT - 8, y: y + 3.5, "text-anchor": "end" }, seconds ? words.duration(seconds) : "0"));
+}

@@ -1,0 +1,31 @@
+// The only place that makes elements. Whatever comes from outside becomes text, never markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export const at = (id) => document.getElementById(id);
+
+export function element(name, attributes = {}, ...children) {
+  return filled(document.createElement(name), attributes, children);
+}
+
+export function drawn(name, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, name), attributes, children);
+}
+
+function filled(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined) node.setAttribute(name, value);
+  }
+  node.append(...children);  // strings become text nodes
+  return node;
+}
+
+// Sets text only when it is another: a live region is read out again, and a selection is lost.
+export function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+export function badge(node, text, tone) {
+  say(node, text);
+  node.dataset.tone = tone;
+}

@@ -1,0 +1,103 @@
+// Keeps asking the daemon how things are. Events wake it and are never believed: whatever is
+// shown comes from /status, /history and /leaves, so a missed event costs a moment at most.
+
+const RETRY_MS = 1000;
+const QUIET_MS = 5000;  // with events: counts at the gate and a pin change without one
+const BLIND_MS = 1000;  // without
+const HIDDEN_MS = 30000;  // in a tab that nobody sees; its title goes on saying how things are
+const GIVE_UP_MS = 8000;
+const QUIET_EVENTS = new Set(["source.scanned"]);
+
+export class Feed {
+  // `show` is called with {status, history, leaves}, `tell` with "live", "polling" or "lost".
+  constructor(show, tell) {
+    this.show = show;
+    this.tell = tell;
+    this.known = { status: null, history: [], leaves: null };
+    this.seen = "";
+    this.isListening = false;
+    this.isAsking = false;
+    this.isStale = false;
+  }
+
+  start() {
+    document.addEventListener("visibilitychange", () => this.turn());
+    this.turn();
+  }
+
+  // A browser has six connections to a server for all its tabs: a hidden one keeps none.
+  turn() {
+    clearTimeout(this.retry);
+    this.source?.close();
+    this.isListening = false;
+    if (!document.hidden) this.listen();
+    this.refresh();
+  }
+
+  listen() {
+    const source = this.source = new EventSource("/events");
+    source.onopen = () => {
+      this.isListening = true;
+      this.refresh();
+    };
+    source.onmessage = (message) => this.hear(JSON.parse(message.data));
+    source.onerror = () => {
+      // A new one each time: the browser gives up for good when the answer was 503.
+      source.close();
+      this.isListening = false;
+      this.retry = setTimeout(() => this.listen(), RETRY_MS);
+      this.refresh();
+    };
+  }
+
+  hear(event) {
+    if (!QUIET_EVENTS.has(event.event)) this.refresh();
+  }
+
+  // Any number of calls while one is under way make one more, after it.
+  async refresh() {
+    this.isStale = true;
+    if (this.isAsking) return;
+    this.isAsking = true;
+    clearTimeout(this.timer);
+    while (this.isStale) {
+      this.isStale = false;
+      await this.ask();
+    }
+    this.isAsking = false;
+    this.timer = setTimeout(() => this.refresh(), this.patience());
+  }
+
+  patience() {
+    if (document.hidden) return HIDDEN_MS;
+    return this.isListening ? QUIET_MS : BLIND_MS;
+  }
+
+  async ask() {
+    try {
+      const status = await get("/status");
+      await this.askForMore(status);
+      this.known.status = status;
+      this.show(this.known);
+      this.tell(this.isListening ? "live" : "polling");
+    } catch {
+      this.tell("lost");
+    }
+  }
+
+  // History and leaves are long and change only with an attempt or a generation.
+  async askForMore(status) {
+    const seen = JSON.stringify([status.generation, status.live_since, status.last_attempt]);
+    if (seen === this.seen) return;
+    const [history, leaves] = await Promise.all([get("/history"), get("/leaves")]);
+    this.known.history = history.attempts;
+    this.known.leaves = leaves;
+    this.seen = seen;
+  }
+}
+
+async function get(path) {
+  const answer = await fetch(path, { signal: AbortSignal.timeout(GIVE_UP_MS), cache: "no-store" });
+  if (!answer.ok) throw new Error(`${path} answered ${answer.status}`);
+  return answer.json();
+}

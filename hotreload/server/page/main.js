@@ -1,0 +1,53 @@
+// START HERE: joins the feed to what shows it.
+
+import { showAttempt, tickAttempt } from "./attempt.js";
+import { wireAsk } from "./ask.js";
+import { showCharts } from "./charts.js";
+import { at, badge } from "./dom.js";
+import { Feed } from "./feed.js";
+import { showNow, showUnreachable, tick } from "./now.js";
+import { showTables, wireTables } from "./tables.js";
+import * as words from "./words.js";
+
+const LINKS = { live: ["live", "good"], polling: ["asking every second", "wait"] };
+let lostAt = null;
+let drawn = "";
+const made = new Map();  // what each generation is called
+
+function show({ status, history, leaves }) {
+  for (const one of [...history, status]) made.set(one.generation, one);
+  showNow(status);
+  showAttempt(status);
+  // What did not change stays as it is, with the reader's selection and open details in it.
+  const now = JSON.stringify([history, leaves]);
+  if (now === drawn) return;
+  drawn = now;
+  showCharts(history);
+  showTables(history, leaves);
+}
+
+function tell(link) {
+  const isLost = link === "lost";
+  if (isLost && lostAt === null) showUnreachable();
+  lostAt = isLost ? lostAt ?? Date.now() : null;
+  document.body.classList.toggle("is-stale", isLost);
+  if (isLost) tellLost();
+  else badge(at("link"), ...LINKS[link]);
+}
+
+function tellLost() {
+  const seconds = (Date.now() - lostAt) / 1000;
+  const since = seconds < 1 ? "" : ` (for ${words.duration(Math.floor(seconds))})`;
+  badge(at("link"), `connection lost, trying again${since}`, "bad");
+}
+
+wireAsk((meta) => words.named(made.get(meta.generation) ?? meta));
+wireTables();
+new Feed(show, tell).start();
+setInterval(() => {
+  if (lostAt === null) tickAttempt();
+}, 100);
+setInterval(() => {
+  tick();
+  if (lostAt !== null) tellLost();
+}, 1000);

@@ -1,0 +1,96 @@
+// What is live, whether it is healthy, what it is doing.
+
+import { at, badge, element, say } from "./dom.js";
+import * as words from "./words.js";
+
+export function showNow(status) {
+  badge(at("state"), status.state, words.tone(status.state));
+  say(at("headline"), headline(status));
+  say(at("health"), health(status));
+  at("pinned").hidden = !status.pinned;
+  at("facts").replaceChildren(...facts(status).map(fact));
+  document.title = `${title(status)} · hotreload`;
+}
+
+// What was shown last is not known to be so any more, so nothing here claims it.
+export function showUnreachable() {
+  badge(at("state"), "unreachable", "bad");
+  say(at("health"), "The daemon does not answer this page. Below is how it was when it last did.");
+  document.title = "unreachable · hotreload";
+}
+
+function headline(status) {
+  if (status.generation === null) return "Nothing is live yet";
+  return `Generation ${status.generation}: ${words.named(status)}`;
+}
+
+function title(status) {
+  const generation = status.generation === null ? "" : ` ${status.generation}`;
+  return `${status.state}${generation}`;
+}
+
+function health(status) {
+  if (status.reasons.length) return `Answers nobody: ${status.reasons.join("; ")}`;
+  const doing = status.attempt
+    ? `${words.spoken(status.phase ?? "")} ${words.named(status.attempt)}`
+    : status.waiting_for ? `waits for ${status.waiting_for}` : idle(status);
+  return `${answers(status.gate)}; ${doing}.`;
+}
+
+function idle(status) {
+  if (status.pinned) return "pinned, so the source is not followed";
+  return "nothing newer is wanted";
+}
+
+function answers(gate) {
+  if (gate.state !== "holding") return "Answers requests";
+  return `Holds ${words.count(gate.held, "request")} while the weights are exchanged`;
+}
+
+function facts(status) {
+  const rows = [];
+  if (status.generation !== null) {
+    rows.push(["Live since", timed(status.live_since)]);
+    rows.push(["Revision", code(status.revision)]);
+    rows.push(["Fingerprint", code(status.fingerprint)]);
+  }
+  rows.push(["Wanted", wanted(status)]);
+  if (status.source) rows.push(["Source", source(status.source)]);
+  rows.push(["Gate", `${status.gate.state}, ${status.gate.inside} inside, ${status.gate.held} held`]);
+  if (status.refused.length) rows.push(["Refused", refused(status.refused)]);
+  return rows;
+}
+
+function fact([name, value]) {
+  return element("div", {}, element("dt", {}, name), element("dd", {}, value));
+}
+
+function wanted(status) {
+  if (!status.wanted) return "nothing yet";
+  if (status.wanted === status.revision) return "what is live";
+  return words.named({ label: status.wanted_label, revision: status.wanted });
+}
+
+function source({ kind, stale, error }) {
+  return stale ? `${kind}, does not answer: ${error}` : kind;
+}
+
+function refused(refusals) {
+  const newest = refusals[0];
+  const more = refusals.length > 1 ? ` and ${refusals.length - 1} more` : "";
+  return `${words.named(newest)} (${newest.code})${more}`;
+}
+
+const code = (text) => element("code", { title: text }, words.short(text));
+
+// A moment: how long ago it was, and exactly when under the mouse. `tick` keeps it true.
+export function timed(stamp) {
+  const title = words.exact(stamp);
+  return element("time", { datetime: stamp, title }, words.ago(stamp));
+}
+
+export function tick() {
+  for (const time of document.querySelectorAll("time")) {
+    say(time, words.ago(time.dateTime));
+  }
+}

@@ -1,0 +1,64 @@
+// How numbers, times and revisions are written for people. Knows no document.
+
+export const PHASES = [
+  "fetching", "validating", "staging", "draining", "swapping", "probing", "rolling_back",
+];
+
+export const spoken = (name) => name.replaceAll("_", " ");
+
+export function duration(seconds) {
+  if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 99.95) return `${seconds.toFixed(1)} s`;
+  return seconds < 5970 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+}
+
+const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+
+export function ago(stamp, now = Date.now()) {
+  const seconds = (now - Date.parse(stamp)) / 1000;
+  const unit = UNITS.find(([size]) => seconds >= size);
+  return unit ? `${Math.floor(seconds / unit[0])} ${unit[1]} ago` : "just now";
+}
+
+// The moment in the reader's own time zone, with the zone's name, to the second.
+export function exact(stamp) {
+  return new Date(stamp).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+}
+
+export function size(bytes) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let at = 0;
+  while (bytes >= 999.5 && at < units.length - 1) {
+    bytes /= 1000;
+    at += 1;
+  }
+  return `${at && bytes < 99.5 ? bytes.toFixed(1) : Math.round(bytes)} ${units[at]}`;
+}
+
+export const short = (id) => (id ?? "").slice(0, 12);
+
+// A revision as people know it.
+export function named(fields) {
+  return fields.label || short(fields.revision) || "nothing";
+}
+
+export function count(number, noun, nouns = `${noun}s`) {
+  return `${number.toLocaleString("en")} ${number === 1 ? noun : nouns}`;
+}
+
+export function total(attempt) {
+  return Object.values(attempt.phases).reduce((sum, seconds) => sum + seconds, 0);
+}
+
+const TONES = {
+  serving: "good", live: "good",
+  reloading: "wait", booting: "wait", stopping: "wait", postponed: "wait", superseded: "dim",
+  rejected: "bad", lost: "bad",
+};
+
+// What a state or an outcome means, as a colour that always stands beside its word.
+export const tone = (word) => TONES[word] ?? "dim";
+
+export function outcomeWords(attempt) {
+  return attempt.rolled_back ? "rejected, rolled back" : attempt.outcome;
+}

@@ -1,0 +1,133 @@
+"""GET /openapi.json: the app's own routes as OpenAPI 3.1, from what `described` says of each."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from hotreload import __version__
+from hotreload.server.described import JSON, OPERATIONS, Content, Operation, Parameter
+from hotreload.server.exchange import GENERATION_HEADER
+from hotreload.server.ports import Fields
+from hotreload.server.problems import OPENAI_PATHS, Json
+from hotreload.server.requests import Kind
+from hotreload.server.shapes import SHAPES, named
+
+ANY = (400, 413, 431, 500)
+"""What any request may get: no HTTP, too long a body, too long headers, a fault of ours."""
+PROBLEM = "application/problem+json"
+
+ABOUT = (
+    "Any other path is answered 404 and any other method of a path 405: under /v1 in OpenAI's "
+    "shape of errors, elsewhere as RFC 9457 problem details. Admin routes answer on the unix "
+    "socket alone. Unknown fields are refused; a field that is null counts as left out."
+)
+
+
+def schema_routes() -> APIRouter:
+    """Build the route."""
+    router = APIRouter()
+
+    @router.get("/openapi.json")
+    async def openapi(request: Request) -> Response:
+        return Json(document(request.app))
+
+    return router
+
+
+def document(app: FastAPI) -> Fields:
+    """The whole document."""
+    paths: dict[str, Fields] = {}
+    for path, method, operation in _operations(app.routes):
+        paths.setdefault(path, {})[method.lower()] = _operation(path, method, operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "hotreload", "version": __version__, "description": ABOUT},
+        "paths": paths,
+        "components": {"schemas": SHAPES},
+    }
+
+
+def _operations(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, str, Operation]]:
+    for route in routes:
+        assert isinstance(route, Route)
+        for method in sorted(route.methods or ()):
+            operation = OPERATIONS.get((method, route.path_format))
+            if operation is not None:
+                yield route.path_format, method, operation
+
+
+def _operation(path: str, method: str, operation: Operation) -> Fields:
+    told: Fields = {
+        "summary": operation.words,
+        "operationId": f"{method.lower()}_{path.strip('/').replace('/', '_') or 'front'}",
+        "responses": _answers(path, operation),
+    }
+    if operation.parameters:
+        told["parameters"] = [_parameter(each) for each in operation.parameters]
+    if operation.body is not None:
+        told["requestBody"] = _body(operation.body, operation)
+    return told
+
+
+def _body(body: Mapping[str, Kind], operation: Operation) -> Fields:
+    schema: Fields = {
+        "type": "object",
+        "properties": {
+            name: _field(kind, may_be_null=name not in operation.required + operation.one_of)
+            for name, kind in body.items()
+        },
+        "additionalProperties": False,
+    }
+    if operation.required:
+        schema["required"] = list(operation.required)
+    if operation.one_of:
+        schema["oneOf"] = [{"required": [name]} for name in operation.one_of]
+    return {"required": not operation.may_be_empty, "content": {JSON: {"schema": schema}}}
+
+
+def _field(kind: Kind, *, may_be_null: bool) -> Fields:
+    schemas = [dict(kind.schema), {"type": "null"}]
+    return {"anyOf": schemas[: 1 + may_be_null], "description": kind.words}
+
+
+def _parameter(parameter: Parameter) -> Fields:
+    return {
+        "name": parameter.name,
+        "in": parameter.where,
+        "description": parameter.words,
+        "required": parameter.where == "path",
+        "schema": dict(parameter.kind.schema),
+    }
+
+
+def _answers(path: str, operation: Operation) -> Fields:
+    refusal = _refusal(path)
+    answers: dict[int, Content] = dict.fromkeys((*ANY, *operation.refusals), refusal)
+    for status, content in operation.others.items():
+        answers[status] = {**content, **answers.get(status, {})}
+    answers[operation.success] = operation.answer
+    return {str(status): _answer(status, answers[status]) for status in sorted(answers)}
+
+
+def _refusal(path: str) -> Content:
+    is_openai = path.startswith(OPENAI_PATHS)
+    return {JSON: named("OpenAIError")} if is_openai else {PROBLEM: named("Problem")}
+
+
+def _answer(status: int, content: Content) -> Fields:
+    number: Any = {"description": "Which generation answered.", "schema": {"type": "integer"}}
+    told: Fields = {
+        "description": HTTPStatus(status).phrase,
+        "headers": {GENERATION_HEADER: number},
+    }
+    if status in (409, 503):
+        seconds = {"description": "Seconds until another try.", "schema": {"type": "integer"}}
+        told["headers"] = {**told["headers"], "Retry-After": seconds}
+    if content:
+        told["content"] = {media: {"schema": schema} for media, schema in content.items()}
+    return told

@@ -1,0 +1,105 @@
+"""What answers look like, as JSON schemas; `described` says which route gives which."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Schema = Mapping[str, Any]
+
+TEXT: Schema = {"type": "string"}
+MAYBE_TEXT: Schema = {"type": ["string", "null"]}
+INTEGER: Schema = {"type": "integer"}
+NUMBER: Schema = {"type": "number"}
+BOOLEAN: Schema = {"type": "boolean"}
+ANY_OBJECT: Schema = {"type": "object"}
+
+
+def an_object(more: Mapping[str, Schema] | None = None, /, **properties: Schema) -> Schema:
+    """An object that has all of these, and may have more."""
+    known = {**properties, **(more or {})}
+    return {"type": "object", "required": sorted(known), "properties": known}
+
+
+def a_list(of: Schema) -> Schema:
+    """A list of these."""
+    return {"type": "array", "items": of}
+
+
+def named(name: str) -> Schema:
+    """One of SHAPES by its name."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def either(*schemas: Schema) -> Schema:
+    """Any of these."""
+    return {"anyOf": list(schemas)}
+
+
+MAYBE_INTEGER: Schema = {"type": ["integer", "null"]}
+_STAMP = an_object(generation=INTEGER, revision=TEXT, fingerprint=TEXT)
+_MODEL_STAMP = {"id": TEXT, "created": INTEGER, "hotreload": named("Stamp")}
+_USAGE = an_object(prompt_tokens=INTEGER, completion_tokens=INTEGER, total_tokens=INTEGER)
+_CHOICE = {"index": INTEGER, "finish_reason": MAYBE_TEXT, "logprobs": {"type": ["object", "null"]}}
+_ANSWERED = {"model": TEXT, "system_fingerprint": TEXT, "usage": named("Usage"), **_MODEL_STAMP}
+_MESSAGE = an_object(role={"const": "assistant"}, content=TEXT, refusal=MAYBE_TEXT)
+_GATE = an_object(state={"enum": ["open", "holding", "sealed"]}, inside=INTEGER, held=INTEGER)
+
+SHAPES: Mapping[str, Schema] = {
+    "Problem": an_object(
+        type=TEXT, title=TEXT, status=INTEGER, detail=TEXT, code=TEXT, reasons=a_list(TEXT)
+    ),
+    "OpenAIError": an_object(error=an_object(message=TEXT, type=TEXT, param=MAYBE_TEXT, code=TEXT)),
+    "Stamp": _STAMP,
+    "Usage": _USAGE,
+    "Answer": an_object(text=TEXT, meta_info=named("Stamp")),
+    "Completion": an_object(
+        _ANSWERED,
+        object={"const": "text_completion"},
+        choices=a_list(an_object(_CHOICE, text=TEXT)),
+    ),
+    "ChatCompletion": an_object(
+        _ANSWERED,
+        object={"const": "chat.completion"},
+        choices=a_list(an_object(_CHOICE, message=_MESSAGE)),
+    ),
+    "Model": an_object(_MODEL_STAMP, object={"const": "model"}, owned_by=TEXT),
+    "ModelList": an_object(object={"const": "list"}, data=a_list(named("Model"))),
+    "Status": an_object(
+        state=TEXT,
+        generation=MAYBE_INTEGER,
+        revision=MAYBE_TEXT,
+        label=MAYBE_TEXT,
+        fingerprint=MAYBE_TEXT,
+        live_since=MAYBE_TEXT,
+        wanted=MAYBE_TEXT,
+        waiting_for=MAYBE_TEXT,
+        phase=MAYBE_TEXT,
+        last_attempt=either(named("Attempt"), {"type": "null"}),
+        refused=a_list(ANY_OBJECT),
+        gate=_GATE,
+        pinned=BOOLEAN,
+        replicas=a_list(ANY_OBJECT),
+    ),
+    "Attempt": an_object(
+        revision=TEXT,
+        label=MAYBE_TEXT,
+        outcome=TEXT,
+        reason=MAYBE_TEXT,
+        phases=ANY_OBJECT,
+        pause_seconds=NUMBER,
+        finished_at=TEXT,
+        generation=MAYBE_INTEGER,
+    ),
+    "History": an_object(attempts=a_list(named("Attempt"))),
+    "Leaves": an_object(leaves=ANY_OBJECT, changed=a_list(TEXT)),
+    "Change": an_object(ok=BOOLEAN, outcome=MAYBE_TEXT),
+    "Pinned": an_object(ok=BOOLEAN, pinned=BOOLEAN),
+    "Checksum": an_object(fingerprint=MAYBE_TEXT, generation=INTEGER, changed=a_list(TEXT)),
+    "ReloadStatus": an_object(
+        state=TEXT,
+        generation=MAYBE_INTEGER,
+        wanted=MAYBE_TEXT,
+        waiting_for=MAYBE_TEXT,
+        phase=MAYBE_TEXT,
+        last_attempt=either(named("Attempt"), {"type": "null"}),
+    ),
+}

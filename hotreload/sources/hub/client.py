@@ -1,0 +1,176 @@
+"""Asks one repo of a hub: which commit a name means, which files it has, and for their bytes.
+
+Blocking, for threads. The requests are huggingface_hub's; what they bring is checked by others.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from hotreload import __version__
+from hotreload.sources.hub.faults import (
+    HubFault,
+    fault_of_answer,
+    fault_of_connection,
+    wait_asked_for,
+)
+
+CONNECT_SECONDS, ANSWER_SECONDS, SILENT_SECONDS = 10.0, 10.0, 30.0
+CHUNK = 1 << 20
+SHA = re.compile(r"[0-9a-f]{40}")
+PUBLIC_HUB = "https://huggingface.co"
+MOST_MOVES = 5
+_COMMIT, _ERROR = "X-Repo-Commit", "X-Error-Code"
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of a commit as the hub describes it; `digest` is `sha256:…` or `git:…`."""
+
+    name: str
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The commit a name means now, and for how long the hub has no more answers to give."""
+
+    sha: str
+    limit: float | None
+
+
+class HubClient:
+    """Speaks with a hub about one repo."""
+
+    def __init__(self, repo: str, *, endpoint: str | None, token: Callable[[], str | None]) -> None:
+        self.repo = repo
+        usual = os.environ.get("HF_ENDPOINT", "").rstrip("/") or PUBLIC_HUB
+        self.endpoint = endpoint or usual
+        self._token = token
+
+    def head(self, revision: str) -> Head:
+        """Ask which commit a branch, tag or commit is: one HEAD of a small file."""
+        url = self._url(revision, "config.json")
+        for _ in range(MOST_MOVES):
+            with self._asking("HEAD", url, revision) as answer:
+                sha, moved_to = answer.headers.get(_COMMIT), answer.headers.get("Location", "")
+                # A repo without that file has commits all the same, and says which.
+                if answer.status_code >= 400 and not (sha and _says(answer, "EntryNotFound")):
+                    raise fault_of_answer(answer, self._name(revision), self.repo)
+                if sha and SHA.fullmatch(sha):  # it becomes a folder's name
+                    return Head(sha, wait_asked_for(answer.headers))
+            if not moved_to.startswith("/"):  # a renamed repo is found on the same hub
+                break
+            url = self.endpoint + moved_to
+        raise self._no_hub(revision)
+
+    def files(self, sha: str) -> list[HubFile]:
+        """Ask for every file of a commit, with its size and digest."""
+        url = f"{self.endpoint}/api/models/{self.repo}/revision/{sha}?blobs=true"
+        with self._asking("GET", url, sha) as answer:
+            if answer.status_code >= 400:
+                raise fault_of_answer(answer, self._name(sha), self.repo)
+            return self._listed(answer, sha)
+
+    @contextmanager
+    def reading(self, sha: str, file: HubFile, offset: int) -> Iterator[Iterator[bytes]]:
+        """Ask for a file's bytes from `offset` on; nothing comes when the hub cannot do that."""
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        url, name = self._url(sha, file.name), f"{self._name(sha)}: {file.name}"
+        with self._asking("GET", url, sha, headers) as answer:
+            if offset and answer.status_code in (200, 416):
+                yield iter(())
+                return
+            if answer.status_code >= 400:
+                raise fault_of_answer(answer, name, self.repo)
+            yield self._pieces(answer, name)
+
+    def hang_up(self) -> None:
+        """Close this thread's connections; the client library would keep them for ever."""
+        _hub().get_session().close()
+
+    def _listed(self, answer: Any, sha: str) -> list[HubFile]:
+        try:
+            said = answer.json()
+            files = [_file(entry) for entry in said["siblings"]]
+        except (ValueError, KeyError, TypeError):
+            raise self._no_hub(sha) from None
+        except Exception as error:  # of the HTTP client's; some are OSErrors and no disk's
+            raise fault_of_connection(error, self._name(sha), self.endpoint) from None
+        if said.get("sha") != sha:
+            raise HubFault(f"{self._name(sha)}: the hub answers for another commit")
+        return files
+
+    def _pieces(self, answer: Any, name: str) -> Iterator[bytes]:
+        """As they come: what waits for a whole piece would be lost with the process."""
+        try:
+            while piece := answer.raw.read1(CHUNK):
+                yield piece
+        except Exception as error:
+            raise fault_of_connection(error, name, self.endpoint) from None
+
+    @contextmanager
+    def _asking(
+        self, method: str, url: str, revision: str, more: Mapping[str, str] | None = None
+    ) -> Iterator[Any]:
+        """One request; its connection is given back whatever comes of it."""
+        session = _hub().get_session()
+        headers = {**self._headers(), "Accept-Encoding": "identity", **(more or {})}
+        silent = ANSWER_SECONDS if method == "HEAD" else SILENT_SECONDS
+        try:
+            answer = session.request(
+                method,
+                url,
+                headers=headers,
+                timeout=(CONNECT_SECONDS, silent),
+                allow_redirects=method == "GET",
+                stream=True,
+            )
+        except Exception as error:  # of the HTTP client's many kinds
+            raise fault_of_connection(error, self._name(revision), self.endpoint) from None
+        try:
+            yield answer
+        finally:
+            answer.close()
+
+    def _headers(self) -> dict[str, str]:
+        headers: dict[str, str] = _hub().build_hf_headers(
+            token=self._token() or False, library_name="hotreload", library_version=__version__
+        )
+        return headers
+
+    def _url(self, revision: str, file: str) -> str:
+        quoted = quote(revision, safe="")
+        return f"{self.endpoint}/{self.repo}/resolve/{quoted}/{quote(file)}"
+
+    def _name(self, revision: str) -> str:
+        return f"{self.repo}@{revision[:12] if len(revision) == 40 else revision}"
+
+    def _no_hub(self, revision: str) -> HubFault:
+        words = f"what answers at {self.endpoint} is no hub; check [source] endpoint"
+        return HubFault(f"{self._name(revision)}: {words}")
+
+
+def _says(answer: Any, code: str) -> bool:
+    return bool(answer.headers.get(_ERROR) == code)
+
+
+def _file(entry: Mapping[str, Any]) -> HubFile:
+    lfs = entry.get("lfs")
+    if lfs:
+        return HubFile(str(entry["rfilename"]), int(lfs["size"]), f"sha256:{lfs['sha256']}")
+    return HubFile(str(entry["rfilename"]), int(entry["size"]), f"git:{entry['blobId']}")
+
+
+def _hub() -> Any:
+    """huggingface_hub's client side: imported late (half a second), and told to be quiet first."""
+    for name in ("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_XET"):
+        os.environ.setdefault(name, "1")
+    from huggingface_hub import utils
+
+    return utils

@@ -1,0 +1,228 @@
+"""Puts one commit's files together, resuming, and holds each against the hub's digest.
+
+Runs in a thread; `cancel` is looked at between pieces.
+"""
+
+import errno
+import hashlib
+import os
+import random
+import shutil
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
+from hotreload.sources.hub.client import HubClient, HubFile
+from hotreload.sources.hub.faults import HubFault, Kind
+from hotreload.sources.hub.select import INDEX, LARGEST_INDEX, listed_files, serving_files
+from hotreload.sources.hub.snapshots import Snapshot, Snapshots
+
+TRIES_WITHOUT_A_BYTE = 4
+TRIES_OF_BAD_BYTES = 3
+FIRST_PAUSE = 0.5
+ROOM_LEFT = 64 * 2**20
+"""So much of the disk stays free: others write to it, too."""
+
+
+@dataclass(slots=True)
+class Bytes:
+    """How far a download is; written by its thread, read by the loop."""
+
+    there: int = 0
+    """What lay here before anything came."""
+    done: int = 0
+    total: int = 0
+
+
+class Download:
+    """One commit on its way to this disk."""
+
+    def __init__(
+        self,
+        client: HubClient,
+        snapshots: Snapshots,
+        sha: str,
+        *,
+        allow: Sequence[str],
+        kept: Collection[str] | None,
+        content_of: Callable[[Path], str],
+        bytes: Bytes,
+        cancel: threading.Event,
+    ) -> None:
+        self._client, self._snapshots, self._sha = client, snapshots, sha
+        self._allow, self._kept, self._content_of = allow, kept, content_of
+        self._bytes, self._cancel = bytes, cancel
+        self._verified: set[str] = set()
+        self._name = f"{client.repo}@{sha[:12]}"
+
+    def run(self) -> Snapshot:
+        """Lay down what serving needs, every byte of it verified; whole or not at all."""
+        with self._translated(), self._snapshots.locked():
+            self._folder = self._snapshots.partial(self._sha)
+            files = self._choose()
+            self._reuse(files)
+            if self._kept is not None:
+                self._snapshots.prune(self._kept)
+            self._check_room(files)
+            for file in files:
+                self._get(file)
+            self._drop_strays(files)
+            return self._snapshots.finish(self._sha, files, self._content_of(self._folder))
+
+    # --- which files, and what is there of them ------------------------------------------
+
+    def _choose(self) -> list[HubFile]:
+        """The index decides which shards belong to the checkpoint, so it comes first."""
+        files = listed_files(self._client.files(self._sha), self._allow)
+        index = next((file for file in files if file.name == INDEX), None)
+        text = None
+        if index is not None and index.size <= LARGEST_INDEX:
+            self._get(index)
+            text = (self._folder / INDEX).read_bytes()
+        chosen = serving_files(files, text)
+        if not any(file.name.endswith(".safetensors") for file in chosen):
+            raise CheckpointCorrupt(
+                f"{self._name}: holds no safetensors file that [source] allow lets through",
+                code="missing",
+            )
+        return chosen
+
+    def _reuse(self, files: Sequence[HubFile]) -> None:
+        """Take over what is here already: an earlier try's, or the same bytes in a snapshot."""
+        snapshots = self._snapshots.all()
+        for file in files:
+            path = self._folder / file.name
+            if not path.exists():
+                self._link(file, path, snapshots)
+            if _size(path) >= file.size and path.exists():
+                self._keep_if_right(file, path)
+        there = sum(_size(self._folder / file.name) for file in files)
+        self._bytes.there = self._bytes.done = there
+        self._bytes.total = sum(file.size for file in files)
+
+    def _link(self, file: HubFile, path: Path, snapshots: Sequence[Snapshot]) -> None:
+        same = (snapshot.place_of(file.digest) for snapshot in snapshots)
+        for place in filter(None, same):
+            os.link(place, path)
+            return
+
+    def _keep_if_right(self, file: HubFile, path: Path) -> None:
+        if digest_of(path, file) == file.digest:
+            self._verified.add(file.name)
+        else:
+            path.unlink()  # never written to: its bytes may be a snapshot's, too
+
+    def _check_room(self, files: Sequence[HubFile]) -> None:
+        need = self._bytes.total - self._bytes.done
+        free = shutil.disk_usage(self._folder).free
+        if need and need + ROOM_LEFT > free:
+            raise self._no_room(f"{_mb(need)} more are needed, {_mb(free)} are free")
+
+    def _drop_strays(self, files: Sequence[HubFile]) -> None:
+        """What an earlier try with other settings left would become part of the checkpoint."""
+        known = {file.name for file in files}
+        for entry in self._folder.iterdir():
+            if entry.name not in known:
+                entry.unlink()
+
+    # --- one file ----------------------------------------------------------------------
+
+    def _get(self, file: HubFile) -> None:
+        """Have the file whole, with the hub's own digest; bad bytes are asked for anew."""
+        if file.name in self._verified:
+            return
+        path = self._folder / file.name
+        for _ in range(TRIES_OF_BAD_BYTES):
+            self._complete(file, path)
+            if digest_of(path, file) == file.digest:
+                self._verified.add(file.name)
+                return
+            self._start_over(path)
+        raise CheckpointCorrupt(
+            f"{self._name}: {file.name}: came {TRIES_OF_BAD_BYTES} times with other bytes than "
+            "the hub's own digest says; `hotreload reload --force` asks for it again",
+            code="digest",
+        )
+
+    def _complete(self, file: HubFile, path: Path) -> None:
+        """Ask for what is missing, again and again as long as something comes."""
+        in_vain, best = 0, _size(path)
+        if not path.exists():
+            path.touch()
+        while (there := _size(path)) < file.size:
+            try:
+                self._pour(file, path, there)
+            except HubFault as fault:
+                in_vain = 0 if _size(path) > best else in_vain + 1
+                best = max(best, _size(path))
+                if fault.kind is not Kind.PASSING or in_vain >= TRIES_WITHOUT_A_BYTE:
+                    raise
+                self._cancel.wait(FIRST_PAUSE * 2**in_vain * (0.5 + random.random()))
+            self._leave_if_cancelled()
+
+    def _pour(self, file: HubFile, path: Path, offset: int) -> None:
+        came, room = 0, file.size - offset
+        with self._client.reading(self._sha, file, offset) as pieces, path.open("ab", 0) as held:
+            for piece in pieces:
+                held.write(piece[: room - came])
+                came += len(piece)
+                self._bytes.done += len(piece)
+                self._leave_if_cancelled()
+                if came > room:  # longer than the hub says it is; the digest will tell
+                    self._bytes.done -= came - room
+                    return
+        if offset and not came:  # it gives the whole file or nothing
+            self._start_over(path)
+        elif came < room:
+            raise HubFault(f"{self._name}: {file.name}: the hub ended it {room - came} bytes early")
+
+    def _start_over(self, path: Path) -> None:
+        self._bytes.done -= _size(path)
+        path.unlink()
+
+    def _leave_if_cancelled(self) -> None:
+        if self._cancel.is_set():
+            raise SourceUnavailable(f"{self._name}: the download was given up", code="cancelled")
+
+    # --- the disk's own faults -----------------------------------------------------------
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                self._snapshots.give_up(self._sha)  # a full disk hurts others, too
+                raise self._no_room(str(error.strerror)) from None
+            words = f"{self._snapshots.folder}: cannot be written to: {error.strerror}"
+            raise SourceUnavailable(f"{words}; check [source] cache") from error
+
+    def _no_room(self, why: str) -> NotEnoughMemory:
+        words = "free some space, or set [source] cache to a larger disk"
+        return NotEnoughMemory(
+            f"{self._name}: no room for it in {self._snapshots.folder}: {why}; {words}", code="disk"
+        )
+
+
+def digest_of(path: Path, file: HubFile) -> str:
+    """The digest of what lies there, of the kind the hub gave for the file."""
+    kind, _, _ = file.digest.partition(":")
+    with path.open("rb") as opened:
+        if kind == "sha256":
+            return f"sha256:{hashlib.file_digest(opened, 'sha256').hexdigest()}"
+        git = hashlib.sha1(b"blob %d\0" % _size(path), usedforsecurity=False)
+        return f"git:{hashlib.file_digest(opened, lambda: git).hexdigest()}"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _mb(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"

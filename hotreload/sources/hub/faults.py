@@ -1,0 +1,115 @@
+"""What goes wrong with a hub, in words that say what to do; no header, token or query in them."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import Enum
+from typing import Any
+
+from hotreload.errors import SourceUnavailable
+
+LONGEST_WAIT = 86400.0
+"""No hub is waited for longer than a day, whatever it asks for."""
+
+
+class Kind(Enum):
+    """What a fault says about asking again."""
+
+    PASSING = "source"
+    """Soon, and less and less often."""
+    DENIED = "denied"
+    """Somebody must change something; seldom."""
+    LIMITED = "rate_limited"
+    """Not before the hub said."""
+
+
+class HubFault(SourceUnavailable):
+    """The hub did not give what was asked for."""
+
+    def __init__(
+        self, message: str, kind: Kind = Kind.PASSING, *, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, code=kind.value, retry_after=retry_after)
+        self.kind = kind
+
+
+def fault_of_answer(response: Any, name: str, repo: str) -> HubFault:
+    """The fault that an answer with an error status stands for; `name` is `org/name@revision`."""
+    status, code = response.status_code, response.headers.get("X-Error-Code")
+    what = f"{name}: {status}: "
+    if status == 429:
+        wait = wait_asked_for(response.headers)
+        for_so_long = f" for {wait:.0f} s" if wait else ""
+        words = f"the hub wants to be left alone{for_so_long}; a larger [source] poll asks less"
+        return HubFault(what + words, Kind.LIMITED, retry_after=wait)
+    if status in (401, 403, 404):
+        return HubFault(what + _denied(status, code, repo), Kind.DENIED)
+    if code == "EntryNotFound":
+        return HubFault(f"{what}the hub lists a file that it does not have")
+    if status >= 500:
+        wait = wait_asked_for(response.headers)
+        return HubFault(f"{what}the hub has trouble of its own", retry_after=wait)
+    return HubFault(f"{what}the hub does not understand us; is [source] endpoint a hub?")
+
+
+def _denied(status: int, code: str | None, repo: str) -> str:
+    if code == "GatedRepo":
+        return f"access to {repo} is gated; accept its conditions with the token's account"
+    if code == "RevisionNotFound":
+        return f"{repo} has no such branch, tag or commit; check [source] revision"
+    if status == 403:
+        return f"the token may not read {repo}; give it read access to this repo"
+    if status == 404:
+        return f"there is no {repo} that this token may read; check [source] repo and token_file"
+    return (
+        f"the hub wants a token; set [source] token_file, or check that the token may read {repo} "
+        "and that the name is right"
+    )
+
+
+def fault_of_connection(error: Exception, name: str, endpoint: str) -> HubFault:
+    """The fault behind an exception of the HTTP client, which may quote what must stay secret."""
+    told = str(error)
+    if type(error).__name__ == "OfflineModeIsEnabled":
+        return HubFault(f"{name}: HF_HUB_OFFLINE is set; unset it to follow the hub", Kind.DENIED)
+    for sign, words in _SIGNS.items():
+        if re.search(sign, told) or re.search(sign, type(error).__name__):
+            return HubFault(f"{name}: the hub at {endpoint} {words}")
+    return HubFault(f"{name}: the hub at {endpoint} cannot be read ({type(error).__name__})")
+
+
+_SIGNS: Mapping[str, str] = {
+    "NameResolution|getaddrinfo|Name or service": "cannot be found: its name is not known (DNS)",
+    "Connection refused": "cannot be reached: connection refused",
+    "unreachable|No route": "cannot be reached: no way there from this machine",
+    "SSL|certificate": "shows a certificate that is not trusted here",
+    "ConnectTimeout": "cannot be reached: no answer to a connection",
+    "Timeout|timed out": "does not answer in time",
+    "IncompleteRead|Chunked|reset|aborted|disconnected": "broke off in the middle of an answer",
+}
+
+
+def wait_asked_for(headers: Mapping[str, str]) -> float | None:
+    """How long a hub wants to be left alone, by Retry-After or an exhausted RateLimit."""
+    wait = _retry_after(headers.get("Retry-After", ""))
+    if wait is None:
+        wait = _exhausted(headers.get("RateLimit", ""))
+    return None if wait is None else min(max(wait, 0.0), LONGEST_WAIT)
+
+
+def _retry_after(text: str) -> float | None:
+    if re.fullmatch(r"\d{1,9}", text.strip(), re.ASCII):
+        return float(text)
+    try:
+        then = parsedate_to_datetime(text)
+        return (then - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError):  # none, or a date without a zone
+        return None
+
+
+def _exhausted(text: str) -> float | None:
+    """`"api";r=0;t=55` says that no request is left and 55 s go by until there are some."""
+    left = re.search(r"\br=(\d{1,9})\b", text, re.ASCII)
+    until = re.search(r"\bt=(\d{1,9})\b", text, re.ASCII)
+    return float(until[1]) if left and until and int(left[1]) == 0 else None

@@ -1,0 +1,38 @@
+"""One download without a daemon: for `hotreload check` and `swap`."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from hotreload.events import Publish
+from hotreload.sources.hub.token import usual_token
+from hotreload.sources.huggingface import HuggingFaceSource
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@\S+)?", re.ASCII)
+
+
+def names_a_repo(text: str) -> bool:
+    """Whether this is `org/name` or `org/name@revision`, and not a folder or near one."""
+    path = Path(text)
+    return bool(_NAME.fullmatch(text)) and not path.exists() and not path.parent.exists()
+
+
+async def download(
+    name: str,
+    *,
+    cache: Path,
+    content_of: Callable[[Path], str],
+    publish: Publish,
+    token: Callable[[], str | None] = usual_token,
+) -> Path:
+    """The folder of what `org/name@revision` means now, every file verified."""
+    repo, _, revision = name.partition("@")
+    source = HuggingFaceSource(
+        repo,
+        revision=revision or "main",
+        cache=cache,
+        content_of=content_of,
+        publish=publish,
+        token=token,
+    )
+    return await source.fetch(await source.resolve(None))

@@ -1,0 +1,66 @@
+"""When a hub may be asked again: jitter, growing waits, and what the hub itself asks for."""
+
+import random
+import time
+from collections.abc import Callable
+
+from hotreload.sources.hub.faults import HubFault, Kind
+
+LONGEST_PASSING = 300.0
+DENIED_FIRST, DENIED_LONGEST = 300.0, 3600.0
+LIMITED_FIRST = 60.0
+JITTER = 0.1
+
+
+class Patience:
+    """Counts failures in a row, and remembers until when a hub wants to be left alone."""
+
+    def __init__(
+        self,
+        poll: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._poll, self._clock, self._chance = poll, clock, chance
+        self._failures = 0
+        self._silent_until = 0.0
+
+    @property
+    def silence(self) -> float:
+        """For how many seconds the hub wants to hear nothing, whoever asks."""
+        return max(0.0, self._silent_until - self._clock())
+
+    def after_answer(self, limit: float | None) -> float:
+        """How long to wait after an answer; `limit` is how long the hub has no more to give."""
+        self._failures = 0
+        if limit is not None:
+            self._be_silent(limit)
+        return max(self._around(self._poll), self.silence)
+
+    def heed(self, fault: HubFault) -> None:
+        """Remember how long the hub wants to be left alone, whoever asked."""
+        if fault.retry_after is not None:
+            self._be_silent(fault.retry_after)
+        elif fault.kind is Kind.LIMITED:
+            self._be_silent(LIMITED_FIRST * (1 << min(self._failures, 6)))
+
+    def after_fault(self, fault: HubFault) -> float:
+        """How long to wait after a fault in what we do by ourselves."""
+        self.heed(fault)
+        self._failures += 1
+        return max(self._around(self._wait(fault.kind)), self.silence)
+
+    def _wait(self, kind: Kind) -> float:
+        doubled = float(1 << min(self._failures - 1, 10))
+        if kind is Kind.DENIED:
+            return max(self._poll, min(DENIED_FIRST * doubled, DENIED_LONGEST))
+        return max(self._poll, min(self._poll * doubled, LONGEST_PASSING))
+
+    def _be_silent(self, seconds: float) -> None:
+        """At least so long, and not all at the same moment as everybody else who was told."""
+        until = self._clock() + seconds * (1 + JITTER * self._chance())
+        self._silent_until = max(self._silent_until, until)
+
+    def _around(self, seconds: float) -> float:
+        return seconds * (1 + JITTER * (2 * self._chance() - 1))

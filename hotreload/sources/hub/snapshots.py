@@ -1,0 +1,137 @@
+"""The folder of one repo's snapshots: a folder a commit, made whole under another name first.
+
+A snapshot counts as verified when its manifest is there: it was written after every file had
+been held against the hub's digest.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from hotreload.errors import SourceUnavailable
+from hotreload.sources.hub.client import HubFile
+
+MANIFEST = ".snapshot.json"
+PARTIAL = ".partial-"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A commit's files on this disk, and the content id they had when they were verified."""
+
+    folder: Path
+    files: tuple[HubFile, ...]
+    content: str
+
+    @property
+    def sha(self) -> str:
+        """The commit."""
+        return self.folder.name
+
+    def place_of(self, digest: str) -> Path | None:
+        """Where a file with these bytes lies in it."""
+        names = (file.name for file in self.files if file.digest == digest)
+        return next((self.folder / name for name in names), None)
+
+
+class Snapshots:
+    """The snapshots of one repo below a cache folder."""
+
+    def __init__(self, cache: Path, repo: str) -> None:
+        self.folder = cache / repo.replace("/", "--")
+
+    def find(self, sha: str) -> Snapshot | None:
+        """The verified snapshot of a commit, if all of its files still have their sizes."""
+        folder = self.folder / sha
+        try:
+            said = json.loads((folder / MANIFEST).read_bytes())
+            files = tuple(HubFile(**each) for each in said["files"])
+            is_whole = all((folder / file.name).stat().st_size == file.size for file in files)
+            return Snapshot(folder, files, str(said["content"])) if is_whole else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def all(self) -> list[Snapshot]:
+        """Every verified snapshot."""
+        with suppress(OSError):
+            return [found for name in os.listdir(self.folder) if (found := self.find(name))]
+        return []
+
+    def partial(self, sha: str) -> Path:
+        """Where a commit is put together; what an earlier try left there is still there."""
+        folder = self.folder / f"{PARTIAL}{sha}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def give_up(self, sha: str) -> None:
+        """Delete what is put together of a commit."""
+        shutil.rmtree(self.folder / f"{PARTIAL}{sha}", ignore_errors=True)
+
+    def finish(self, sha: str, files: Sequence[HubFile], content: str) -> Snapshot:
+        """Give what was put together its manifest and its name, in this order on disk, too."""
+        partial, folder = self.partial(sha), self.folder / sha
+        manifest = {"version": VERSION, "content": content, "files": [asdict(f) for f in files]}
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        for name in (*(file.name for file in files), MANIFEST, "."):
+            _sync(partial / name)
+        shutil.rmtree(folder, ignore_errors=True)  # one that is no longer whole
+        partial.rename(folder)
+        _sync(self.folder)
+        return Snapshot(folder, tuple(files), content)
+
+    def prune(self, kept: Collection[str]) -> None:
+        """Delete what is neither one of these commits nor on its way to be."""
+        with suppress(OSError):
+            for name in os.listdir(self.folder):
+                is_one = len(name.removeprefix(PARTIAL)) == 40
+                if is_one and name.removeprefix(PARTIAL) not in kept:
+                    shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def note_head(self, revision: str, sha: str) -> None:
+        """Remember which commit a name meant last, for a start without the hub."""
+        if self.last_head(revision) == sha:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        fresh = self._head_file(revision).with_suffix(".new")
+        fresh.write_text(sha)
+        fresh.rename(self._head_file(revision))
+
+    def last_head(self, revision: str) -> str | None:
+        """Which commit a name meant last, as far as is known here."""
+        with suppress(OSError, ValueError):
+            return self._head_file(revision).read_text()
+        return None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let no other process put snapshots together here."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise SourceUnavailable(
+                f"{self.folder}: another process downloads into it; "
+                "give each daemon its own [source] cache"
+            ) from None
+        finally:
+            os.close(lock)
+
+    def _head_file(self, revision: str) -> Path:
+        return self.folder / f".head-{quote(revision, safe='')}"
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,153 @@
+"""One frame of `hotreload top`, as a function of what the daemon said."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hotreload.cli.columns import columns, cut, padded
+from hotreload.cli.top_frame import frame, written
+from hotreload.events import (
+    AttemptFinished,
+    Event,
+    GateChanged,
+    GenerationLive,
+    PhaseEntered,
+    Progress,
+    Waiting,
+)
+from hotreload.observe.history import attempt_fields
+from hotreload.observe.status import Status
+from hotreload.types import Attempt, GateState, Outcome, Phase, Revision
+from tests.observe.test_status import BOOTED, OPEN, Pages, after
+from tests.observe.things import NOON, STEP_8, generation, rejected, went_live
+
+LATER = datetime.fromtimestamp(NOON, UTC) + timedelta(minutes=3)
+
+
+def shown(
+    *events: Event,
+    attempts: tuple[Attempt, ...] = (),
+    width: int = 80,
+    height: int = 24,
+    **more: Any,
+) -> list[str]:
+    status = after(*events).snapshot() if events else None
+    fields = [attempt_fields(attempt) for attempt in attempts]
+    lines = frame(status, fields, width=width, height=height, now=LATER, **more)
+    return [written(line, colour=False) for line in lines]
+
+
+def test_the_first_line_is_what_is_live_and_how_it_is() -> None:
+    first, second, third = shown(*BOOTED)[:3]
+    assert first == "serving  generation 3: step-7 (777777777777)  live since 3 min ago"
+    assert second == "gate open, 5 inside, 6 held   fingerprint print-3"
+    assert third == "nothing newer is wanted"
+
+
+def test_an_attempt_in_progress_shows_each_phase_and_marks_the_one_that_runs() -> None:
+    ticks = iter([0.0, 2.0, 2.0, 5.0])
+    status = Status(ledger_view=Pages, clock=lambda: next(ticks))
+    for event in (
+        *BOOTED,
+        PhaseEntered(STEP_8, Phase.FETCHING),
+        PhaseEntered(STEP_8, Phase.STAGING),
+    ):
+        status.observe(event)
+    lines = frame(status.snapshot(), [], width=80, height=24, now=LATER)
+    text = [written(line, colour=False) for line in lines]
+    assert text[0].startswith("reloading ")
+    names = next(line for line in text if "fetching" in line)
+    assert names.split() == [
+        "fetching",
+        ">staging",
+        "validating",
+        "draining",
+        "swapping",
+        "probing",
+    ]
+    assert text[text.index(names) + 1].split()[:4] == ["2.0", "s", "3.0", "s"]
+
+
+def test_a_download_is_a_bar() -> None:
+    down = (
+        PhaseEntered(STEP_8, Phase.FETCHING),
+        Progress(STEP_8, Phase.FETCHING, 5 * 10**6, 10**7),
+    )
+    bar = "[############            ]  50%  4.8 MiB of 9.5 MiB"
+    assert any(line.startswith(bar) for line in shown(*BOOTED, *down))
+
+
+def test_the_last_attempt_tells_its_reason() -> None:
+    text = "\n".join(shown(*BOOTED, AttemptFinished(rejected(), generation(3))))
+    assert "last attempt: step-8 (888888888888) rejected, 2 min ago" in text
+    assert "truncated: model.safetensors ends early" in text
+
+
+def test_what_answers_nobody_says_why() -> None:
+    assert (
+        shown(GenerationLive(generation()))[2] == "answers nobody: booting: the engine is starting"
+    )
+    assert "waits for shard 2" in shown(*BOOTED, Waiting("shard 2"))
+
+
+def test_history_fills_what_is_left_of_the_screen_and_no_more() -> None:
+    attempts = (went_live(), rejected(rolled_back=True)) * 30
+    lines = shown(*BOOTED, attempts=attempts, height=24)
+    assert len(lines) == 24
+    assert lines[-1] == "q quits"
+    head = next(line for line in lines if line.startswith("WHEN"))
+    assert head.split() == ["WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD", "REASON"]
+    live, back = lines[lines.index(head) + 1 : lines.index(head) + 3]
+    assert live.split()[3:] == ["step-8", "live", "4", "1.8", "s", "40", "ms"]
+    assert "rolled back" in back
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 12), (20, 6), (10, 2), (200, 60)])
+def test_a_frame_is_never_larger_than_the_screen(size: tuple[int, int]) -> None:
+    width, height = size
+    wide = Revision("7" * 40, "検査点" * 30)
+    events = (GenerationLive(generation(3, wide)), OPEN, PhaseEntered(wide, Phase.STAGING))
+    lines = shown(*events, attempts=(went_live(3, wide),) * 80, width=width, height=height)
+    assert len(lines) <= height
+    assert max(map(columns, lines)) <= width
+
+
+def test_a_daemon_that_is_away_leaves_what_is_known_below_the_news() -> None:
+    lines = shown(*BOOTED, fault="cannot reach the daemon on /x")
+    assert lines[:2] == ["hotreload: not reachable, trying again", "cannot reach the daemon on /x"]
+    assert lines[2].startswith("serving")
+    assert shown(fault="away") == ["hotreload: not reachable, trying again", "away", "q quits"]
+
+
+def test_what_would_drive_the_terminal_is_shown_as_what_it_is() -> None:
+    evil = generation(3, Revision("7" * 40, "\x1b[31mstep\n"))
+    text = "".join(shown(GenerationLive(evil), OPEN))
+    assert "\x1b" not in text
+    assert "\\x1b[31mstep\\n" in text
+
+
+def test_colours_stand_beside_words_and_can_be_left_out() -> None:
+    sealed = GateChanged(GateState.SEALED, 0, 0, "the engine died", "engine_lost")
+    status = after(*BOOTED, sealed, AttemptFinished(rejected(), None)).snapshot()
+    lines = frame(status, [], width=80, height=24, now=LATER)
+    assert written(lines[0], colour=True).startswith("\033[31mlost\033[0m")
+    assert written(lines[0], colour=False).startswith("lost ")
+    assert status["last_attempt"]["outcome"] == Outcome.REJECTED.value
+
+
+@pytest.mark.parametrize(
+    ("text", "room", "expected"),
+    [
+        ("short", 5, "short"),
+        ("longer", 5, "long…"),
+        ("検査点", 6, "検査点"),
+        ("検査点", 5, "検査…"),
+        ("検査点", 4, "検…"),
+        ("e\u0301tape", 5, "e\u0301tape"),
+        ("x", 0, ""),
+    ],
+)
+def test_text_is_cut_by_the_columns_it_takes(text: str, room: int, expected: str) -> None:
+    assert cut(text, room) == expected
+    assert columns(padded(text, room)) == room

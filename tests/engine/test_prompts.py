@@ -1,0 +1,237 @@
+"""Prompts are checked, encoded and rendered beside the loop; chats by the model's own template."""
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers.processors import TemplateProcessing  # type: ignore[import-untyped]
+from transformers import AutoTokenizer
+
+from hotreload.core.threads import all_left_behind, left_behind
+from hotreload.engine import prompts
+from hotreload.engine.probe import Probe
+from hotreload.engine.prompts import Prompts
+from hotreload.engine.requests import GRAMMARS, Capabilities, Limits
+from hotreload.errors import BadRequest, ConfigError, NotServing
+from hotreload.tiny import write_tiny
+from hotreload.tiny.words import END_ID, PAD_ID
+
+LIMITS = Limits(vocabulary=2000, input_tokens=5000, total_tokens=5120)
+SAMPLING = frozenset({"temperature", "max_new_tokens", "sampling_seed"}) | GRAMMARS
+CAN = Capabilities(logprobs=False, grammars=False, seeds=True, sampling=SAMPLING)
+HELLO = [{"role": "user", "content": "hello"}]
+LONG = "a" * (prompts.SHORT + 1)
+CHAT: dict[str, Any] = {"messages": HELLO, "sampling_params": {}}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer_of(write_tiny(tmp_path_factory.mktemp("model") / "tiny"))
+
+
+def tokenizer_of(folder: Path) -> Any:
+    return AutoTokenizer.from_pretrained(folder)  # type: ignore[no-untyped-call]
+
+
+def with_template(folder: Path, template: str | None) -> Any:
+    write_tiny(folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = template
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return tokenizer_of(folder)
+
+
+class Slow:
+    """A tokenizer that finishes no text before it is told to."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.may_end = threading.Event()
+        self.running = 0
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        if text:
+            self.running += 1
+            assert self.may_end.wait(30)
+            self.running -= 1
+        return self._tokenizer(text, **options)
+
+
+async def until(slow: Slow, running: int) -> None:
+    async with asyncio.timeout(30):
+        while slow.running != running:  # noqa: ASYNC110 a thread has no event of the loop
+            await asyncio.sleep(0.001)
+
+
+async def test_the_loop_turns_while_a_long_text_is_encoded(tokenizer: Any) -> None:
+    slow = Slow(tokenizer)
+    preparing = asyncio.create_task(Prompts(slow, LIMITS, CAN).prepare({"text": [LONG, "b"]}))
+    await until(slow, 1)  # so the loop turns, for it was here that this was seen
+    slow.may_end.set()
+    parsed = await preparing
+    assert [tokenizer.decode(item.input_ids) for item in parsed.items] == [LONG, "b"]
+
+
+async def test_so_many_are_encoded_at_a_time_and_the_rest_wait(tokenizer: Any) -> None:
+    slow = Slow(tokenizer)
+    front = Prompts(slow, LIMITS, CAN)
+    asking = [
+        asyncio.create_task(front.prepare({"text": LONG})) for _ in range(prompts.THREADS + 3)
+    ]
+    await until(slow, prompts.THREADS)
+    assert slow.running == prompts.THREADS
+    slow.may_end.set()
+    prepared = await asyncio.gather(*asking)
+    assert {tokenizer.decode(parsed.items[0].input_ids) for parsed in prepared} == {LONG}
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "SECONDS", 0.05)
+    monkeypatch.setattr("hotreload.core.threads.LEAVE_AFTER", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_prompts_that_hang_are_refused_and_never_more_threads_than_a_few(
+    tokenizer: Any,
+) -> None:
+    slow = Slow(tokenizer)
+    front = Prompts(slow, LIMITS, CAN)
+    asking = [front.prepare({"text": LONG}) for _ in range(prompts.THREADS)]
+    refusals = await asyncio.gather(*asking, return_exceptions=True)
+    assert {str(refusal) for refusal in refusals} == {"the prompt was not encoded within 0.05 s"}
+    with pytest.raises(NotServing, match="every thread that makes prompts hangs"):
+        await front.prepare(CHAT)
+    assert slow.running == prompts.THREADS
+    assert left_behind() is None, "no read hangs: checkpoints may be read"
+    slow.may_end.set()
+    while all_left_behind():  # noqa: ASYNC110 the threads have only to return
+        await asyncio.sleep(0.001)
+    with pytest.raises(BadRequest, match="no token"):
+        await front.prepare({"text": [LONG, ""]})
+
+
+async def test_a_chat_that_its_template_makes_too_long_is_not_encoded(tmp_path: Path) -> None:
+    tokenizer = with_template(tmp_path / "m", "{{ messages[0]['content'] * 100000 }}")
+    with pytest.raises(BadRequest, match="messages: has 500000 characters"):
+        await Prompts(tokenizer, LIMITS, CAN).prepare(CHAT)
+
+
+async def test_a_short_text_is_encoded_at_once(tokenizer: Any) -> None:
+    slow = Slow(tokenizer)
+    slow.may_end.set()
+    preparing = Prompts(slow, LIMITS, CAN).prepare({"text": ["a", "b"]})
+    with pytest.raises(StopIteration) as done:
+        preparing.send(None)
+    assert len(done.value.value.items) == 2
+
+
+async def test_ids_are_those_the_tokenizer_gives_special_tokens_and_all(tokenizer: Any) -> None:
+    text = "Grüße <|end|> \0 and 漢字"
+    parsed = await Prompts(tokenizer, LIMITS, CAN).prepare({"text": text})
+    assert parsed.items[0].input_ids == tokenizer(text)["input_ids"]
+
+
+async def test_a_chat_is_rendered_by_the_template_of_the_model(tokenizer: Any) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, *HELLO]
+    parsed = await Prompts(tokenizer, LIMITS, CAN).prepare({**CHAT, "messages": messages})
+    (item,) = parsed.items
+    assert tokenizer.decode(item.input_ids) == "system: Be brief.\nuser: hello\nassistant: "
+
+
+async def test_special_tokens_stand_only_where_the_template_puts_them(tmp_path: Path) -> None:
+    tokenizer = with_template(tmp_path / "m", "{{ messages[0]['content'] }}<|end|>")
+    plain = tokenizer("hello")["input_ids"]
+    begins_with_pad = TemplateProcessing(single="<|pad|> $A", special_tokens=[("<|pad|>", PAD_ID)])
+    tokenizer.backend_tokenizer.post_processor = begins_with_pad
+    front = Prompts(tokenizer, LIMITS, CAN)
+    assert (await front.prepare({"text": "hello"})).items[0].input_ids == [PAD_ID, *plain]
+    assert (await front.prepare(CHAT)).items[0].input_ids == [*plain, END_ID]
+
+
+async def test_an_answer_to_a_chat_may_fill_the_context(tokenizer: Any) -> None:
+    front = Prompts(tokenizer, LIMITS, CAN)
+    (item,) = (await front.prepare(CHAT)).items
+    assert len(item.input_ids) + item.sampling_params["max_new_tokens"] == LIMITS.total_tokens - 1
+    asked = {**CHAT, "sampling_params": {"max_new_tokens": 3}}
+    assert (await front.prepare(asked)).items[0].sampling_params == {"max_new_tokens": 3}
+
+
+async def test_what_the_client_says_for_the_template_reaches_it(tmp_path: Path) -> None:
+    tokenizer = with_template(tmp_path / "m", "{{ 'deep' if thinking else 'flat' }}")
+    front = Prompts(tokenizer, LIMITS, CAN)
+    deep = await front.prepare({**CHAT, "template_args": {"thinking": True}})
+    flat = await front.prepare(CHAT)
+    said = [tokenizer.decode(parsed.items[0].input_ids) for parsed in (deep, flat)]
+    assert said == ["deep", "flat"]
+
+
+@pytest.mark.parametrize("name", ["chat_template", "tokenize", "tools", "return_tensors"])
+async def test_a_client_brings_no_template_of_its_own(tokenizer: Any, name: str) -> None:
+    with pytest.raises(BadRequest, match=f"{name} is the server's to decide") as caught:
+        await Prompts(tokenizer, LIMITS, CAN).prepare({**CHAT, "template_args": {name: "x"}})
+    assert caught.value.param == "template_args"
+
+
+async def test_without_a_template_a_chat_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    tokenizer = with_template(tmp_path / "m", None)
+    with pytest.raises(BadRequest, match="no chat template; ask /v1/completions") as caught:
+        await Prompts(tokenizer, LIMITS, CAN).prepare(CHAT)
+    assert (caught.value.code, caught.value.param) == ("no_chat_template", "messages")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages[5]['content'] }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ 1 // 0 }}",
+        "{% for x in range(10 ** 9) %}{% endfor %}",
+        "{{ unfinished",
+    ],
+)
+async def test_a_template_that_fails_is_a_bad_request_and_no_fault_of_ours(
+    tmp_path: Path, template: str
+) -> None:
+    tokenizer = with_template(tmp_path / "m", template)
+    with pytest.raises(BadRequest, match="the chat template of this model refuses them") as caught:
+        await Prompts(tokenizer, LIMITS, CAN).prepare(CHAT)
+    assert caught.value.code == "chat_template"
+
+
+async def test_a_chat_that_cannot_fit_is_not_rendered(tokenizer: Any) -> None:
+    many = [{"role": "user", "content": ""}] * 200_000
+    with pytest.raises(BadRequest, match="200000 characters are too many"):
+        await Prompts(tokenizer, LIMITS, CAN).prepare({**CHAT, "messages": many})
+
+
+async def test_copies_are_items_of_their_own_each_with_its_seed(tokenizer: Any) -> None:
+    front = Prompts(tokenizer, LIMITS, CAN)
+    ask = {"text": ["a", "b"], "copies": 2, "sampling_params": {"sampling_seed": 2**31 - 1}}
+    parsed = await front.prepare(ask)
+    said = [tokenizer.decode(item.input_ids) for item in parsed.items]
+    assert said == ["a", "a", "b", "b"]
+    seeds = [item.sampling_params["sampling_seed"] for item in parsed.items]
+    assert seeds == [2**31 - 1, 1_000_002, 2**31 - 1, 1_000_002]
+    assert parsed.is_batch
+    one = await front.prepare({"text": "a", "copies": 1})
+    assert not one.is_batch
+
+
+def test_a_seed_that_would_be_ignored_is_refused(tokenizer: Any) -> None:
+    cannot = Capabilities(logprobs=False, grammars=False, seeds=False, sampling=SAMPLING)
+    ask = {"text": "a", "sampling_params": {"sampling_seed": 3}}
+    with pytest.raises(BadRequest, match="enable_deterministic_sampling") as caught:
+        Prompts(tokenizer, LIMITS, cannot).parse(ask)
+    assert caught.value.param == "sampling_params.sampling_seed"
+
+
+def test_a_probe_that_cannot_be_asked_is_a_fault_of_the_settings(tokenizer: Any) -> None:
+    front = Prompts(tokenizer, LIMITS, CAN)
+    front.check_probes([Probe("hi")])
+    with pytest.raises(ConfigError, match="cannot be asked: return_logprob"):
+        front.check_probes([Probe("hi", min_mean_logprob=-1.0)])

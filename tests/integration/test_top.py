@@ -1,0 +1,184 @@
+"""`hotreload top` on a terminal (tmux), before a real daemon on the real engine."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from signal import SIGTERM
+
+import pytest
+
+from tests.integration.process import TICK, Process
+
+pytestmark = [
+    pytest.mark.real_engine,
+    pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tmux: apt-get install tmux"),
+]
+
+PROMPT = "ready>"
+
+
+class Terminal:
+    """A shell in a tmux of its own."""
+
+    def __init__(self, folder: Path, socket: Path) -> None:
+        self._server = str(folder / "tmux")
+        self._socket = socket
+        self.tell("-f", "/dev/null", "new-session", "-d", "-s", "t", "-x", "80", "-y", "24", "sh")
+
+    def tell(self, *words: str) -> str:
+        command = ["tmux", "-S", self._server, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    def type(self, text: str) -> None:
+        self.tell("send-keys", "-t", "t", "-l", text)
+        self.press("Enter")
+
+    def press(self, key: str) -> None:
+        self.tell("send-keys", "-t", "t", key)
+
+    def screen(self, *how: str) -> str:
+        return self.tell("capture-pane", "-p", "-t", "t", *how)
+
+    def child(self) -> int:
+        """The process that the shell runs now."""
+        shell = self.tell("display-message", "-p", "-t", "t", "#{pane_pid}").strip()
+        return int(Path(f"/proc/{shell}/task/{shell}/children").read_text())
+
+    def top(self, before: str = "") -> None:
+        """Start it, as this process's Python runs it."""
+        self.type("clear")
+        path = f"HOTRELOAD_SOCKET={self._socket} PYTHONPATH={Path.cwd()}"
+        self.type(f"{path} {before} {sys.executable} -m hotreload.cli top; echo ended: $?")
+
+    def shows(self, *words: str) -> str:
+        return self.until(lambda text: all(word in text for word in words), words)
+
+    def until(self, holds: Callable[[str], bool], what: object) -> str:
+        """From outside a terminal nothing but a look tells."""
+        deadline = time.monotonic() + 60
+        while not holds(text := self.screen()):
+            assert time.monotonic() < deadline, f"never seen: {what}\n{text}"
+            time.sleep(TICK)
+        return text
+
+
+@contextmanager
+def terminal(folder: Path, socket: Path) -> Iterator[Terminal]:
+    shell = Terminal(folder, socket)
+    try:
+        shell.type(f"PS1='{PROMPT}'; clear")
+        shell.shows(PROMPT)
+        yield shell
+    finally:
+        shell.tell("kill-server")
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    process = Process(tmp_path_factory.mktemp("top"))
+    process.drop(1)
+    with process.running("staged=delay:2"):
+        yield process
+
+
+@pytest.fixture
+def screen(process: Process, tmp_path: Path) -> Iterator[Terminal]:
+    with terminal(tmp_path, process.socket) as shell:
+        yield shell
+
+
+def test_it_follows_a_swap_and_a_rejection_in_place(process: Process, screen: Terminal) -> None:
+    screen.top()
+    screen.shows("serving  generation 1: step_1", "q quits")
+    process.drop(2)
+    screen.shows("reloading", "attempt in progress: step_2", ">staging")
+    text = screen.shows("serving  generation 2: step_2", "last attempt: step_2")
+    assert text.count("WHEN") == 1
+    process.drop(3, damage="nan")
+    text = screen.shows("last attempt: step_3", "rejected", "nonfinite")
+    assert "serving  generation 2: step_2" in text
+    assert PROMPT not in text  # it has the whole screen to itself
+    assert max(map(len, text.splitlines())) <= 80
+    screen.press("q")
+    text = screen.shows("ended: 0")
+    assert "generation" not in text.replace("hotreload.cli top", "")
+
+
+@pytest.mark.parametrize(("signal", "code"), [("INT", 130), ("TERM", 143)])
+def test_the_terminal_is_given_back_however_it_ends(
+    screen: Terminal, signal: str, code: int
+) -> None:
+    screen.top()
+    screen.shows("q quits")
+    if signal == "INT":
+        screen.press("C-c")
+    else:
+        os.kill(screen.child(), SIGTERM)
+    screen.shows(f"ended: {code}")
+    flags = "#{cursor_flag}#{alternate_on}"
+    assert screen.tell("display-message", "-p", "-t", "t", flags) == "10\n"
+    screen.type("echo it is typed")
+    assert "echo it is typed" in screen.shows("\nit is typed")
+
+
+def test_it_is_put_aside_and_taken_up_again(screen: Terminal) -> None:
+    screen.top()
+    screen.shows("q quits")
+    screen.press("C-z")
+    screen.shows(PROMPT)
+    screen.type("fg")
+    screen.shows("q quits", "gate open")
+    screen.press("q")
+    screen.shows(PROMPT)
+
+
+def test_it_fits_itself_to_another_size(screen: Terminal) -> None:
+    screen.top()
+    screen.shows("live since")
+    screen.tell("resize-window", "-t", "t", "-x", "40", "-y", "10")
+    text = screen.until(lambda text: "…" in text and "q quits" in text, "a narrow frame")
+    assert len(text.splitlines()) <= 10
+    screen.tell("resize-window", "-t", "t", "-x", "120", "-y", "30")
+    screen.shows("live since")
+    screen.press("q")
+
+
+def test_colours_are_there_unless_they_are_unwanted(screen: Terminal) -> None:
+    green = "\x1b[32mserving"
+    screen.top()
+    screen.shows("q quits")
+    assert green in screen.screen("-e")
+    screen.press("q")
+    screen.shows("ended: 0")
+    screen.top(before="NO_COLOR=1")
+    screen.shows("q quits")
+    assert green not in screen.screen("-e")
+    screen.press("q")
+    screen.shows("ended: 0")
+
+
+def test_without_a_terminal_it_prints_one_frame_and_ends(process: Process) -> None:
+    command = [sys.executable, "-m", "hotreload.cli", "top", f"--socket={process.socket}"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    assert "generation" in ran.stdout.splitlines()[0]
+    assert "\x1b" not in ran.stdout
+    assert "q quits" not in ran.stdout
+
+
+def test_it_outlives_a_restart_of_the_daemon(process: Process, screen: Terminal) -> None:
+    """The last one: it restarts the daemon they share."""
+    screen.top()
+    screen.shows("serving  generation")
+    assert process.stop() == os.EX_OK
+    screen.shows("not reachable, trying again")
+    process.start()
+    screen.until(
+        lambda text: "not reachable" not in text and text.startswith("serving"), "it serves again"
+    )
+    screen.press("q")
+    screen.shows("ended: 0")

@@ -1,0 +1,91 @@
+"""How far a download is: the pace, the metrics and the events; the log has its own test."""
+
+from hotreload.events import Event, GenerationLive, PhaseEntered, Progress
+from hotreload.observe.fetched import Fetched
+from hotreload.observe.history import event_fields
+from hotreload.observe.progress import Pace
+from hotreload.types import Phase, Revision
+from tests.observe.things import generation
+
+OLD, NEW = Revision("old", "org/name@main"), Revision("new", "org/name@main")
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def far(done: int, total: int = 1000, revision: Revision = NEW) -> Progress:
+    return Progress(revision, Phase.FETCHING, done, total)
+
+
+# --- the pace --------------------------------------------------------------------------------
+
+
+def test_the_rate_is_that_of_what_came_lately_and_says_how_long_it_takes() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    for done in (500, 550, 600):  # the first half lay here already
+        pace.observe(far(done))
+        clock.now += 1
+    assert pace.fields() == {
+        "done_bytes": 600,
+        "total_bytes": 1000,
+        "bytes_per_second": 33,
+        "seconds_left": 12.0,
+    }
+    clock.now += 60
+    assert pace.fields() == {
+        "done_bytes": 600,
+        "total_bytes": 1000,
+        "bytes_per_second": 0,
+        "seconds_left": None,
+    }
+
+
+def test_another_commit_starts_anew_and_what_is_over_is_not_told() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    pace.observe(far(900, revision=OLD))
+    clock.now += 1
+    pace.observe(far(10))
+    fields = pace.fields()
+    assert fields is not None
+    assert fields["bytes_per_second"] == 0
+    for over in (far(1000), PhaseEntered(NEW, None), GenerationLive(generation())):
+        pace.observe(far(10))
+        pace.observe(over)
+        assert pace.fields() is None
+
+
+# --- the metrics -----------------------------------------------------------------------------
+
+
+def metrics(*events: Event) -> tuple[float, float]:
+    fetched = Fetched()
+    for event in events:
+        fetched.observe(event)
+    count, ratio = fetched.collect()
+    return count.samples[0].value, ratio.samples[0].value
+
+
+def test_both_metrics_are_there_from_the_start_at_0() -> None:
+    assert metrics() == (0, 0)
+
+
+def test_only_bytes_that_came_are_counted() -> None:
+    resumed = (far(600), far(700), far(650), far(800))
+    assert metrics(*resumed) == (250, 0.8)
+    assert metrics(*resumed, PhaseEntered(NEW, Phase.VALIDATING)) == (250, 0)
+    assert metrics(far(500, revision=OLD), far(900)) == (0, 0.9)
+
+
+# --- the events ------------------------------------------------------------------------------
+
+
+def test_an_event_says_how_far_it_is() -> None:
+    fields = event_fields(far(7))
+    assert (fields["event"], fields["phase"]) == ("reload.progress", "fetching")
+    assert (fields["revision"], fields["done"], fields["total"]) == ("new", 7, 1000)

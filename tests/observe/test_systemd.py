@@ -1,0 +1,221 @@
+"""What systemd is told, read from a real notify socket."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hotreload.events import AttemptFinished, GateChanged, GenerationLive, PhaseEntered, Progress
+from hotreload.observe.systemd import LONGEST_STATUS, PROGRESS_SECONDS, Notifier, Systemd
+from hotreload.types import Attempt, GateState, Generation, Outcome, Phase, Reason, Revision
+
+STEP_1, STEP_2 = Revision("aaaa", "step_1"), Revision("bbbb", "step_2")
+FIRST = Generation(7, STEP_1, "fp", 1.0)
+SECOND = Generation(8, STEP_2, "fp2", 2.0)
+EXTEND = "EXTEND_TIMEOUT_USEC=60000000"
+
+
+class Listener:
+    """Stands where systemd listens."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(address)
+        self.socket.settimeout(10)
+        shown = "@" + address[1:] if address.startswith("\0") else address
+        self.environ = {"NOTIFY_SOCKET": shown}
+
+    def heard(self) -> list[str]:
+        return self.socket.recv(65536).decode().split("\n")
+
+    def nothing(self) -> bool:
+        self.socket.setblocking(False)
+        try:
+            self.socket.recv(65536)
+        except BlockingIOError:
+            return True
+        return False
+
+
+@pytest.fixture(params=["path", "abstract"])
+def listener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Listener]:
+    name = f"\0hotreload-test-{os.getpid()}" if request.param == "abstract" else ""
+    made = Listener(name or str(tmp_path / "notify"))
+    with made.socket:
+        yield made
+
+
+def told(listener: Listener, *, is_alive: bool = True, **more: str) -> Systemd:
+    notifier = Notifier({**listener.environ, **more})
+    return Systemd(notifier, is_alive=lambda within: is_alive)
+
+
+def serving(listener: Listener) -> Systemd:
+    systemd = told(listener)
+    systemd.observe(GenerationLive(FIRST))
+    systemd.observe(GateChanged(GateState.OPEN, 0, 0))
+    assert listener.heard() == ["READY=1", "STATUS=serving generation 7 (step_1)"]
+    return systemd
+
+
+def attempt(outcome: Outcome, reason: Reason | None = None) -> Attempt:
+    return Attempt(STEP_2, outcome, reason, {}, 0.0, 1.0)
+
+
+def test_ready_comes_when_the_gate_opens_and_only_once(listener: Listener) -> None:
+    systemd = told(listener)
+    systemd.starting("loading step_1 into the engine")
+    assert listener.heard() == [EXTEND, "STATUS=starting: loading step_1 into the engine"]
+    systemd.observe(GenerationLive(FIRST))
+    systemd.observe(GateChanged(GateState.OPEN, 0, 0))
+    assert listener.heard()[0] == "READY=1"
+    systemd.observe(GateChanged(GateState.HOLDING, 3, 0))
+    systemd.observe(GateChanged(GateState.OPEN, 0, 3))
+    assert listener.nothing()
+
+
+def test_an_attempt_is_a_reload_from_its_first_phase_to_its_end(listener: Listener) -> None:
+    systemd = serving(listener)
+    systemd.observe(PhaseEntered(STEP_2, Phase.FETCHING))
+    reloading, since, extend, status = listener.heard()
+    assert (reloading, extend) == ("RELOADING=1", EXTEND)
+    assert int(since.removeprefix("MONOTONIC_USEC=")) > 0
+    assert status == "STATUS=serving generation 7 (step_1), reloading: fetching step_2"
+    systemd.observe(PhaseEntered(STEP_2, Phase.STAGING))
+    assert listener.heard() == ["STATUS=serving generation 7 (step_1), reloading: staging step_2"]
+    systemd.observe(PhaseEntered(STEP_2, None))
+    systemd.observe(GenerationLive(SECOND))
+    systemd.observe(AttemptFinished(attempt(Outcome.LIVE), SECOND))
+    assert listener.heard() == ["READY=1", "STATUS=serving generation 8 (step_2)"]
+
+
+def test_a_download_says_how_far_it_is_once_a_second(listener: Listener) -> None:
+    systemd = serving(listener)
+    systemd.observe(PhaseEntered(STEP_2, Phase.FETCHING))
+    listener.heard()
+    how_far = Progress(STEP_2, Phase.FETCHING, 3_100_000_000, 8_000_000_000)
+    systemd.observe(how_far)
+    assert listener.nothing()
+    listener.socket.settimeout(10)
+    systemd._told_at -= PROGRESS_SECONDS
+    systemd.observe(how_far)
+    (status,) = listener.heard()
+    assert status.endswith("reloading: fetching step_2 (3.1 of 8.0 GB)")
+
+
+def test_every_phase_and_outcome_has_words(listener: Listener) -> None:
+    for phase in Phase:
+        systemd = serving(listener)
+        systemd.observe(PhaseEntered(STEP_2, phase))
+        assert listener.heard()[-1].endswith(" step_2")
+    for outcome in Outcome:
+        systemd = serving(listener)
+        systemd.observe(AttemptFinished(attempt(outcome), FIRST))
+        assert listener.heard()[-1].startswith("STATUS=serving generation 7 (step_1)")
+
+
+def test_a_refusal_is_ready_again_and_says_why(listener: Listener) -> None:
+    systemd = serving(listener)
+    reason = Reason("shape", "lm_head is [2, 4], the engine serves [4, 2]")
+    systemd.observe(AttemptFinished(attempt(Outcome.REJECTED, reason), FIRST))
+    assert listener.heard() == [
+        "READY=1",
+        "STATUS=serving generation 7 (step_1); refused step_2: shape: lm_head is [2, 4], "
+        "the engine serves [4, 2]",
+    ]
+
+
+def test_a_sealed_gate_is_a_stop(listener: Listener) -> None:
+    systemd = serving(listener)
+    systemd.observe(GateChanged(GateState.SEALED, 0, 0, "the engine hangs", "engine_lost"))
+    assert listener.heard() == ["STOPPING=1", "STATUS=stopping: the engine hangs"]
+
+
+def test_names_from_elsewhere_cannot_speak_for_us(listener: Listener) -> None:
+    systemd = told(listener)
+    evil = Revision("cccc", "step_3\nWATCHDOG=trigger\nMAINPID=1" + "x" * 5000)
+    systemd.observe(PhaseEntered(evil, Phase.FETCHING))
+    lines = listener.heard()
+    assert {line.partition("=")[0] for line in lines} == {
+        "RELOADING",
+        "MONOTONIC_USEC",
+        "EXTEND_TIMEOUT_USEC",
+        "STATUS",
+    }
+    assert len(lines[-1]) <= LONGEST_STATUS + len("STATUS=")
+
+
+async def test_signs_of_life_end_when_the_engine_is_not_seen(
+    listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    watchdog = {"WATCHDOG_USEC": "30000", "WATCHDOG_PID": str(os.getpid())}
+    alive, looked_thrice = [True], asyncio.Event()
+    asked: list[float] = []
+
+    def is_alive(within: float) -> bool:
+        asked.append(within)
+        if not alive[0] and len(asked) > looks + 3:
+            looked_thrice.set()
+        return alive[0]
+
+    systemd = Systemd(Notifier({**listener.environ, **watchdog}), is_alive=is_alive)
+    systemd.observe(GateChanged(GateState.OPEN, 0, 0))
+    listener.heard()
+    beating = asyncio.create_task(systemd.beat())
+    assert await asyncio.to_thread(listener.heard) == ["WATCHDOG=1"]
+    assert await asyncio.to_thread(listener.heard) == ["WATCHDOG=1"]
+    looks, alive[0] = len(asked), False
+    async with asyncio.timeout(10):
+        await looked_thrice.wait()
+    while not listener.nothing():  # what was sent before
+        pass
+    looked_thrice.clear()
+    async with asyncio.timeout(10):
+        await looked_thrice.wait()
+    assert listener.nothing()
+    beating.cancel()
+    assert set(asked) == {0.03}
+    assert caplog.text.count("systemd.engine_silent") == 1
+
+
+async def test_a_start_and_an_attempt_ask_for_more_time(listener: Listener) -> None:
+    systemd = told(listener)
+    beating = asyncio.create_task(systemd.beat())
+    assert await asyncio.to_thread(listener.heard) == [EXTEND]
+    beating.cancel()
+    systemd.observe(GateChanged(GateState.OPEN, 0, 0))
+    listener.heard()
+    systemd._tick()
+    assert listener.nothing()
+    listener.socket.settimeout(10)
+    systemd.observe(PhaseEntered(STEP_2, Phase.STAGING))
+    listener.heard()
+    systemd._tick()
+    assert listener.heard() == [EXTEND]
+
+
+@pytest.mark.parametrize(
+    ("environ", "seconds"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "60000000"}, 60.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": str(os.getpid())}, 60.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+    ],
+)
+def test_a_watchdog_is_ours_only_if_it_says_so(
+    environ: dict[str, str], seconds: float | None
+) -> None:
+    assert Notifier({"NOTIFY_SOCKET": "/run/x", **environ}).watchdog == seconds
+
+
+@pytest.mark.parametrize("address", ["", "/no/such/socket", "\0", "relative", "x" * 300])
+def test_a_systemd_that_does_not_listen_harms_nothing(address: str) -> None:
+    systemd = Systemd(Notifier({"NOTIFY_SOCKET": address}), is_alive=lambda within: True)
+    systemd.observe(PhaseEntered(STEP_2, Phase.STAGING))
+    systemd.observe(GateChanged(GateState.SEALED, 0, 0, "why"))

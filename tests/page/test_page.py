@@ -1,0 +1,354 @@
+"""The status page in a real browser, before a server whose engine does what the test says."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hotreload.errors import BadRequest
+from hotreload.events import (
+    AttemptFinished,
+    GenerationLive,
+    PhaseEntered,
+    Progress,
+    RevisionWanted,
+    SourceScanned,
+    Waiting,
+)
+from hotreload.server.limits import Limits
+from hotreload.server.page import FOLDER
+from hotreload.types import Attempt, Generation, Outcome, Phase, Reason, Refusal, Revision
+from tests.page.chromium import Tab, needs_chromium
+from tests.server.world import FIRST, SECOND, World, attempt, serving
+
+SCRIPT = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+PROBE = Reason("probe", "the answer 'x x x' does not hold 'Paris'", ("x" * 80, "second finding"))
+STEP_3 = Revision("cccc3333", "step-3")
+SHOWN_FOCUS = "document.activeElement.id || document.activeElement.className || 'body'"
+
+
+async def opened(tab: Tab, world: World) -> Tab:
+    await tab.look()
+    await tab.open(f"http://127.0.0.1:{world.tcp_port}/")
+    await tab.until_text("#link", "live")
+    return tab
+
+
+# --- without a browser -------------------------------------------------------------------
+
+
+async def test_the_page_is_on_the_socket_too_and_under_a_strict_policy(world: World) -> None:
+    async with world.client() as client:
+        front = await client.get("/")
+        script = await client.get("/page/main.js")
+    assert front.headers["content-type"] == "text/html; charset=utf-8"
+    assert script.headers["content-type"] == "text/javascript; charset=utf-8"
+    for answer in (front, script):
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "*" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "..%2Fpage.py", "%2e%2e/page.py", "index"])
+async def test_what_is_no_file_of_the_page_is_not_found(world: World, name: str) -> None:
+    async with world.client() as client:
+        assert (await client.get(f"/page/{name}")).status_code == 404
+
+
+def test_the_page_is_small_and_names_no_other_host() -> None:
+    files = [path for path in FOLDER.iterdir() if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 40_000
+    for path in files:
+        text = path.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"""\w+://|["'(]//|@import|innerHTML|\son[a-z]+=|style=""", text), path
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="there is no node: apt-get install nodejs")
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.js")), ids=lambda path: path.name)
+def test_each_module_is_sound_javascript(file: Path) -> None:
+    command = ["node", "--check", "--input-type=module"]
+    subprocess.run(command, input=file.read_bytes(), check=True)
+
+
+async def test_leaves_are_told_with_what_was_before_them(world: World) -> None:
+    world.go_live(Generation(2, SECOND.revision, "fp-2", 1.7e9, {"lm_head": 12, "model.embed": 7}))
+    async with world.client() as client:
+        told = (await client.get("/leaves")).json()
+    assert (told["generation"], told["fingerprint"]) == (2, "fp-2")
+    assert told["leaves"] == {"lm_head": 12, "model.embed": 7}
+    assert told["changed"] == ["lm_head"]
+    assert told["previous"]["leaves"] == FIRST.leaves
+
+
+# --- what is shown -----------------------------------------------------------------------
+
+
+@needs_chromium
+async def test_the_first_thing_said_is_what_is_live_and_whether_it_answers(
+    world: World, tab: Tab
+) -> None:
+    await opened(tab, world)
+    assert await tab.text("#state") == "serving"
+    assert await tab.text("#headline") == "Generation 1: step-1"
+    assert await tab.text("#health") == "Answers requests; nothing newer is wanted."
+    assert await tab.ask("document.title") == "serving 1 · hotreload"
+    facts = await tab.text("#facts")
+    assert "aaaa1111" in facts
+    assert "d ago" in facts
+    since = await tab.ask("document.querySelector('#facts time').title")
+    assert "2023" in since
+    assert "2 leaves, nothing to compare with" in await tab.text("#leaves-said")
+
+
+@needs_chromium
+async def test_an_attempt_is_followed_phase_by_phase_with_its_download(
+    world: World, tab: Tab
+) -> None:
+    await opened(tab, world)
+    world.events.publish(RevisionWanted(STEP_3))
+    world.events.publish(PhaseEntered(STEP_3, Phase.FETCHING))
+    world.events.publish(Progress(STEP_3, Phase.FETCHING, 412_000_000, 1_240_000_000))
+    await tab.until_text("#attempt", "in progress", "step-3", "412 MB of 1.2 GB")
+    assert await tab.text("#state") == "reloading"
+    assert await tab.ask("document.querySelector('#progress-bar').value") == pytest.approx(
+        0.332, 0.01
+    )
+    world.events.publish(PhaseEntered(STEP_3, Phase.VALIDATING))
+    current = "#phases [aria-current=step]"
+    await tab.until_text(current, "validating")
+    await tab.until("document.querySelector('#progress').hidden")
+    running = "document.querySelector('#phases [aria-current=step] .took')?.innerText"
+    before = json.dumps(await tab.ask(running))
+    await tab.until(f"{running} !== {before}")  # the time of a phase that runs goes on
+    world.events.publish(PhaseEntered(STEP_3, None))
+    rejected = attempt(Outcome.REJECTED, PROBE)
+    world.events.publish(AttemptFinished(rejected, FIRST))
+    await tab.until_text("#attempt", "Last attempt", "rejected", "does not hold 'Paris'")
+    await tab.until_text("#history", "step-2", "rejected", "does not hold 'Paris'", "1.2 s")
+    assert await tab.ask("document.querySelectorAll('#history tbody tr').length") == 1
+    await tab.ask("document.querySelector('#history summary').click()")
+    assert "second finding" in await tab.text("#history")
+
+
+@needs_chromium
+async def test_a_swap_moves_the_headline_the_leaves_and_the_charts(world: World, tab: Tab) -> None:
+    await opened(tab, world)
+    now = Generation(2, SECOND.revision, "fp-2", 1.7e9, {"lm_head": 12, "model.embed": 7})
+    world.events.publish(GenerationLive(now))
+    world.events.publish(AttemptFinished(attempt(), now))
+    await tab.until_text("#headline", "Generation 2: step-2")
+    await tab.until_text("#leaves-said", "2 leaves, 1 changed since generation 1")
+    assert (await tab.text("#leaves tbody tr")).split() == ["lm_head", "12", "11", "changed"]
+    label = "document.querySelector('#phase-chart').getAttribute('aria-label')"
+    assert "step-2 (live): validating 200 ms, staging 1.0 s, swapping 4 ms" in await tab.ask(label)
+    pauses = await tab.ask("document.querySelector('#pause-chart').getAttribute('aria-label')")
+    assert pauses.endswith("The longest: step-2 (live): 5 ms")
+    await tab.ask("document.querySelector('#leaf-changed').click()")
+    assert await tab.ask("document.querySelectorAll('#leaves tbody tr').length") == 1
+
+
+@needs_chromium
+async def test_what_it_waits_for_what_is_refused_and_a_pin_are_said(world: World, tab: Tab) -> None:
+    world.view.ledger.refused["d"] = Refusal(Revision("dddd4444", "step-0"), PROBE, 1.7e9)
+    world.view.ledger.pinned = True
+    world.events.publish(Waiting("2 of 4 shards of step-3"))
+    await opened(tab, world)
+    assert await tab.text("#health") == "Answers requests; waits for 2 of 4 shards of step-3."
+    assert "step-0 (probe)" in await tab.text("#facts")
+    assert await tab.text("#pinned") == "pinned"
+
+
+@needs_chromium
+async def test_markup_in_what_comes_from_outside_is_shown_as_text(world: World, tab: Tab) -> None:
+    evil = Generation(2, Revision("bbbb2222", SCRIPT), SCRIPT, 1.7e9, {SCRIPT: 1})
+    reason = Reason("probe", SCRIPT, (SCRIPT, "more"))
+    world.go_live(evil)
+    world.events.publish(Waiting(SCRIPT))
+    phases = {Phase.STAGING: 1.0}
+    tried = Attempt(evil.revision, Outcome.REJECTED, reason, phases, 0.1, 1.7e9)
+    world.events.publish(AttemptFinished(tried, evil))
+    world.engine.words = [SCRIPT]
+    await opened(tab, world)
+    await tab.ask("document.querySelector('#prompt').focus()")
+    await tab.type(SCRIPT)
+    await tab.press("Enter")
+    await tab.until_text("#answer", SCRIPT)
+    for place in ("#headline", "#health", "#attempt", "#history", "#leaves"):
+        await tab.until_text(place, SCRIPT)
+    assert await tab.ask("document.querySelectorAll('img, main script').length") == 0
+    assert await tab.ask("document.title") == "serving 2 · hotreload"
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1180])
+async def test_nothing_is_wider_than_the_screen_and_words_stand_out(
+    world: World, tab: Tab, width: int, scheme: str
+) -> None:
+    long = Revision("eeee5555", "a_" + "very_long_name" * 8)
+    world.go_live(Generation(2, long, "fp" * 20, 1.7e9, {"model.layers.0." * 4: 2**53}))
+    world.events.publish(AttemptFinished(attempt(Outcome.REJECTED, PROBE), FIRST))
+    await opened(tab, world)
+    await tab.look(width, scheme)
+    await tab.until(f"innerWidth === {width}")
+    assert await tab.ask("document.documentElement.scrollWidth") <= width
+    ratio = await tab.ask(CONTRAST)
+    assert ratio["worst"] >= 4.5, ratio
+
+
+CONTRAST = """(() => {
+  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (colour) => numbers(colour).slice(0, 3).map((part) => part / 255)
+    .map((part) => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+  const ground = (node) => {
+    const colour = getComputedStyle(node).backgroundColor;
+    return numbers(colour)[3] === 0 ? ground(node.parentElement) : colour;
+  };
+  const found = [...document.querySelectorAll("body *")]
+    .filter((node) => node.checkVisibility() && !node.closest("svg, .skip, noscript") &&
+      [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim()))
+    .map((node) => {
+      const pair = [light(getComputedStyle(node).color), light(ground(node))].sort((a, b) => b - a);
+      return { worst: (pair[0] + 0.05) / (pair[1] + 0.05), text: node.textContent.slice(0, 40) };
+    });
+  return found.sort((a, b) => a.worst - b.worst)[0];
+})()"""
+
+
+# --- asking ------------------------------------------------------------------------------
+
+
+@needs_chromium
+async def test_a_prompt_is_asked_with_the_keyboard_alone(world: World, tab: Tab) -> None:
+    await opened(tab, world)
+    seen = []
+    for _ in range(7):
+        await tab.press("Tab")
+        seen.append(await tab.ask(SHOWN_FOCUS))
+    assert seen[:4] == ["skip", "prompt", "tokens", "ask-button"]
+    assert "leaf-filter" in seen
+    await tab.ask("document.querySelector('.skip').focus()")
+    await tab.press("Enter")
+    await tab.press("Tab")
+    assert await tab.ask(SHOWN_FOCUS) == "prompt"
+    await tab.type("Who serves?")
+    await tab.press("Enter", shift=True)
+    await tab.type("And now?")
+    assert world.engine.requests == []
+    await tab.press("Enter")
+    await tab.until_text("#answer", "served by step 1")
+    await tab.until_text("#answered-by", "Answered by generation 1 (step-1), 4 tokens")
+    assert world.engine.requests[0]["text"] == "Who serves?\nAnd now?"
+
+
+@needs_chromium
+async def test_an_answer_comes_word_by_word_and_can_be_stopped(world: World, tab: Tab) -> None:
+    world.engine.may_answer.clear()
+    await opened(tab, world)
+    await tab.ask("document.querySelector('#prompt').focus()")
+    await tab.type("Who serves?")
+    await tab.press("Enter")
+    await tab.until_text("#answer", "served")
+    assert await tab.text("#answer") == "served"
+    await tab.ask("document.querySelector('#stop-button').click()")
+    await tab.until_text("#answered-by", "Stopped.")
+    await world.engine.went_on.wait()
+    assert world.engine.running == 0
+
+
+@needs_chromium
+async def test_a_refused_prompt_says_why(world: World, tab: Tab) -> None:
+    world.engine.refusal = BadRequest("the prompt is longer than 256 tokens")
+    await opened(tab, world)
+    await tab.ask("document.querySelector('#prompt').value = 'x'")
+    await tab.ask("document.querySelector('#ask-button').click()")
+    await tab.until_text("#answered-by", "No answer: the prompt is longer than 256 tokens")
+    tab.forgive("400 (Bad Request)")
+
+
+# --- when things are not well ------------------------------------------------------------
+
+
+@needs_chromium
+async def test_while_booting_it_says_so_and_turns_when_the_first_weights_are_live(
+    tab: Tab, tmp_path: Path
+) -> None:
+    async with serving(tmp_path, booted=False, tcp=True) as world:
+        await opened(tab, world)
+        assert await tab.text("#state") == "booting"
+        assert await tab.text("#headline") == "Nothing is live yet"
+        assert "Answers nobody: booting" in await tab.text("#health")
+        await tab.ask("document.querySelector('#prompt').value = 'x'")
+        await tab.ask("document.querySelector('#ask-button').click()")
+        await tab.until_text("#answered-by", "No answer: ")
+        world.go_live(FIRST)
+        await tab.until_text("#headline", "Generation 1")
+        tab.forgive("503 (Service Unavailable)", "ERR_CONNECTION_REFUSED")
+
+
+@needs_chromium
+async def test_a_sealed_gate_is_bad_news_with_its_reason(world: World, tab: Tab) -> None:
+    await opened(tab, world)
+    world.gate.seal("the scheduler thread died", code="engine_lost")
+    await tab.until_text("#state", "lost")
+    assert "Answers nobody: lost: the scheduler thread died" in await tab.text("#health")
+    assert await tab.ask("document.querySelector('#state').dataset.tone") == "bad"
+
+
+@needs_chromium
+async def test_without_events_it_asks_again_and_again(tab: Tab, tmp_path: Path) -> None:
+    async with serving(tmp_path, tcp=True, limits=Limits(listeners=0)) as world:
+        await tab.open(f"http://127.0.0.1:{world.tcp_port}/")
+        await tab.until_text("#link", "asking every second")
+        world.go_live(SECOND)
+        await tab.until_text("#headline", "Generation 2")
+        tab.forgive("503 (Service Unavailable)", "ERR_CONNECTION_REFUSED")
+
+
+@needs_chromium
+async def test_a_scan_of_the_source_alone_asks_for_nothing(world: World, tab: Tab) -> None:
+    await opened(tab, world)
+    await tab.ask("document.querySelector('#answered-by').textContent = ''")
+    asked = len([route for route, _ in world.metrics.finished if route == "/status"])
+    for _ in range(20):
+        world.events.publish(SourceScanned("rescan"))
+    world.events.publish(GenerationLive(SECOND))
+    await tab.until_text("#headline", "Generation 2")
+    now = len([route for route, _ in world.metrics.finished if route == "/status"])
+    assert now - asked <= 3
+
+
+@needs_chromium
+async def test_a_tab_that_nobody_sees_keeps_no_connection(world: World, tab: Tab) -> None:
+    alone = len(world.events._observers)
+    await opened(tab, world)
+    assert len(world.events._observers) == alone + 1
+    await tab.ask(TURN % "true")
+    await world.until(lambda: len(world.events._observers) == alone)
+    world.go_live(SECOND)
+    await tab.ask(TURN % "false")
+    await tab.until_text("#headline", "Generation 2")
+    await tab.until_text("#link", "live")
+
+
+TURN = """
+  Object.defineProperty(document, "hidden", { value: %s, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"))
+"""
+
+
+@needs_chromium
+async def test_the_browser_itself_refuses_markup_and_other_hosts(world: World, tab: Tab) -> None:
+    await opened(tab, world)
+    markup = "try { document.body.innerHTML = '<b>x</b>' } catch (fault) { fault.name }"
+    assert await tab.ask(markup) == "TypeError"
+    away = "fetch('http://127.0.0.2:9/').then(() => 'went', () => 'refused')"
+    assert await tab.ask(away) == "refused"
+    assert any("Content Security Policy" in fault for fault in tab.faults())
+    tab.forgive("Content Security Policy", "TrustedHTML")

@@ -1,0 +1,211 @@
+"""Sockets that were passed to us: taken over, served on, and left for the next one."""
+
+import asyncio
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from hotreload.core.gate import Gate
+from hotreload.errors import ConfigError
+from hotreload.server.activation import take_over
+from hotreload.server.limits import Limits
+from hotreload.server.sockets import HttpServer, bind_unix
+from tests.server.world import FIRST, World, answer_on
+
+LIVEZ = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
+    with bind_unix(tmp_path / "s") as bound:
+        yield bound
+
+
+def passed(*names: str, pid: int | None = None) -> dict[str, str]:
+    return {
+        "LISTEN_PID": str(pid or os.getpid()),
+        "LISTEN_FDS": str(len(names)),
+        "LISTEN_FDNAMES": ":".join(names),
+        "HOME": "/",
+    }
+
+
+def duplicates(*sockets: socket.socket) -> int:
+    """The sockets once more, at numbers in a row; the first of them."""
+    first = 200
+    for index, each in enumerate(sockets):
+        os.dup2(each.fileno(), first + index)
+    return first
+
+
+def test_what_systemd_passes_is_taken_once_and_not_passed_on(listener: socket.socket) -> None:
+    environ = passed("http", "http")
+    with ExitStack() as open_ones, socket.create_server(("127.0.0.1", 0)) as tcp:
+        first = duplicates(listener, tcp)
+        taken = [open_ones.enter_context(s) for s in take_over(environ, first=first)]
+        assert [each.family for each in taken] == [socket.AF_UNIX, socket.AF_INET]
+        assert all(fcntl.fcntl(s, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for s in taken)
+        assert environ == {"HOME": "/"}
+        assert take_over(environ, first=first) == []
+
+
+def test_what_was_meant_for_another_process_is_left_alone(listener: socket.socket) -> None:
+    environ = passed("http", pid=os.getppid())
+    assert take_over(environ, first=duplicates(listener)) == []
+    assert environ == {"HOME": "/"}
+    os.close(200)
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"LISTEN_FDS": "1"}, {"LISTEN_PID": "x", "LISTEN_FDS": "1"}]
+)
+def test_without_sockets_there_is_nothing_to_take(environ: dict[str, str]) -> None:
+    assert take_over(environ) == []
+
+
+def test_a_socket_of_another_name_is_refused(listener: socket.socket) -> None:
+    with pytest.raises(ConfigError, match="FileDescriptorName=http"):
+        take_over(passed("metrics"), first=duplicates(listener))
+    os.close(200)
+
+
+def test_what_takes_no_connections_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file:
+        os.dup2(file.fileno(), 200)
+    with pytest.raises(ConfigError, match="it is no socket"):
+        take_over(passed("http"), first=200)
+    os.close(200)
+    with pytest.raises(ConfigError, match="Bad file descriptor"):
+        take_over(passed("http"), first=200)
+    with socket.socket(socket.AF_UNIX) as idle:
+        os.dup2(idle.fileno(), 200)
+    with pytest.raises(ConfigError, match="it is not listening"):
+        take_over(passed("http"), first=200)
+
+
+def test_a_process_takes_what_it_really_inherits(listener: socket.socket) -> None:
+    """As systemd does it: descriptor 3, and a pid that is known only after the fork."""
+    code = (
+        "import os; os.environ['LISTEN_PID'] = str(os.getpid())\n"
+        "from hotreload.server.activation import take_over\n"
+        "(taken,) = take_over()\n"
+        "print(taken.getsockname(), taken.get_inheritable(), 'LISTEN_FDS' in os.environ)"
+    )
+    script = f'exec {sys.executable} -c "$CODE" 3<&{listener.fileno()}'
+    told = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, **passed("http"), "CODE": code},
+        pass_fds=[listener.fileno()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.stdout.split() == [listener.getsockname(), "False", "False"], told.stderr
+
+
+class Lasting:
+    """A server on a socket that outlives it."""
+
+    def __init__(self, tmp_path: Path, listener: socket.socket) -> None:
+        self.world = World(tmp_path, Limits(), None)
+        self.listener = listener
+        self.gate: Gate = self.world.gate
+        self.server = HttpServer(
+            self.world.app, graceful_seconds=5.0, linger_seconds=0.0, lasting=True
+        )
+        self.world.events.subscribe(self.server.observe)
+        self.serving = asyncio.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        with self.listener.dup() as ours:
+            await self.server.serve([ours])
+
+    async def asked(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_unix_connection(self.listener.getsockname())
+        writer.write(LIVEZ)
+        return reader, writer
+
+
+async def test_nobody_is_accepted_before_the_gate_opens(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    lasting = Lasting(tmp_path, listener)
+    reader, writer = await lasting.asked()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.read(1), 0.2)
+    lasting.gate.open(FIRST)
+    assert (await answer_on(reader))[0] == 200
+    writer.close()
+    lasting.server.stop()
+    await asyncio.wait_for(lasting.serving, 10)
+
+
+async def test_who_comes_after_the_stop_waits_for_the_next_one(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    one = Lasting(tmp_path, listener)
+    one.gate.open(FIRST)
+    reader, writer = await one.asked()
+    assert (await answer_on(reader))[0] == 200
+    writer.close()
+    await one.server.leave(10)
+    assert one.serving.done()
+    reader, writer = await one.asked()
+    next_one = Lasting(tmp_path, listener)
+    next_one.gate.open(FIRST)
+    assert (await answer_on(reader))[0] == 200
+    writer.close()
+    await next_one.server.leave(10)
+
+
+async def test_a_sealed_gate_leaves_newcomers_to_the_next_one(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    one = Lasting(tmp_path, listener)
+    one.gate.open(FIRST)
+    one.gate.seal("the engine is lost", code="engine_lost")
+    await asyncio.wait_for(one.serving, 10)
+    assert Path(listener.getsockname()).is_socket()
+
+
+async def test_a_start_that_fails_takes_nobody_with_it(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    one = Lasting(tmp_path, listener)
+    _, writer = await one.asked()
+    one.gate.seal("the weights are refused", code="engine_lost")
+    await asyncio.wait_for(one.serving, 10)
+    next_one = Lasting(tmp_path, listener)
+    next_one.gate.open(FIRST)
+    reader, again = await next_one.asked()
+    assert (await answer_on(reader))[0] == 200
+    for each in (writer, again):
+        each.close()
+    await next_one.server.leave(10)
+
+
+async def test_an_answer_under_way_at_the_stop_ends_its_connection(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    """Its client must not ask again on a connection that is about to be closed."""
+    lasting = Lasting(tmp_path, listener)
+    lasting.gate.open(FIRST)
+    lasting.world.engine.may_answer.clear()
+    reader, writer = await asyncio.open_unix_connection(listener.getsockname())
+    body = b'{"text": "hi"}'
+    writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
+    writer.write(body)
+    await lasting.world.until(lambda: lasting.world.engine.running == 1)
+    lasting.server.stop()
+    lasting.world.engine.may_answer.set()
+    status, headers, _ = await answer_on(reader)
+    assert (status, headers["connection"]) == (200, "close")
+    writer.close()
+    await asyncio.wait_for(lasting.serving, 10)

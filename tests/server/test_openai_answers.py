@@ -1,0 +1,98 @@
+"""How the engine's answers are told: stop strings, log-probabilities, what is new of a stream."""
+
+from typing import Any
+
+import pytest
+
+from hotreload.server.openai.answers import CHAT, COMPLETION, OpenAIAnswer, Shape
+from hotreload.server.openai.choices import begun_stop
+from tests.server.world import FIRST
+
+
+def teller(shape: Shape = COMPLETION, *stops: str, copies: int = 1) -> OpenAIAnswer:
+    return OpenAIAnswer(shape, model="m", stops=stops, copies=copies, has_usage=False)
+
+
+def answer(text: str, ended: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
+    return {"text": text, "meta_info": {"finish_reason": ended, **meta}}
+
+
+def streamed(told: OpenAIAnswer, answers: list[dict[str, Any]]) -> list[str]:
+    pieces = [piece for each in answers for piece in told.piece(each, FIRST)]
+    return [piece["choices"][0]["text"] for piece in pieces]
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "size"),
+    [
+        ("one two", ["two!"], 3),
+        ("one two", ["two"], 3),
+        ("one two", ["other"], 1),
+        ("one two", ["x"], 0),
+        ("aaa", ["aab"], 2),
+        ("", ["x"], 0),
+        ("ab", ["b", "abc"], 2),
+    ],
+)
+def test_the_begin_of_a_stop_string_is_seen(text: str, stops: list[str], size: int) -> None:
+    assert begun_stop(text, stops) == size
+
+
+def test_a_stop_string_is_cut_out_of_a_stream_though_it_came_in_pieces() -> None:
+    matched = {"type": "stop", "matched": "by step"}
+    pieces = [answer("served"), answer("served by"), answer("served by step", matched)]
+    assert "".join(streamed(teller(COMPLETION, "by step"), pieces)) == "served "
+    whole = teller(COMPLETION, "by step").whole(pieces[-1], FIRST)
+    assert whole["choices"][0]["text"] == "served "
+
+
+def test_what_was_no_stop_string_after_all_is_told_later() -> None:
+    pieces = [answer("a by"), answer("a by the"), answer("a by the way", {"type": "length"})]
+    assert streamed(teller(COMPLETION, "by step"), pieces) == ["a ", "by the", " way"]
+
+
+def test_text_before_a_stop_string_that_overlaps_itself_is_kept() -> None:
+    pieces = [answer("aa"), answer("aaab", {"type": "stop", "matched": "aab"})]
+    assert "".join(streamed(teller(COMPLETION, "aab"), pieces)) == "a"
+
+
+def test_log_probabilities_of_a_stream_are_told_once_each() -> None:
+    tokens = [(-0.5, 7, "a"), (-0.25, 8, "é")]
+    tops = [[(-0.5, 7, "a"), (-2.0, 9, "z")], None]
+    pieces = [
+        answer("a", output_token_logprobs=tokens[:1], output_top_logprobs=tops[:1]),
+        answer("aé", {"type": "stop"}, output_token_logprobs=tokens, output_top_logprobs=tops),
+    ]
+    told = teller(CHAT)
+    first, second = (told.piece(piece, FIRST)[0]["choices"][0]["logprobs"] for piece in pieces)
+    likely = {"token": "a", "logprob": -0.5, "bytes": [97]}
+    other = {"token": "z", "logprob": -2.0, "bytes": [122]}
+    assert first["content"] == [{**likely, "top_logprobs": [likely, other]}]
+    assert second["content"] == [
+        {"token": "é", "logprob": -0.25, "bytes": [195, 169], "top_logprobs": []}
+    ]
+
+
+def test_log_probabilities_of_a_completion_have_tokens_and_where_they_begin() -> None:
+    tokens = [(-0.5, 7, "ab"), (-0.25, 8, "c")]
+    told = teller(COMPLETION)
+    first = told.piece(answer("ab", output_token_logprobs=tokens[:1]), FIRST)[0]
+    second = told.piece(answer("abc", output_token_logprobs=tokens), FIRST)[0]
+    assert first["choices"][0]["logprobs"] == {
+        "tokens": ["ab"],
+        "token_logprobs": [-0.5],
+        "top_logprobs": [{}],
+        "text_offset": [0],
+    }
+    assert second["choices"][0]["logprobs"]["text_offset"] == [2]
+
+
+def test_a_prompt_that_was_answered_twice_counts_once() -> None:
+    one = answer("x", {"type": "stop"}, prompt_tokens=5, cached_tokens=3, completion_tokens=2)
+    told = teller(COMPLETION, copies=2).whole([one, one], FIRST)
+    assert told["usage"] == {
+        "prompt_tokens": 5,
+        "completion_tokens": 4,
+        "total_tokens": 9,
+        "prompt_tokens_details": {"cached_tokens": 3},
+    }

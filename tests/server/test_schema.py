@@ -1,0 +1,54 @@
+"""GET /openapi.json: every route is in it, and every answer is described."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from starlette.routing import Route
+
+from hotreload.server.described import OPERATIONS
+from hotreload.server.limits import Limits
+from tests.server.fuzz import fuzz
+from tests.server.world import FIRST, World, attempt, serving
+
+QUICK = Limits(generation_seconds=0.05, request_seconds=20)
+
+
+def routes_of(world: World) -> set[tuple[str, str]]:
+    routes = [route for route in world.app.routes if isinstance(route, Route)]
+    assert len(routes) == len(world.app.routes)
+    return {(method, route.path_format) for route in routes for method in route.methods or {"ANY"}}
+
+
+async def test_every_route_of_the_app_is_described_and_no_other(world: World) -> None:
+    assert routes_of(world) == set(OPERATIONS)
+
+
+async def test_the_document_holds_every_route_and_the_statuses_it_answers_with(
+    world: World,
+) -> None:
+    async with world.client() as client:
+        document = (await client.get("/openapi.json")).json()
+    paths = document["paths"]
+    told = {(method.upper(), path) for path in paths for method in paths[path]}
+    assert told == routes_of(world)
+    generate = paths["/generate"]["post"]["responses"]
+    assert set(generate) >= {"200", "400", "408", "409", "413", "431", "503", "504"}
+    assert "application/problem+json" in generate["400"]["content"]
+    chat = paths["/v1/chat/completions"]["post"]
+    assert set(chat["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    assert chat["requestBody"]["content"]["application/json"]["schema"]["required"] == ["messages"]
+    assert "422" in paths["/admin/reload_weights"]["post"]["responses"]
+
+
+async def test_schemathesis_finds_no_500_and_no_answer_that_is_not_described(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, limits=QUICK) as world:
+        world.control.outcome = attempt()
+        world.go_live(replace(FIRST, number=2**53))  # as new as any that is asked for
+        seen = await asyncio.to_thread(fuzz, world.path, examples=8)
+        assert world.gate.inside == world.gate.held == 0
+    assert seen["POST /generate"] >= {200, 400}
+    assert seen["POST /v1/chat/completions"] >= {200, 400}
+    assert seen["POST /admin/perturb_weights"] >= {200, 400}

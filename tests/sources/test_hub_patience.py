@@ -1,0 +1,89 @@
+"""When a hub is asked again."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from hotreload.sources.hub.faults import HubFault, Kind, wait_asked_for
+from hotreload.sources.hub.patience import Patience
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def patience(poll: float = 60.0, chance: float = 0.5) -> tuple[Patience, Clock]:
+    clock = Clock()
+    return Patience(poll, clock=clock, chance=lambda: chance), clock
+
+
+def waits(kind: Kind, times: int, poll: float = 60.0) -> list[float]:
+    patient, _ = patience(poll)
+    return [patient.after_fault(HubFault("x", kind)) for _ in range(times)]
+
+
+def test_an_answer_is_followed_by_the_next_look_a_little_sooner_or_later() -> None:
+    assert [patience(chance=chance)[0].after_answer(None) for chance in (0, 0.5, 1)] == [54, 60, 66]
+
+
+def test_what_passes_is_waited_for_longer_each_time_and_never_for_long() -> None:
+    assert waits(Kind.PASSING, 5) == [60, 120, 240, 300, 300]
+    assert waits(Kind.PASSING, 4, poll=1) == [1, 2, 4, 8]
+    assert waits(Kind.PASSING, 2, poll=900) == [900, 900]
+
+
+def test_what_somebody_must_change_is_asked_seldom() -> None:
+    assert waits(Kind.DENIED, 6) == [300, 600, 1200, 2400, 3600, 3600]
+
+
+def test_an_answer_ends_the_growing() -> None:
+    patient, _ = patience()
+    for _ in range(3):
+        patient.after_fault(HubFault("x"))
+    patient.after_answer(None)
+    assert patient.after_fault(HubFault("x")) == 60
+
+
+@pytest.mark.parametrize("chance", [0.0, 1.0])
+def test_silence_is_at_least_what_was_asked_for_and_not_the_same_for_all(chance: float) -> None:
+    patient, clock = patience(chance=chance)
+    patient.after_fault(HubFault("x", Kind.LIMITED, retry_after=100.0))
+    assert patient.silence == 100 + 10 * chance
+    clock.now += 200
+    assert patient.silence == 0
+
+
+def test_a_limit_without_a_time_grows() -> None:
+    patient, clock = patience(chance=0.0)
+    for expected in (60, 120, 240):
+        patient.after_fault(HubFault("x", Kind.LIMITED))
+        assert patient.silence == expected
+        clock.now += expected
+
+
+@pytest.mark.parametrize(
+    ("headers", "low", "high"),
+    [
+        ({"Retry-After": "17"}, 17, 17),
+        ({"Retry-After": "99999999"}, 86400, 86400),
+        ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0, 0),
+        ({"Retry-After": format_datetime(datetime.now(UTC) + timedelta(hours=1))}, 3000, 3600),
+        ({"RateLimit": '"api";r=0;t=55'}, 55, 55),
+        ({"Retry-After": "soon", "RateLimit": '"api";r=0;t=55'}, 55, 55),
+    ],
+)
+def test_the_hub_says_how_long(headers: dict[str, str], low: float, high: float) -> None:
+    wait = wait_asked_for(headers)
+    assert wait is not None
+    assert low <= wait <= high
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"RateLimit": '"api";r=1;t=55'}, {"RateLimit": "nonsense"}, {"Retry-After": ""}]
+)
+def test_a_hub_with_something_left_asks_for_nothing(headers: dict[str, str]) -> None:
+    assert wait_asked_for(headers) is None
