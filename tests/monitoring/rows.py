@@ -1,0 +1,317 @@
+"""What the dashboard shows: its panels by row, and what each asks.
+
+The expressions use no recording rule, so the dashboard works without our rules.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+SCOPE = 'job=~"$job",instance=~"$instance"'
+JSON = dict[str, Any]
+
+LINES: JSON = {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 10, "showPoints": "auto"}
+STEPS: JSON = {**LINES, "lineInterpolation": "stepAfter"}
+STACKED: JSON = {**STEPS, "fillOpacity": 40, "stacking": {"mode": "normal", "group": "A"}}
+BARS: JSON = {**STACKED, "drawStyle": "bars", "fillOpacity": 80, "showPoints": "never"}
+POINTS: JSON = {"drawStyle": "points", "pointSize": 7, "showPoints": "always"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One panel; `queries` are pairs of expression and legend."""
+
+    title: str
+    about: str
+    queries: list[tuple[str, str]]
+    kind: str = "timeseries"
+    width: int = 8
+    height: int = 8
+    unit: str = "short"
+    draw: JSON = field(default_factory=lambda: LINES)
+    bad_from: float | None = None
+    """From this value on it is red."""
+    good_from: float | None = None
+    """Below this value it is red."""
+    hidden: tuple[str, ...] = ("Time", "__name__")
+    """Columns that a table does not show."""
+
+
+def series(name: str, *labels: str) -> str:
+    """A metric of the chosen jobs and instances."""
+    return f"hotreload_{name}{{{','.join([SCOPE, *labels])}}}"
+
+
+def quantiles(name: str, window: str, *labels: str) -> list[tuple[str, str]]:
+    """The median and the 99th percentile of a histogram."""
+    rate = f"sum by (le) (rate({series(f'{name}_bucket', *labels)}[{window}]))"
+    return [(f"histogram_quantile({q}, {rate})", f"p{q * 100:g}") for q in (0.5, 0.99)]
+
+
+def rate_by(label: str, name: str) -> str:
+    """What a counter gains in a second, by a label, where it gains anything."""
+    return f"sum by ({label}) (rate({series(name)}[$__rate_interval])) > 0"
+
+
+def gained_by(label: str, name: str) -> str:
+    """What a counter gained, by a label, where it gained anything."""
+    return f"sum by ({label}) (increase({series(name)}[$__rate_interval])) > 0"
+
+
+def mean_by(label: str, name: str) -> str:
+    """The mean of what a histogram took in, by a label, where it took in anything."""
+    spent, count = (
+        f"sum by ({label}) (rate({series(f'{name}_{part}')}[$__rate_interval]))"
+        for part in ("sum", "count")
+    )
+    return f"{spent} / ({count} > 0)"
+
+
+LIVE = [
+    Panel(
+        title="Ready",
+        about="1 while requests are answered, at once or held for a swap.",
+        kind="stat",
+        width=6,
+        height=4,
+        good_from=1,
+        queries=[(series("ready"), "{{instance}}")],
+    ),
+    Panel(
+        title="Last reload went live",
+        about="0 when the last attempt was refused or put off.",
+        kind="stat",
+        width=6,
+        height=4,
+        good_from=1,
+        queries=[(series("last_reload_successful"), "{{instance}}")],
+    ),
+    Panel(
+        title="Behind what is wanted",
+        about="Since when something is wanted that is not live; 0 while what is wanted is live.",
+        kind="stat",
+        width=6,
+        height=4,
+        unit="s",
+        bad_from=1800,
+        queries=[
+            (
+                f"(time() - {series('wanted_since_timestamp_seconds')})"
+                f" * ({series('wanted_since_timestamp_seconds')} > bool 0)",
+                "{{instance}}",
+            )
+        ],
+    ),
+    Panel(
+        title="Different weights",
+        about="How many different sets of weights the instances of a job serve; 1 is right.",
+        kind="stat",
+        width=6,
+        height=4,
+        bad_from=2,
+        queries=[
+            (f"count by (job) (count by (job, fingerprint) ({series('live_info')}))", "{{job}}")
+        ],
+    ),
+    Panel(
+        title="Live generation",
+        about="What answered when. A rollback is a new generation, too.",
+        kind="state-timeline",
+        width=24,
+        height=6,
+        queries=[(series("generation"), "{{instance}}")],
+    ),
+    Panel(
+        title="What is live",
+        about="The revision, its label, and the fingerprint of the weights.",
+        kind="table",
+        width=24,
+        height=5,
+        hidden=("Time", "__name__", "Value"),
+        queries=[(series("live_info"), "")],
+    ),
+]
+
+RELOADS = [
+    Panel(
+        title="Reloads by outcome",
+        about="Attempts, by how they ended.",
+        draw=BARS,
+        queries=[(gained_by("outcome", "reloads_total"), "{{outcome}}")],
+    ),
+    Panel(
+        title="Rejections by reason",
+        about="The README's operating guide says what each reason means and what to do.",
+        draw=BARS,
+        queries=[
+            (gained_by("reason", "rejections_total"), "{{reason}}"),
+            (f"sum(increase({series('rollbacks_total')}[$__rate_interval])) > 0", "rolled back"),
+        ],
+    ),
+    Panel(
+        title="Phase under way",
+        about="How long the phase that runs has run; nothing between attempts.",
+        unit="s",
+        draw=POINTS,
+        queries=[
+            (
+                f"(time() - {series('phase_since_timestamp_seconds')})"
+                f" and {series('phase_since_timestamp_seconds')} > 0",
+                "{{instance}} {{phase}}",
+            )
+        ],
+    ),
+    Panel(
+        title="Phase times",
+        about="The mean of the attempts that ended.",
+        unit="s",
+        draw=POINTS,
+        queries=[(mean_by("phase", "phase_seconds"), "{{phase}}")],
+    ),
+    Panel(
+        title="Pause",
+        about="How long swaps held arrivals, over the last hour.",
+        unit="s",
+        queries=quantiles("pause_seconds", "1h"),
+    ),
+    Panel(
+        title="Exchange",
+        about="The exchange of the weights itself, inside the pause, over the last hour.",
+        unit="s",
+        queries=quantiles("swap_seconds", "1h"),
+    ),
+]
+
+REQUESTS = [
+    Panel(
+        title="Requests",
+        about="Requests that ended, by route and code; 499 is a client that went first.",
+        unit="reqps",
+        draw=STACKED,
+        queries=[(rate_by("route, code", "requests_total"), "{{route}} {{code}}")],
+    ),
+    Panel(
+        title="Held and inside",
+        about="Requests that wait for a swap, and requests that are being answered.",
+        draw=STEPS,
+        queries=[
+            (series("requests_held"), "{{instance}} held"),
+            (series("requests_inside"), "{{instance}} inside"),
+        ],
+    ),
+    Panel(
+        title="Tokens a second",
+        about="Tokens generated for clients.",
+        queries=[
+            (
+                f"sum by (instance) (rate({series('tokens_total')}[$__rate_interval]))",
+                "{{instance}}",
+            )
+        ],
+    ),
+    Panel(
+        title="Time to first token",
+        about="From a streamed request to its first token; a swap's pause is part of it.",
+        unit="s",
+        queries=quantiles("time_to_first_token_seconds", "$__rate_interval"),
+    ),
+    Panel(
+        title="Time of /generate",
+        about="From the request to the end of its answer.",
+        unit="s",
+        queries=quantiles("request_seconds", "$__rate_interval", 'route="/generate"'),
+    ),
+    Panel(
+        title="Recompilations",
+        about="Compilations after the first answers. Right after a swap there should be none.",
+        draw=BARS,
+        queries=[
+            (
+                f"sum by (instance) (increase({series('recompiles_total')}[$__rate_interval]))",
+                "{{instance}}",
+            )
+        ],
+    ),
+]
+
+WEIGHTS = [
+    Panel(
+        title="Bytes of weights held",
+        about="Live, kept for a rollback, and staged for a swap: two of the three at most.",
+        unit="bytes",
+        draw=STACKED,
+        queries=[(series("weights_bytes"), "{{instance}} {{place}}")],
+    ),
+    Panel(
+        title="Staged",
+        about="Bytes staged in a second.",
+        unit="Bps",
+        queries=[
+            (
+                f"sum by (instance) (rate({series('staged_bytes_total')}[$__rate_interval]))",
+                "{{instance}}",
+            )
+        ],
+    ),
+    Panel(
+        title="Leaves that changed",
+        about="Leaves that differ between the live generation and the one before.",
+        draw=STEPS,
+        queries=[(series("leaves_changed"), "{{instance}}")],
+    ),
+    Panel(
+        title="Leaf checksums that changed",
+        about="How often each leaf's checksum changed in the time shown. "
+        "Empty with [metrics] per_leaf = false.",
+        kind="table",
+        width=24,
+        queries=[(f"changes({series('leaf_checksum')}[$__range]) > 0", "")],
+    ),
+]
+
+SOURCES = [
+    Panel(
+        title="Since the last look that worked",
+        about="Grows while the folder or hub cannot be looked at.",
+        width=12,
+        unit="s",
+        bad_from=300,
+        queries=[
+            (f"time() - {series('source_last_scan_timestamp_seconds')}", "{{instance}}"),
+        ],
+    ),
+    Panel(
+        title="Looks at the source",
+        about="By what caused them.",
+        width=12,
+        unit="cps",
+        draw=STACKED,
+        queries=[(rate_by("cause", "source_scans_total"), "{{cause}}")],
+    ),
+    Panel(
+        title="Downloads",
+        about="Bytes that come from the hub in a second; none with a folder as the source.",
+        width=12,
+        unit="Bps",
+        queries=[
+            (
+                f"sum by (instance) (rate({series('fetched_bytes_total')}[$__rate_interval]))",
+                "{{instance}}",
+            )
+        ],
+    ),
+    Panel(
+        title="Download under way",
+        about="How much of it is there; 0 when there is none.",
+        width=12,
+        unit="percentunit",
+        queries=[(series("fetch_progress_ratio"), "{{instance}}")],
+    ),
+]
+
+ROWS = {
+    "What answers": LIVE,
+    "Reloads": RELOADS,
+    "Requests": REQUESTS,
+    "Weights": WEIGHTS,
+    "Source": SOURCES,
+}
