@@ -9,7 +9,6 @@ import pytest
 from hotreload.cli import GROUPS, build_parser
 
 NAMES = [name for _, names in GROUPS for name in names]
-WITHOUT_EXAMPLES = {"doctor", "install-unit"}
 
 
 def verbs() -> dict[str, argparse.ArgumentParser]:
@@ -25,7 +24,7 @@ def test_help_says_how_it_exits_and_fits_a_terminal(name: str) -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_EXAMPLES])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_example_is_one_the_parser_takes(name: str) -> None:
     text = verbs()[name].format_help().replace("\\\n", " ")
     lines = re.findall(r"^ +(?:\w+ +)?(?:eval \"\$\(|source <\()?hotreload (.*)$", text, re.M)

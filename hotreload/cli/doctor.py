@@ -1,0 +1,91 @@
+"""`hotreload doctor`: looks at the machine before the daemon does, and says what to do."""
+
+import argparse
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotreload.cli.exits import FAILED
+
+if TYPE_CHECKING:
+    from hotreload.cli.checkup import Advice, Facts
+
+DESCRIPTION = """\
+Look at devices, permissions, limits, file systems, the socket, the token, disk, memory and the
+clock, as the daemon will find them. Changes nothing. Exits 0 when nothing fails, else 1.
+
+examples:
+  hotreload doctor
+  hotreload doctor --config /etc/hotreload/hotreload.toml --user hotreload
+  hotreload doctor --jax --json"""
+
+SERVICE_USER = "hotreload"
+COLOURS = {"ok": "good", "warn": "wait", "fail": "bad"}
+
+
+def add(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "doctor",
+        help="look whether this machine is fit to serve",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the settings to serve with")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="a setting; stands above the file and HOTRELOAD__SECTION__KEY",
+    )
+    parser.add_argument(
+        "--user", metavar="NAME", help="who the daemon runs as (for root: hotreload, else you)"
+    )
+    parser.add_argument("--jax", action="store_true", help="also ask JAX, which takes the device")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what was found; 1 when something fails."""
+    from hotreload.cli.checkup import examine
+
+    found = examine(_facts(args))
+    if args.json:
+        print(json.dumps({name: asdict(advice) for name, advice in found.items()}, indent=2))
+    else:
+        print("\n".join(_line(name, advice) for name, advice in found.items()))
+    return FAILED if any(advice.verdict == "fail" for advice in found.values()) else 0
+
+
+def _facts(args: argparse.Namespace) -> "Facts":
+    from hotreload.cli.checkup import Facts
+    from hotreload.cli.machine import accelerators
+    from hotreload.config import check_servable, config_file, load
+
+    settings = load(config_file(args.config, os.environ), args.set, os.environ).settings
+    check_servable(settings)
+    return Facts(settings, _user(args.user), accelerators(), ask_jax=args.jax)
+
+
+def _user(name: str | None) -> Any:
+    from hotreload.cli.machine import user_called
+    from hotreload.errors import ConfigError
+
+    if name is None and os.geteuid() == 0:
+        return user_called(SERVICE_USER) or user_called(None)
+    user = user_called(name)
+    if user is None:
+        raise ConfigError(f"there is no user {name!r} on this machine; systemd-sysusers makes it")
+    return user
+
+
+def _line(name: str, advice: "Advice") -> str:
+    from hotreload.cli.show import painted, plain
+
+    verdict = painted(f"{advice.verdict:<5}", COLOURS[advice.verdict])
+    todo = f"\n{'':<19}{plain(advice.todo)}" if advice.todo else ""
+    return f"{verdict} {name:<12} {plain(advice.says)}{todo}"

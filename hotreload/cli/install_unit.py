@@ -1,0 +1,138 @@
+"""`hotreload install-unit`: writes the systemd units of this installation."""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotreload.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hotreload.cli.units import Installation
+
+EXPLAINED = """\
+Write the service, its socket, its user and its folders for systemd, with the command, the
+settings and the accelerators of this machine, and print what to run then. What is there is
+replaced: changes of yours belong into drop-ins (systemctl edit hotreload).
+
+examples:
+  hotreload install-unit --dry-run
+  hotreload install-unit --config /etc/hotreload/hotreload.toml --enable
+  hotreload install-unit --user llm --exec /opt/hotreload/bin/hotreload
+
+exit codes: 0 written (and run), 1 a command failed, 2 usage, 78 what cannot be written"""
+
+NOBODY = 65534
+"""Stands for a user who is not made yet."""
+
+
+def add(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "install-unit",
+        help="write the systemd units of this installation",
+        description=EXPLAINED,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the settings to serve with")
+    parser.add_argument(
+        "--user", metavar="NAME", default="hotreload", help="who it runs as; made if need be"
+    )
+    parser.add_argument("--exec", type=Path, metavar="FILE", help="the command to start, not ours")
+    parser.add_argument(
+        "--prefix", type=Path, metavar="DIR", default=Path("/"), help="write beneath DIR, not /"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the files, write nothing")
+    parser.add_argument("--enable", action="store_true", help="also run what is to be run then")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the files, and say what comes next or do it."""
+    from hotreload.cli.units import render
+
+    installation = _installation(args)
+    files = {args.prefix / target: text for target, text in render(installation)}
+    if args.dry_run:
+        print("\n".join(f"### {target}\n{text}" for target, text in files.items()))
+        return 0
+    for target, text in files.items():
+        _write(target, text)
+        print(f"wrote {target}")
+    for complaint in _complaints(installation):
+        print(f"hotreload: {complaint}", file=sys.stderr)
+    return _go_on(_next_steps(installation), enable=args.enable)
+
+
+def _installation(args: argparse.Namespace) -> "Installation":
+    from hotreload.cli.client import DEFAULT_CONFIG
+    from hotreload.cli.machine import accelerators
+    from hotreload.cli.units import Installation
+
+    command = args.exec or Path(sys.executable).with_name("hotreload")
+    if not os.access(command, os.X_OK):
+        raise ConfigError(f"{command} is no command; name the one to start with --exec")
+    config = (args.config or DEFAULT_CONFIG).absolute()
+    code = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__))
+    return Installation(command.absolute(), config, args.user, accelerators(), code)
+
+
+def _complaints(installation: "Installation") -> Iterator[str]:
+    """Yield what will keep the service from starting, or makes it slow."""
+    from hotreload.cli.machine import User, user_called
+
+    name = installation.user
+    user = user_called(name) or User(name, NOBODY, frozenset())
+    for path in (installation.command.resolve(), Path(sys.executable).resolve()):
+        if not user.may(path, os.R_OK | os.X_OK):
+            yield f"{name} may not run {path}: a folder above it is closed; install beneath /opt"
+            break
+    if not installation.config.exists():
+        yield f"{installation.config} is not there; `hotreload check-config --defaults` prints one"
+    if not installation.devices:
+        yield "no accelerator is here (/dev/accel*, /dev/vfio/*): the service will use the CPU"
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all; systemd may read it at any moment."""
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(text, encoding="utf-8")
+        fresh.chmod(0o644)
+        fresh.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be written: {error.strerror}; run it as root, or with --prefix"
+        ) from error
+
+
+def _next_steps(installation: "Installation") -> list[list[str]]:
+    from hotreload.cli.units import STATE, state_folder
+
+    steps = [["systemd-sysusers"], ["systemd-tmpfiles", "--create"]]
+    state = state_folder(installation)
+    if state != STATE:
+        owner = installation.user
+        steps.append(["install", "-d", "-m", "0750", "-o", owner, "-g", owner, str(state)])
+    start = ["systemctl", "enable", "--now", "hotreload.socket", "hotreload.service"]
+    return [*steps, ["systemctl", "daemon-reload"], start]
+
+
+def _go_on(steps: Sequence[Sequence[str]], *, enable: bool) -> int:
+    if not enable:
+        print("\nthen, as root:")
+        for step in steps:
+            print(f"  {shlex.join(step)}")
+        print("\n`hotreload doctor` says what is missing before the start.")
+        return 0
+    for step in steps:
+        print(f"run {shlex.join(step)}", flush=True)
+        if code := subprocess.run(step, check=False).returncode:
+            print(f"hotreload: {step[0]} failed with exit code {code}", file=sys.stderr)
+            return 1
+    return 0
