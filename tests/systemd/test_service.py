@@ -283,7 +283,8 @@ def _ask_until_cut_off(service: Service) -> None:
 
 def test_a_start_and_an_attempt_may_take_longer_than_systemd_waits(service: Service) -> None:
     slow = "HOTRELOAD_FAILPOINTS=copying=delay:7"  # at the start and in each attempt
-    service.configure(drop_in=f"TimeoutStartSec=6\nEnvironment={slow}\n")
+    # The watchdog decides how often the daemon asks for more time: here each 3 s.
+    service.configure(drop_in=f"TimeoutStartSec=6\nWatchdogSec=9\nEnvironment={slow}\n")
     service.machine.run("systemctl restart hotreload")
     before = service.pid()
     service.drop(25)
