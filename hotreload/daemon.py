@@ -155,7 +155,7 @@ class Daemon:
 
     async def _boot_and_reconcile(self) -> None:
         self.systemd.starting("waiting for the model's files")
-        model = await model_folder(self.settings, self.ledger, self.source)
+        model, first_wish = await model_folder(self.settings, self.ledger, self.source)
         self.systemd.starting("checking the weights to start with")
         self._served = await served_from(model)
         engine, weights = await first_engine(
@@ -165,6 +165,7 @@ class Daemon:
             model=model,
             check=self._check_in_time,
             start=partial(self._start_noted, model),
+            first_wish=first_wish,
         )
         try:
             if not self._served.tensors:  # a folder without weights; the engine knows its needs
@@ -315,6 +316,7 @@ class Daemon:
             replay=self.settings.reload.on_drain_timeout == "replay",
             webhook=self._webhook,
             model_name=model_name(self.settings),
+            hosts=server.hosts,
         )
         grace = STOP_DEADLINE + ABORT_GRACE
         http = HttpServer(app, limits=limits, graceful_seconds=grace, lasting=lasting)

@@ -237,6 +237,12 @@ class ServerSettings(Table):
         description="What clients of /v1 call the model; else the name of [engine] model's folder.",
         examples=["qwen3"],
     )
+    hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Names browsers may use for this daemon, beside addresses, localhost and "
+        "names without a dot. Other clients may use any.",
+        examples=[["llm.example.com"]],
+    )
     limits: Limits = Limits()
 
 

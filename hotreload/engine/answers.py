@@ -131,31 +131,24 @@ class Answers:
 
     async def _merged(self, items: tuple[Item, ...]) -> AsyncGenerator[Answer]:
         """The pieces of all answers as they come, each with the index of its prompt."""
-        pieces: asyncio.Queue[Answer | Exception | None] = asyncio.Queue()
+        newest = Newest(len(items))
         tasks = [
-            asyncio.create_task(self._feed(item, index, pieces)) for index, item in enumerate(items)
+            asyncio.create_task(self._feed(item, index, newest)) for index, item in enumerate(items)
         ]
-        running = len(tasks)
         try:
-            while running:
-                piece = await pieces.get()
-                if isinstance(piece, Exception):
-                    raise piece
-                if piece is None:
-                    running -= 1
-                else:
-                    yield piece
+            async for piece in newest.pieces():
+                yield piece
         finally:
             await uninterrupted(_ended(tasks))
 
-    async def _feed(self, item: Item, index: int, into: asyncio.Queue[Any]) -> None:
+    async def _feed(self, item: Item, index: int, into: "Newest") -> None:
         try:
             async with aclosing(self._answer(item, stream=True)) as answers:
                 async for answer in answers:
-                    into.put_nowait({**answer, "index": index})
-            into.put_nowait(None)
+                    into.put(index, answer)
+            into.end()
         except Exception as fault:
-            into.put_nowait(fault)
+            into.fail(fault)
 
     async def _receive(self) -> None:
         """Upstream's loop over results, in a task of ours: its own would kill the process."""
@@ -170,6 +163,46 @@ class Answers:
             state.finished = True
             state.out_list.append({"text": "", "meta_info": {"id": rid, "finish_reason": None}})
             state.event.set()
+
+
+class Newest:
+    """The newest piece of each of several answers; a slow reader misses those before it.
+
+    Nothing is lost by that, since a piece holds all of its answer so far. In a queue they would
+    take up memory with the square of the answer's length.
+    """
+
+    def __init__(self, answers: int) -> None:
+        self._running = answers
+        self._pieces: dict[int, Answer] = {}
+        self._fault: Exception | None = None
+        self._moved = asyncio.Event()
+
+    def put(self, index: int, answer: Answer) -> None:
+        """Take a piece of the answer with this index."""
+        self._pieces[index] = {**answer, "index": index}
+        self._moved.set()
+
+    def end(self) -> None:
+        """One of the answers is whole."""
+        self._running -= 1
+        self._moved.set()
+
+    def fail(self, fault: Exception) -> None:
+        """One of them cannot be given, so none is."""
+        self._fault = fault
+        self._moved.set()
+
+    async def pieces(self) -> AsyncIterator[Answer]:
+        """Yield until all have ended; whose piece waits longest comes first."""
+        while self._running or self._pieces or self._fault:
+            if self._fault is not None:
+                raise self._fault
+            if self._pieces:
+                yield self._pieces.pop(next(iter(self._pieces)))
+            else:
+                self._moved.clear()
+                await self._moved.wait()
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:

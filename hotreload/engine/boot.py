@@ -218,10 +218,12 @@ def _launch_scheduler(parts: Parts, server_args: Any, port_args: Any) -> dict[st
 def _run_detokenizer(parts: Parts, server_args: Any, port_args: Any) -> None:
     """In place of upstream's: it can be stopped, and its failure is reported."""
     from sgl_jax.srt.managers.detokenizer_manager import DetokenizerManager
+    from sgl_jax.srt.managers.io_struct import BatchTokenIDOut
 
     try:
         parts.detokenizer_thread = threading.current_thread()
         parts.detokenizer = DetokenizerManager(server_args, port_args)
+        patches.decode_as_each_asked(parts.detokenizer, BatchTokenIDOut)
         stop_on_message(parts.detokenizer._request_dispatcher)
         parts.detokenizer.event_loop()
     except Stopped:

@@ -5,6 +5,7 @@ checkpoints or generations.
 """
 
 import asyncio
+import dataclasses
 import inspect
 import logging
 import resource
@@ -265,6 +266,63 @@ def abort_safely(tokenizer_manager: Any, abort_request: type) -> None:
 
     mapping = tokenizer_manager._result_dispatcher._mapping
     mapping[:] = [(kind, forget if kind is abort_request else fn) for kind, fn in mapping]
+
+
+def decode_as_each_asked(detokenizer: Any, batch_kind: type) -> None:
+    """Every text by its own request's flags, and nothing is kept of one that has ended.
+
+    0.0.2 decodes a whole batch by the flags of its first request: one client's
+    `skip_special_tokens` changes what others read. And it keeps the ids of the last 65,536
+    answers, gigabytes of long ones. Goes when `handle_batch_token_id_out` does neither.
+    """
+    original = detokenizer.handle_batch_token_id_out
+
+    def handle(batch: Any) -> Any:
+        groups = _alike(batch)
+        if len(groups) > 1:
+            answer = _joined([(places, original(_of(batch, places))) for places in groups])
+        else:
+            answer = original(batch)
+        for rid, reason in zip(batch.rids, batch.finished_reasons, strict=True):
+            if reason is not None:
+                detokenizer.decode_status.pop(rid, None)
+        return answer
+
+    mapping = detokenizer._request_dispatcher._mapping
+    mapping[:] = [(kind, handle if kind is batch_kind else fn) for kind, fn in mapping]
+
+
+def _alike(batch: Any) -> list[list[int]]:
+    """The places in a batch, those with the same flags together."""
+    flags = zip(batch.skip_special_tokens, batch.spaces_between_special_tokens, strict=True)
+    groups: dict[Any, list[int]] = {}
+    for place, each in enumerate(flags):
+        groups.setdefault(each, []).append(place)
+    return list(groups.values())
+
+
+def _of(batch: Any, places: Sequence[int]) -> Any:
+    """The part of a batch that stands in these places."""
+    fields = _lists(batch, len(batch.rids)).items()
+    return dataclasses.replace(batch, **{name: [of[at] for at in places] for name, of in fields})
+
+
+def _joined(parts: Sequence[tuple[Sequence[int], Any]]) -> Any:
+    """One batch of all the parts, each request in its place."""
+    order = [place for places, _ in parts for place in places]
+    whole: dict[str, list[Any]] = {}
+    names = [_lists(part, len(places)).keys() for places, part in parts]
+    for name in set.intersection(*map(set, names)):
+        values = [value for _, part in parts for value in getattr(part, name)]
+        at = dict(zip(order, values, strict=True))
+        whole[name] = [at[place] for place in sorted(at)]
+    return dataclasses.replace(parts[0][1], **whole)
+
+
+def _lists(batch: Any, size: int) -> dict[str, list[Any]]:
+    """Its fields that have a value for each request; those nobody asked for are None or empty."""
+    fields = {each.name: getattr(batch, each.name) for each in dataclasses.fields(batch)}
+    return {k: v for k, v in fields.items() if isinstance(v, list) and len(v) == size}
 
 
 def wait_while_idle(

@@ -15,6 +15,11 @@ MOST = 1e9
 """No sampling parameter is sensibly larger."""
 LONGEST_TOKEN = 32
 """Characters of one token, at most, as good tokenizers have it."""
+STOPS = 32
+STOP_CHARACTERS = 256
+"""The engine encodes each stop string on our loop, and looks for each after every token: a long
+list of them would hold up everybody."""
+STOP_IDS = 256
 
 SEED_STEP = 1_000_003
 """Between the seeds of an answer's copies: those of two neighbouring seeds do not meet."""
@@ -267,10 +272,21 @@ def _check_sampling(name: str, value: Any, limits: Limits, can: Capabilities) ->
         raise _bad(path, f"must be true or false, not {value!r}")
     if name == "n" and value != 1:
         raise _bad(path, "the engine makes one answer a prompt; repeat the prompt")
-    if name == "stop" and not _are_strings([value] if isinstance(value, str) else value):
-        raise _bad(path, "must be a string or a list of strings")
+    if name == "stop":
+        _check_stops(path, [value] if isinstance(value, str) else value)
     if name == "stop_token_ids" and value:
+        if isinstance(value, list) and len(value) > STOP_IDS:
+            raise _bad(path, f"{len(value)} ids are too many, there may be {STOP_IDS}")
         _check_ids(path, value, limits.vocabulary)
+
+
+def _check_stops(path: str, stops: Any) -> None:
+    if isinstance(stops, list) and len(stops) > STOPS:
+        raise _bad(path, f"{len(stops)} strings are too many, there may be {STOPS}")
+    if not _are_strings(stops):
+        raise _bad(path, "must be a string or a list of strings")
+    if any(len(stop) > STOP_CHARACTERS for stop in stops):
+        raise _bad(path, f"a string of it has more than {STOP_CHARACTERS} characters")
 
 
 def _is_number(value: Any) -> bool:

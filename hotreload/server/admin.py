@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hotreload.errors import BadRequest, NotServing
+from hotreload.server.browsers import is_from_a_page
 from hotreload.server.exchange import generation_header, while_connected
 from hotreload.server.peers import Peer
 from hotreload.server.ports import Control, Engine, Fields, Gate, View
@@ -81,6 +82,9 @@ class Admission:
             raise self._refused(request, "admin routes answer on the unix socket alone", None)
         if peer.uid not in (0, os.geteuid()) and self.group not in peer.groups:
             words = f"uid {peer.uid} may not use admin routes ([server] admin_group)"
+            raise self._refused(request, words, peer)
+        if is_from_a_page(request.headers):
+            words = "admin routes do not answer web pages: any site could ask through a browser"
             raise self._refused(request, words, peer)
 
     def _refused(self, request: Request, words: str, peer: Peer | None) -> Refused:

@@ -1,6 +1,6 @@
 """Puts the routes together. What they stand on is handed in; see ports.py."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from http import HTTPStatus
 
@@ -15,6 +15,7 @@ from hotreload.errors import BadRequest
 from hotreload.events import Events
 from hotreload.server.admin import Admission, admin_routes
 from hotreload.server.asking import Asking, ModelRoute
+from hotreload.server.browsers import KnownHost
 from hotreload.server.exchange import Exchange
 from hotreload.server.generate import read_generate
 from hotreload.server.limits import Limited, Limits
@@ -43,6 +44,7 @@ def create_app(
     replay: bool = False,
     webhook: Webhook | None = None,
     model_name: str = "model",
+    hosts: Collection[str] = (),
 ) -> FastAPI:
     """Build the app. `HttpServer` serves it; another server would not know who connects."""
     limits = limits or Limits()
@@ -67,6 +69,7 @@ def create_app(
     app.add_exception_handler(HTTPException, _no_such_route)
     app.add_exception_handler(RequestValidationError, _bad_query)
     app.add_middleware(Limited, limits=limits)
+    app.add_middleware(KnownHost, hosts=hosts)
     app.add_middleware(Exchange, live=view.live, metrics=metrics)
     return app
 

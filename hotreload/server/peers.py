@@ -71,6 +71,7 @@ class PeerProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Find out who came, and wait for the first request."""
         super().connection_made(transport)
+        _send_at_once(transport)
         self.app = _Introduced(self.app, transport)
         self._await_headers()
 
@@ -133,6 +134,17 @@ class _Introduced:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["extensions"] = self._extensions
         await self._app(scope, receive, send)
+
+
+def _send_at_once(transport: asyncio.Transport) -> None:
+    """Let no piece wait for the client's word that it has the one before: 40 ms each over TCP.
+
+    asyncio sees to that only on sockets that name their protocol, and accepted ones do not.
+    """
+    wrapped = transport.get_extra_info("socket")
+    if wrapped.family != socket.AF_UNIX:
+        with socket.socket(fileno=os.dup(wrapped.fileno())) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _peer_behind(transport: asyncio.Transport) -> Peer | None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 from starlette.requests import Request
 
 from hotreload.errors import BadRequest
+from hotreload.server.browsers import check_sender
 from hotreload.server.ports import Fields
 
 
@@ -61,6 +62,7 @@ async def read_fields(
 
     What is in `unread` may be anything: the caller decides about it.
     """
+    check_sender(request.headers)
     body = await request.body()
     if may_be_empty and not body.strip():
         return {}

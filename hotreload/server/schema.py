@@ -17,8 +17,9 @@ from hotreload.server.problems import OPENAI_PATHS, Json
 from hotreload.server.requests import Kind
 from hotreload.server.shapes import SHAPES, named
 
-ANY = (400, 413, 431, 500)
-"""What any request may get: no HTTP, too long a body, too long headers, a fault of ours."""
+ANY = (400, 413, 421, 431, 500)
+"""What any request may get: no HTTP, too long a body, a browser by a name that is not ours, too
+long headers, a fault of ours."""
 PROBLEM = "application/problem+json"
 
 ABOUT = (

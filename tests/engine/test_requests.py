@@ -70,7 +70,13 @@ def sampling(**params: Any) -> dict[str, Any]:
         (sampling(n=2), "sampling_params.n"),
         (sampling(stop=[""]), "sampling_params.stop"),
         (sampling(stop=5), "sampling_params.stop"),
+        (sampling(stop=["x"] * 33), "sampling_params.stop: 33 strings are too many"),
+        (sampling(stop="x" * 257), "sampling_params.stop: .* more than 256 characters"),
         (sampling(stop_token_ids=[128]), "sampling_params.stop_token_ids"),
+        (
+            sampling(stop_token_ids=[1] * 257),
+            "sampling_params.stop_token_ids: 257 ids are too many",
+        ),
         (sampling(json_schema="{}"), "sampling_params.json_schema"),
         (sampling(regex="a"), "sampling_params.regex"),
         ({"text": "hi", "return_logprob": True}, "return_logprob"),

@@ -95,6 +95,25 @@ async def test_a_streamed_batch_names_each_pieces_prompt(engine: Engine) -> None
     assert last == {0: 1, 1: 3}
 
 
+async def test_an_answer_shows_special_tokens_as_its_own_request_says(engine: Engine) -> None:
+    shown = (True, False, True, False)
+    each = [{**real.ENDLESS, "max_new_tokens": 24, "skip_special_tokens": not one} for one in shown]
+    request = {"text": ["a", "b", "c", "d"], "sampling_params": each, "stream": True}
+    last = {piece["index"]: piece["text"] async for piece in engine.generate(request)}
+    assert ["<|end|>" in last[index] for index in range(4)] == list(shown)
+
+
+async def test_nothing_is_kept_of_an_answer_that_was_given(engine: Engine) -> None:
+    await real.ask(engine)
+    states = engine._parts.detokenizer.decode_status
+    async with aclosing(engine.generate({"text": "hi", "sampling_params": real.ENDLESS})) as cut:
+        left = asyncio.create_task(anext(cut))
+        await real.until(lambda: bool(engine._front.under_way))
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+    assert not states
+
+
 async def test_two_clients_may_choose_the_same_id(engine: Engine) -> None:
     async def one() -> tuple[str, list[int]]:
         request = {"text": "hi", "rid": "same", "sampling_params": real.GREEDY}

@@ -232,6 +232,38 @@ async def test_admin_routes_do_not_answer_over_tcp(
     assert world.control.asked == []
 
 
+@pytest.mark.parametrize(
+    "told_by_a_browser",
+    [
+        {"Origin": "https://elsewhere.example"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ],
+)
+async def test_no_web_page_changes_what_is_live_over_a_forwarded_socket(
+    tmp_path: Path, told_by_a_browser: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    headers = {"Content-Type": "text/plain", **told_by_a_browser}
+    async with serving(tmp_path) as world, world.client() as client:
+        answer = await client.post("/admin/perturb_weights", content=b"", headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert "web pages" in answer.json()["detail"]
+    assert [record.message for record in caplog.records] == ["admin.refused"]
+    assert world.control.asked == []
+
+
+async def test_what_is_sent_over_tcp_does_not_wait_for_what_was_sent_before(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, tcp=True) as world,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{world.tcp_port}") as client,
+    ):
+        assert (await client.get("/livez")).status_code == 200
+        (connection,) = world.server.server_state.connections
+        held = connection.transport.get_extra_info("socket")
+        assert held.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+
+
 ASK_AS = """
 import json, os, socket, sys
 path, uid, gid, groups = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])

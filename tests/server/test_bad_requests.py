@@ -55,6 +55,26 @@ async def test_a_body_that_makes_no_sense_is_a_400_that_says_why(
     assert world.engine.requests == []
 
 
+@pytest.mark.parametrize("route", ["/generate", "/v1/completions"])
+async def test_a_page_of_another_site_cannot_ask_without_our_consent(
+    world: World, route: str
+) -> None:
+    page = {"Origin": "https://elsewhere.example"}
+    sent = b'{"text": "hi"}' if route == "/generate" else b'{"prompt": "hi"}'
+    async with world.client() as client:
+        for kind in ("text/plain", "application/x-www-form-urlencoded", None):
+            headers = page if kind is None else {**page, "Content-Type": kind}
+            answer = await client.post(route, content=sent, headers=headers)
+            assert (answer.status_code, "bad_type" in answer.text) == (400, True)
+        asked = await client.options(
+            route, headers={**page, "Access-Control-Request-Headers": "content-type"}
+        )
+        assert not [name for name in asked.headers if name.startswith("access-control")]
+        json = {**page, "Content-Type": "application/json; charset=utf-8"}
+        assert (await client.post(route, content=sent, headers=json)).status_code == 200
+    assert len(world.engine.requests) == 1
+
+
 async def test_null_counts_as_left_out(world: World) -> None:
     async with world.client() as client:
         answer = await client.post("/generate", json={"text": "a", "input_ids": None, "rid": None})

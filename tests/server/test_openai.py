@@ -203,6 +203,7 @@ async def test_an_engine_lost_in_mid_stream_raises_in_the_client(
 @pytest.mark.parametrize(
     ("more", "param", "words"),
     [
+        ({"stop": "x", "stop_token_ids": [3]}, "stop_token_ids", "not together with stop"),
         ({"tools": [{}]}, "tools", "this server does not have it; leave it out"),
         ({"tool_choice": "auto"}, "tool_choice", "leave it out"),
         ({"logit_bias": {"1": 5}}, "logit_bias", "leave it out"),

@@ -46,6 +46,12 @@ def test_a_stop_string_is_cut_out_of_a_stream_though_it_came_in_pieces() -> None
     assert whole["choices"][0]["text"] == "served "
 
 
+def test_of_two_stop_strings_in_one_piece_the_first_in_the_text_ends_it() -> None:
+    matched = {"type": "stop", "matched": "two"}
+    told = teller(COMPLETION, "two", "one").whole(answer("zero one two", matched), FIRST)
+    assert told["choices"][0]["text"] == "zero "
+
+
 def test_what_was_no_stop_string_after_all_is_told_later() -> None:
     pieces = [answer("a by"), answer("a by the"), answer("a by the way", {"type": "length"})]
     assert streamed(teller(COMPLETION, "by step"), pieces) == ["a ", "by the", " way"]

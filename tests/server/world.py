@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -218,6 +218,7 @@ class World:
         replay: bool = False,
         *,
         webhook: str | None = None,
+        hosts: Sequence[str] = (),
     ) -> None:
         self.path = path
         self.events = Events()
@@ -240,6 +241,7 @@ class World:
             limits=limits,
             admin_group=admin_group,
             replay=replay,
+            hosts=hosts,
         )
         self.server = HttpServer(self.app, limits=limits, graceful_seconds=1.0, linger_seconds=0.0)
         self.tcp_port = 0
@@ -302,11 +304,12 @@ async def serving(
     admin_group: int | None = None,
     tcp: bool = False,
     replay: bool = False,
+    hosts: Sequence[str] = (),
     webhook: str | None = None,
 ) -> AsyncIterator[World]:
     """A server on a socket in `folder`, in this loop, until the block ends."""
     path = folder / "hotreload.sock"
-    world = World(path, limits or Limits(), admin_group, replay, webhook=webhook)
+    world = World(path, limits or Limits(), admin_group, replay, webhook=webhook, hosts=hosts)
     if booted:
         world.go_live(FIRST)
     sockets = [bind_unix(world.path, 0o666)]

@@ -54,9 +54,12 @@ class Choice:
         """Without the stop string it ended at; while it grows, without what may become one."""
         if ended is None:
             return text[: len(text) - begun_stop(text, self._stops)]
-        matched = ended.get("matched")
-        at = text.find(matched) if isinstance(matched, str) else -1
-        return text if at < 0 else text[:at]
+        if not isinstance(ended.get("matched"), str):
+            return text
+        # One token may bring two of them, and the engine names the one that was listed first.
+        return text[
+            : min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
+        ]
 
 
 def begun_stop(text: str, stops: Sequence[str]) -> int:
