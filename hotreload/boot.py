@@ -49,25 +49,32 @@ OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".msgpack", ".h5", ".onnx")
 Check = Callable[[Revision, Path], Awaitable[Checkpoint]]
 
 
-async def model_folder(settings: Settings, ledger: Ledger, source: Source) -> Path:
-    """The folder whose config and tokenizer the engine runs with."""
-    model = settings.engine.model or await _model_from(source, ledger)
+async def model_folder(
+    settings: Settings, ledger: Ledger, source: Source
+) -> tuple[Path, Revision | None]:
+    """The folder whose config and tokenizer the engine runs with.
+
+    And the first wish, if that is what lies there. It is the newest of this start: to ask once
+    more would fetch the next commit of a hub, too, and keep that one instead of the model.
+    """
+    configured = settings.engine.model
+    model, wish = (configured, None) if configured else await _model_from(source, ledger)
     if not (model / "config.json").is_file():
         raise ConfigError(f"[engine] model: {model} is no model folder: it has no config.json")
-    return model
+    return model, wish
 
 
-async def _model_from(source: Source, ledger: Ledger) -> Path:
+async def _model_from(source: Source, ledger: Ledger) -> tuple[Path, Revision | None]:
     """Without a model of the operator's: the last good generation, else the first wish."""
     last = ledger.last_good
     if last is not None:
         folder = await _folder_of(last, source)
         if (folder / "config.json").is_file():
-            return folder
+            return folder, None
     for failures in count(1):
         try:
             async for revision in source.wanted():
-                return await source.fetch(revision)
+                return await source.fetch(revision), revision
         except (TryAgain, CheckpointRejected) as fault:
             log.warning("boot.no_model_yet", extra={"why": str(fault)})
             pause = max(default_backoff(failures), getattr(fault, "retry_after", None) or 0.0)
@@ -103,16 +110,17 @@ async def first_engine[E](
     model: Path,
     check: Check,
     start: Callable[[Checkpoint | None], Awaitable[E]],
+    first_wish: Revision | None = None,
 ) -> tuple[E, Checkpoint | None]:
     """An engine that runs, and the checked weights in it; None stands for random ones.
 
     What fails the checks is passed over, and so is what only the engine finds fault with: a
-    later attempt at it is judged like any other.
+    later attempt at it is judged like any other. `first_wish` stands for the newest.
     """
     if boot == "dummy":
         return await start(None), None
     refusals = []
-    async for revision, path, why in _candidates(boot, ledger, source, model):
+    async for revision, path, why in _candidates(boot, ledger, source, model, first_wish):
         try:
             checkpoint = await check(revision, path)
             log.info("boot.chosen", extra={"path": str(path), "why": why})
@@ -129,14 +137,14 @@ async def first_engine[E](
 
 
 async def _candidates(
-    boot: str, ledger: Ledger, source: Source, model: Path
+    boot: str, ledger: Ledger, source: Source, model: Path, first_wish: Revision | None
 ) -> AsyncIterator[tuple[Revision, Path, str]]:
     place = ledger.last_good
     if boot == "last-good" and place is not None:
         yield place.revision, await _folder_of(place, source), "the last good generation"
     if boot == "last-good":
         try:
-            newest = await source.resolve(None)
+            newest = first_wish or await source.resolve(None)
             if newest.id not in ledger.refused and newest.id not in ledger.crashes:
                 yield newest, await source.fetch(newest), "the newest checkpoint"
         except HotReloadError as nothing:

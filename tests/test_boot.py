@@ -4,13 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.boot import first_engine
+from hotreload.boot import first_engine, model_folder
+from hotreload.config import Settings
 from hotreload.core.ledger import Ledger
 from hotreload.engine.boot import DOES_NOT_START
 from hotreload.errors import CheckpointCorrupt, ConfigError
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint, Generation, Revision
 from tests.fakes import FakeSource, Steps
+from tests.hub.local_hub import REPO, local_hub
+from tests.sources.following import checkpoint, hub_source
 
 
 class Machine:
@@ -100,3 +103,33 @@ async def test_when_nothing_is_sound_each_candidate_is_named_with_its_fault(
     with pytest.raises(ConfigError, match=r"(?s)step_1 is cut short.*step_2 is.*model is"):
         await machine.first()
     assert machine.started == []
+
+
+@pytest.mark.parametrize("then", ["another commit", "no hub"])
+async def test_a_model_from_a_hub_is_started_with_its_own_weights(
+    tmp_path: Path, then: str
+) -> None:
+    machine = Machine(tmp_path)
+    with local_hub() as hub:
+        first = hub.push(checkpoint("one"))
+        ledger = machine.ledger = Ledger()
+        source = hub_source(hub, tmp_path / "cache", kept=lambda: ledger.worth_keeping)
+        settings = Settings.model_validate({"source": {"kind": "huggingface", "repo": REPO}})
+        machine.model, wish = await model_folder(settings, ledger, source)
+        if then == "another commit":
+            hub.push(checkpoint("two"))
+        else:
+            hub.fault("HEAD", status=503, times=9)
+        engine, weights = await first_engine(
+            "last-good",
+            ledger=ledger,
+            source=source,
+            model=machine.model,
+            check=machine.check,
+            start=machine.start,
+            first_wish=wish,
+        )
+    assert engine == f"an engine on {first}"
+    assert weights is not None
+    assert weights.revision.id == first
+    assert machine.model.is_dir()

@@ -29,6 +29,8 @@ class Ask:
     force: bool = False
     noise: Noise | None = None
     """Put this on what is live instead of loading the revision."""
+    is_overruled: bool = False
+    """A rollback was asked for meanwhile, and does not wait for a download."""
     done: asyncio.Future[Attempt] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -39,7 +41,7 @@ class Ask:
         elif self.back_to is not None and reload.keeps(self.back_to.fingerprint):
             await reload.run_back()
         else:
-            await reload.run(lambda: True)
+            await reload.run(lambda: not self.is_overruled)
 
 
 class Operator:

@@ -85,7 +85,7 @@ class Ledger:
         """Where generation `number` came from, if it is still remembered."""
         return next((place for place in self.generations if place.number == number), None)
 
-    def place_before(self, live: Generation) -> Place | None:
+    def place_before(self, live: Generation | Place) -> Place | None:
         """The generation before this one that has files, other weights, and is not refused."""
         older = (p for p in reversed(self.generations) if p.number < live.number and p.path)
         others = (p for p in older if p.fingerprint != live.fingerprint)
@@ -97,8 +97,12 @@ class Ledger:
 
     @property
     def worth_keeping(self) -> set[str]:
-        """The revisions whose files may be needed again: live, before it, wanted."""
-        before = self.place_before(self.live) if self.live else None
+        """The revisions whose files may be needed again: live, before it, wanted.
+
+        At a start nothing is live; the last good generation is about to be.
+        """
+        live = self.live or self.last_good
+        before = self.place_before(live) if live else None
         places = [place.revision for place in (self.last_good, before) if place]
         known = [each for each in (self.live and self.live.revision, self.wanted) if each]
         return {revision.id for revision in (*places, *known)}

@@ -69,6 +69,8 @@ class Reconciler:
         self._clock = clock
         self._wall = wall
         self._asked: Ask | None = None
+        self._overruling: Ask | None = None
+        self._reload: Reload | None = None
         self._is_over = False
         self._wake = asyncio.Event()
         self._waiting: str | None = None
@@ -81,9 +83,9 @@ class Reconciler:
                 tasks.create_task(self._work(), name="reconcile")
         finally:
             self._is_over = True
-            if self._asked is not None:  # its turn never comes
-                self._asked.done.cancel()
-                self._asked = None
+            for ask in filter(None, (self._asked, self._overruling)):  # their turn never comes
+                ask.done.cancel()
+            self._asked = self._overruling = None
 
     # --- what an operator asks -----------------------------------------------------------
 
@@ -93,14 +95,26 @@ class Reconciler:
         return self._asked
 
     def ask(self, ask: Ask) -> asyncio.Future[Attempt]:
-        """Take what an operator asks; Busy while another is not done."""
+        """Take what an operator asks; Busy while another is not done.
+
+        A rollback overrules what can still be given up: it is asked for in an emergency.
+        """
         if self._is_over:
             raise NotServing("hotreload is stopping", code="stopping")
-        if self._asked is not None:
+        if self._asked is None:
+            self._asked = ask
+        elif ask.back_to is not None and self._may_be_overruled(self._asked):
+            self._asked.is_overruled, self._overruling = True, ask
+        else:
             raise Busy(f"{self._asked.revision} was asked for and is not done; ask again then")
-        self._asked = ask
         self._wake.set()
         return ask.done
+
+    def _may_be_overruled(self, asked: Ask) -> bool:
+        if asked.back_to is not None or asked.noise is not None or self._overruling is not None:
+            return False
+        under_way = self._reload
+        return under_way is None or under_way.revision != asked.revision or under_way.may_give_up
 
     async def set_pinned(self, pinned: bool) -> None:
         """Hold the live generation against the source, or follow it again; survives a restart."""
@@ -146,7 +160,12 @@ class Reconciler:
         if ask.noise is not None:  # another generation may have gone live since it was asked for
             ask.revision = with_noise(self._replica.live, ask.noise)
         try:
-            if ask.revision == left and not ask.force:  # it went live while it was asked for
+            if ask.is_overruled:
+                words = "a rollback was asked for before its turn came"
+                attempt = self.unattempted(
+                    ask.revision, Outcome.SUPERSEDED, Reason("superseded", words)
+                )
+            elif ask.revision == left and not ask.force:  # it went live while it was asked for
                 attempt = self.unattempted(left, Outcome.LIVE, None)
             else:
                 attempt = await self._attempt(ask.revision, ask.run)
@@ -159,11 +178,14 @@ class Reconciler:
                 ask.done.exception()  # nobody may be waiting for it any more
             raise
         finally:
-            self._asked = None
+            self._asked, self._overruling = self._overruling, None
             ask.done.cancel()
 
     async def _obey(self, ask: Ask, left: Revision, wanted: Revision | None) -> None:
         """What an operator made live overrules the source until it wishes something new."""
+        is_newer = wanted is not None and wanted != left
+        if ask.noise is not None and is_newer:
+            return  # noise is no choice of weights: what the source wishes comes after it
         if self.ledger.wanted == wanted:  # else it has, while the operator's was made live
             self.ledger.wanted = ask.revision
             self._publish(RevisionWanted(ask.revision))
@@ -183,12 +205,15 @@ class Reconciler:
             self._publish(Waiting(why, "reconciler"))
 
     def _still_wanted(self, revision: Revision) -> Callable[[], bool]:
-        """A newer wish supersedes once; twice in a row, and nothing would ever go live."""
+        """A newer wish supersedes once; twice in a row, and nothing would ever go live.
+
+        What an operator asks always does: a rollback must not wait for a download.
+        """
         once_already = self.ledger.superseded_last
 
         def is_wanted() -> bool:
             if self._asked is not None and self._asked.revision != revision:
-                return once_already
+                return False
             newer = self.ledger.wanted != revision and not once_already
             return not newer and not self.ledger.pinned
 
@@ -200,7 +225,7 @@ class Reconciler:
         self, revision: Revision, run: Callable[[Reload], Awaitable[None]]
     ) -> Attempt:
         self._say_waiting(None)
-        reload = self._new_reload(revision)
+        reload = self._reload = self._new_reload(revision)
         self.ledger.begin(revision)
         await self._save(self.ledger)
         error: BaseException | None = None

@@ -111,6 +111,8 @@ class Reload:
         self._publish = publish
         self._news = news
         self._still_wanted: Callable[[], bool] = lambda: True
+        self.may_give_up = False
+        """Whether it still asks if it is wanted; what answers was not touched then."""
         self._rules = rules
         self._clock = clock
 
@@ -119,11 +121,12 @@ class Reload:
 
         `news` is set whenever `still_wanted` may say something else than before.
         """
-        self._still_wanted = still_wanted
+        self._still_wanted, self.may_give_up = still_wanted, True
         path = await self._fetch()
         checkpoint = await self._validate(path)
         async with self._staged(partial(self._engine.stage, checkpoint)) as spare:
             self._check_wanted()  # the last cheap exit
+            self.may_give_up = False
             async with self._drained():
                 await uninterrupted(self._swap_probe_or_roll_back(spare, path))
 
@@ -159,13 +162,16 @@ class Reload:
         async with self._phase(Phase.VALIDATING, self._rules.validate_timeout, "validate_timeout"):
             return await self._while_wanted(self._validate_files(self.revision, path))
 
-    async def _while_wanted[T](self, work: Awaitable[T]) -> T:
+    async def _while_wanted[T](
+        self, work: Awaitable[T], discard: Callable[[T], Awaitable[None]] | None = None
+    ) -> T:
         """Give long work up when something else is wanted: nothing that serves was touched."""
-        return await checked_at(self._news, self._check_wanted, work)
+        return await checked_at(self._news, self._check_wanted, work, discard)
 
     def _check_wanted(self) -> None:
         if not self._still_wanted():
-            raise Superseded(f"{self.revision} was on its way when another was wanted")
+            why = "another is wanted now, or a pin holds what is live"
+            raise Superseded(f"{self.revision} was given up: {why}")
 
     @asynccontextmanager
     async def _staged(self, make: Callable[[], Awaitable[Staged]]) -> AsyncIterator["_Spare"]:
@@ -174,7 +180,7 @@ class Reload:
             if self._rules.keep_previous is KeepPrevious.DEVICE:
                 # Two sets on the device at most: the rollback slot makes room for the new one.
                 await self._forget_previous()
-            staged = await self._while_wanted(make())
+            staged = await self._while_wanted(make(), self._engine.release)
         self._replica.staged = staged
         self._replica.staged_bytes += staged.bytes
         async with self._held(_Spare(staged)) as spare:

@@ -38,23 +38,48 @@ async def uninterrupted[T](work: Coroutine[Any, Any, T]) -> T:
     return result
 
 
-async def checked_at[T](news: asyncio.Event, check: Callable[[], None], work: Awaitable[T]) -> T:
+async def checked_at[T](
+    news: asyncio.Event,
+    check: Callable[[], None],
+    work: Awaitable[T],
+    discard: Callable[[T], Awaitable[None]] | None = None,
+) -> T:
     """Run work to its end, unless the check, made at the start and at all news, raises.
 
-    The event is cleared: whoever else waits for it must look at the state it tells of.
+    What the work made all the same, and nobody gets, is discarded. The event is cleared:
+    whoever else waits for it must look at the state it tells of.
     """
     task = asyncio.ensure_future(work)
     try:
         while not task.done():
             news.clear()
             check()
-            told = asyncio.ensure_future(news.wait())
-            await asyncio.wait({task, told}, return_when=asyncio.FIRST_COMPLETED)
-            told.cancel()
+            await _done_or_told(task, news)
         return task.result()
+    except BaseException:
+        await uninterrupted(_given_up(task, discard))
+        raise
     finally:
-        task.cancel()
-        await uninterrupted(asyncio.wait({task}))
+        # As in `in_thread`: its error holds this frame, and this frame holds it.
+        del task
+
+
+async def _done_or_told(task: asyncio.Future[Any], news: asyncio.Event) -> None:
+    told = asyncio.ensure_future(news.wait())
+    try:
+        await asyncio.wait({task, told}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        told.cancel()
+
+
+async def _given_up[T](
+    task: asyncio.Future[T], discard: Callable[[T], Awaitable[None]] | None
+) -> None:
+    """Cancel it, see it end, and free its result: it may have ended as the cancel came."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled() and task.exception() is None and discard is not None:
+        await discard(task.result())
 
 
 @asynccontextmanager
@@ -149,12 +174,19 @@ class _Job[T]:
     async def end(self, within: float | None) -> None:
         """Tell the work that it is wanted no more, and see that nothing of it stays."""
         self._cancel.set()
+        self._done.add_done_callback(_heard)
         await asyncio.wait({self._done}, timeout=within)
         if self._result.cancel():  # else it has ended
             self._thread.is_left = True
             log.warning("threads.left_behind", extra={"work": self._thread.name})
         elif self._result.exception() is None:
             await asyncio.to_thread(self._discard, self._result.result())
+
+
+def _heard(done: asyncio.Future[Any]) -> None:
+    """What fails because it was given up is no fault; unheard, asyncio would log it as one."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _run[T](

@@ -76,6 +76,8 @@ class HuggingFaceSource:
         """The folder of the commit's verified files; downloads what is missing of it."""
         if (folder := self._named.get(revision.id)) is not None:
             return folder
+        if not SHA.fullmatch(revision.id):  # the model's folder, which was there once
+            raise SourceUnavailable(f"{revision} is no commit of {self._repo}, and not here")
         kept = {*self._kept(), revision.id} if self._kept is not None else None
         async with self._fetching:
             snapshot = await _in_thread(lambda: self._sound_snapshot(revision.id, kept))
@@ -159,7 +161,9 @@ class HuggingFaceSource:
             finally:
                 self._client.hang_up()
 
-        return await in_thread(run, leave_as=f"a request to the hub for {self._repo}")
+        # What a slow hub holds up says nothing about the disk: a rollback is read all the same.
+        what = f"a request to the hub for {self._repo}"
+        return await in_thread(run, leave_as=what, is_read=False)
 
     async def _sleep(self, pause: float) -> None:
         """Until it is time, or somebody wakes us who the hub would not mind."""

@@ -6,8 +6,8 @@ import pytest
 
 from hotreload.core.reload import KeepPrevious, Rules
 from hotreload.errors import BadRequest, Busy, EngineLost, SourceUnavailable
-from hotreload.events import RevisionWanted
-from hotreload.types import Outcome, Phase, Revision
+from hotreload.events import PhaseEntered, RevisionWanted
+from hotreload.types import Noise, Outcome, Phase, Revision
 from tests.core.conftest import World
 from tests.fakes import HANG, lost
 
@@ -295,3 +295,62 @@ async def test_the_same_wish_again_does_not_begin_a_download_anew(world: World) 
         await world.until(lambda: sum(isinstance(e, RevisionWanted) for e in world.happened) == 2)
         world.steps.released["fetch"].set()
         assert (await world.attempted()).outcome is Outcome.LIVE
+
+
+async def test_a_rollback_does_not_wait_for_a_download_that_no_wish_may_cut_short(
+    world: World,
+) -> None:
+    async with world.running():
+        world.source.publish(ONE)
+        await world.attempted()
+        world.steps.faults["fetch"] = HANG
+        world.source.publish(TWO)
+        await world.until(lambda: PhaseEntered(TWO, Phase.FETCHING) in world.happened)
+        world.source.publish(THREE)
+        await world.until(lambda: PhaseEntered(THREE, Phase.FETCHING) in world.happened)
+        attempt = await (await world.operator.rollback())
+    outcomes = [each.outcome for each in world.attempts]
+    assert outcomes == [Outcome.LIVE, Outcome.SUPERSEDED, Outcome.SUPERSEDED, Outcome.LIVE]
+    assert attempt.revision.id == world.replica.live.revision.id == "first"
+
+
+async def test_a_rollback_overrules_a_reload_that_takes_long(world: World) -> None:
+    world.source.known[TWO.label] = TWO
+    async with world.running():
+        world.source.publish(ONE)
+        await world.attempted()
+        world.steps.entered["fetch"].clear()
+        world.steps.faults["fetch"] = HANG
+        reload = await world.operator.reload(TWO.label)
+        await world.steps.entered["fetch"].wait()
+        rollback = await world.operator.rollback()
+        with pytest.raises(Busy):  # asked twice in a hurry, it must not go back twice
+            await world.operator.rollback()
+        assert (await reload).outcome is Outcome.SUPERSEDED
+        assert (await rollback).outcome is Outcome.LIVE
+    assert world.replica.live.revision.id == "first"
+
+
+async def test_a_reload_that_has_begun_to_swap_is_not_overruled(world: World) -> None:
+    world.source.known[TWO.label] = TWO
+    async with world.running():
+        world.source.publish(ONE)
+        await world.attempted()
+        world.steps.faults["exchange"] = HANG
+        reload = await world.operator.reload(TWO.label)
+        await world.until(lambda: world.status_phase is Phase.SWAPPING)
+        with pytest.raises(Busy):
+            await world.operator.rollback()
+        world.steps.released["exchange"].set()
+        assert (await reload).outcome is Outcome.LIVE
+
+
+async def test_what_the_source_wished_before_noise_goes_live_after_it(world: World) -> None:
+    world.steps.faults["fetch"] = HANG
+    async with world.running():
+        world.source.publish(ONE)
+        await world.steps.entered["fetch"].wait()
+        world.steps.faults.clear()
+        noisy = await (await world.operator.perturb(Noise(num_leaves=1)))
+        assert noisy.outcome is Outcome.LIVE
+        await world.until(lambda: world.replica.live.revision == ONE)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from hotreload.core import threads
-from hotreload.core.threads import in_thread, left_behind
+from hotreload.core.threads import checked_at, in_thread, left_behind
 
 
 class Made:
@@ -55,7 +55,8 @@ async def test_the_result_comes_back_and_is_not_freed(work: Work) -> None:
     assert work.freed == []
 
 
-async def test_an_error_comes_back_and_holds_nothing_in_a_circle() -> None:
+@pytest.mark.parametrize("is_checked", [False, True])
+async def test_an_error_comes_back_and_holds_nothing_in_a_circle(is_checked: bool) -> None:
     made: list[weakref.ref[Made]] = []
 
     def fail(_: threading.Event) -> None:
@@ -65,8 +66,11 @@ async def test_an_error_comes_back_and_holds_nothing_in_a_circle() -> None:
 
     gc.disable()
     try:
+        work = in_thread(fail)
+        work = checked_at(asyncio.Event(), lambda: None, work) if is_checked else work
         with pytest.raises(ValueError, match="oops") as caught:
-            await in_thread(fail)
+            await work
+        del work
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and not thread.name.startswith("asyncio"):
                 thread.join(1)
@@ -123,3 +127,46 @@ async def test_no_thread_of_ours_keeps_the_process_from_ending(work: Work) -> No
     await work.begun("a read of step_9")
     (ours,) = (t for t in threading.enumerate() if t.name == "a read of step_9")
     assert ours.daemon
+
+
+async def test_what_was_made_as_the_cancel_came_is_freed_and_nobody_waits_on() -> None:
+    go, made, freed = asyncio.Event(), Made(), list[Made]()
+
+    async def work() -> Made:
+        await go.wait()
+        return made
+
+    async def free(result: Made) -> None:
+        freed.append(result)
+
+    checking = asyncio.create_task(checked_at(asyncio.Event(), lambda: None, work(), free))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # now it waits
+    go.set()
+    await asyncio.sleep(0)  # the work ends in this turn of the loop
+    await asyncio.sleep(0)
+    checking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await checking
+    assert freed == [made]
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_work_that_fails_because_it_was_given_up_is_no_error_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    began = threading.Event()
+
+    def fail(cancel: threading.Event) -> None:
+        began.set()
+        cancel.wait()
+        raise ValueError("given up")
+
+    working = asyncio.create_task(in_thread(fail))
+    await asyncio.to_thread(began.wait)
+    working.cancel()
+    await asyncio.wait({working})
+    del working
+    gc.collect()
+    assert caplog.records == []

@@ -1,8 +1,10 @@
 """What lies here after a fetch from a hub: one commit's files, whole and verified, or nothing."""
 
 import asyncio
+import errno
 import os
 import subprocess
+import threading
 from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +14,12 @@ from typing import Any
 import pytest
 
 from hotreload.checks.files import content_id, survey
+from hotreload.core import threads
 from hotreload.core.threads import in_thread
 from hotreload.errors import CheckpointRejected, NotEnoughMemory, SourceUnavailable
 from hotreload.events import Event, Progress
 from hotreload.sources.hub import client, download
+from hotreload.sources.hub.snapshots import Snapshot, Snapshots
 from hotreload.sources.huggingface import HuggingFaceSource
 from hotreload.types import Phase, Revision
 from tests.hub.local_hub import REPO, LocalHub, local_hub
@@ -112,6 +116,22 @@ async def test_equal_files_are_taken_from_the_commit_before(hub: LocalHub, tmp_p
     assert hub.count("/cdn/") == 1
     assert (now / "model.safetensors").samefile(before / "model.safetensors")
     assert not (now / "config.json").samefile(before / "config.json")
+
+
+async def test_a_disk_that_knows_no_links_costs_a_download(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = hub_source(hub, tmp_path)
+    hub.push(large("one"))
+    await fetched(source)
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    files = large("two")
+    hub.push(files)
+    assert served(await fetched(source))["config.json"] == files["config.json"]
 
 
 async def test_progress_is_told_from_the_first_byte_to_the_last(
@@ -285,6 +305,90 @@ async def test_a_download_that_is_given_up_ends_and_leaves_no_snapshot(
     with pytest.raises(asyncio.CancelledError):
         await fetching
     assert not any(len(name) == 40 for name in cached(tmp_path))
+
+
+async def test_a_hub_that_says_when_in_mid_download_is_not_asked_before(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    hub.push(large())
+    hub.fault("GET.*safetensors", status=503, headers={"Retry-After": "120"}, times=9)
+    source = hub_source(hub, tmp_path)
+    with pytest.raises(SourceUnavailable, match="503") as caught:
+        await fetched(source)
+    assert caught.value.retry_after == 120
+    assert hub.count("GET.*safetensors") == 1
+
+
+async def test_a_file_that_is_listed_and_not_there_is_the_hubs_fault(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    hub.push(large())
+    hub.fault("GET.*safetensors", status=404, code="EntryNotFound", times=9)
+    with pytest.raises(SourceUnavailable, match="lists a file that it does not have") as caught:
+        await fetched(hub_source(hub, tmp_path))
+    assert caught.value.code == "source"
+
+
+async def test_what_lies_here_is_handed_over_while_a_download_hangs(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "LEAVE_AFTER", 0.02)
+    hub.push(large("one"))
+    source = hub_source(hub, tmp_path)
+    folder = await fetched(source)
+    hub.push(large("two"))
+    fault = hub.fault("/cdn/", hold=0)
+    fetching = asyncio.create_task(fetched(source))
+    await in_thread(lambda cancel: fault.seen.wait(PATIENCE))
+    fetching.cancel()
+    await asyncio.wait({fetching})
+    assert threads.all_left_behind()
+    assert threads.left_behind() is None  # or nothing would be loaded
+    assert await fetched(source, str(folder)) == folder
+    with pytest.raises(SourceUnavailable, match="a download into it is still under way"):
+        await fetched(source)
+    fault.release.set()
+    while threads.all_left_behind():  # noqa: ASYNC110 - a thread ends, no event tells
+        await asyncio.sleep(0)
+    await fetched(source)
+
+
+async def test_a_download_that_is_given_up_reads_nothing_any_more(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    sha = hub.push(large())
+    folder = await fetched(hub_source(hub, tmp_path))
+    folder.rename(folder.with_name(f".partial-{sha}"))
+    asked = hub.count("/cdn/")
+    asking = client.HubClient(REPO, endpoint=hub.url, token=lambda: None)
+
+    def go_on(cancel: threading.Event) -> Snapshot:
+        cancel.set()
+        lies_here = download.Download(
+            asking,
+            Snapshots(tmp_path, REPO),
+            sha,
+            allow=sorted(SERVED),
+            kept=None,
+            content_of=lambda folder: pytest.fail("it was given up"),
+            bytes=download.Bytes(),
+            cancel=cancel,
+        )
+        try:
+            return lies_here.run()
+        finally:
+            asking.hang_up()
+
+    with pytest.raises(SourceUnavailable, match="was given up"):
+        await in_thread(go_on)
+    assert hub.count("/cdn/") == asked
+
+
+async def test_what_is_no_commit_is_not_asked_for(hub: LocalHub, tmp_path: Path) -> None:
+    with pytest.raises(SourceUnavailable, match="is no commit of"):
+        await hub_source(hub, tmp_path).fetch(Revision("0" * 32, "the model's folder"))
+    assert hub.asked == []
+    assert cached(tmp_path) == set()
 
 
 # --- what lies here ----------------------------------------------------------------------------

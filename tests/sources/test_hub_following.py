@@ -298,3 +298,11 @@ async def test_the_token_goes_to_the_hub_and_nowhere_else(
         await follow.until(lambda: bool(follow.wishes))
         assert hub.asked[-1].token == "Bearer hf_verysecret"
         assert "secret" not in repr(follow.happened) + caplog.text
+
+
+async def test_a_password_in_the_variable_is_not_said(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://somebody:password@127.0.0.1:9/hub")
+    with pytest.raises(SourceUnavailable, match=r"the hub at http://127\.0\.0\.1:9/hub cannot"):
+        await hub_source(hub, tmp_path, endpoint=None).resolve(None)

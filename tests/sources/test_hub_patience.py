@@ -83,7 +83,15 @@ def test_the_hub_says_how_long(headers: dict[str, str], low: float, high: float)
 
 
 @pytest.mark.parametrize(
-    "headers", [{}, {"RateLimit": '"api";r=1;t=55'}, {"RateLimit": "nonsense"}, {"Retry-After": ""}]
+    "headers",
+    [
+        {},
+        {"RateLimit": '"api";r=1;t=55'},
+        {"RateLimit": "nonsense"},
+        {"Retry-After": ""},
+        {"Retry-After": "Mon, 01 Jan 99999999999 00:00:00 GMT"},
+        {"Retry-After": "Mon, 01 Jan 2030 00:00:00 +9999999999999"},
+    ],
 )
 def test_a_hub_with_something_left_asks_for_nothing(headers: dict[str, str]) -> None:
     assert wait_asked_for(headers) is None

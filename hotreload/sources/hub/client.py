@@ -51,6 +51,7 @@ class HubClient:
         self.repo = repo
         usual = os.environ.get("HF_ENDPOINT", "").rstrip("/") or PUBLIC_HUB
         self.endpoint = endpoint or usual
+        self._shown = _without_password(self.endpoint)
         self._token = token
 
     def head(self, revision: str) -> Head:
@@ -101,7 +102,7 @@ class HubClient:
         except (ValueError, KeyError, TypeError):
             raise self._no_hub(sha) from None
         except Exception as error:  # of the HTTP client's; some are OSErrors and no disk's
-            raise fault_of_connection(error, self._name(sha), self.endpoint) from None
+            raise fault_of_connection(error, self._name(sha), self._shown) from None
         if said.get("sha") != sha:
             raise HubFault(f"{self._name(sha)}: the hub answers for another commit")
         return files
@@ -112,7 +113,7 @@ class HubClient:
             while piece := answer.raw.read1(CHUNK):
                 yield piece
         except Exception as error:
-            raise fault_of_connection(error, name, self.endpoint) from None
+            raise fault_of_connection(error, name, self._shown) from None
 
     @contextmanager
     def _asking(
@@ -132,7 +133,7 @@ class HubClient:
                 stream=True,
             )
         except Exception as error:  # of the HTTP client's many kinds
-            raise fault_of_connection(error, self._name(revision), self.endpoint) from None
+            raise fault_of_connection(error, self._name(revision), self._shown) from None
         try:
             yield answer
         finally:
@@ -152,8 +153,15 @@ class HubClient:
         return f"{self.repo}@{revision[:12] if len(revision) == 40 else revision}"
 
     def _no_hub(self, revision: str) -> HubFault:
-        words = f"what answers at {self.endpoint} is no hub; check [source] endpoint"
+        words = f"what answers at {self._shown} is no hub; check [source] endpoint"
         return HubFault(f"{self._name(revision)}: {words}")
+
+
+def _without_password(endpoint: str) -> str:
+    """HF_ENDPOINT may name a user; a setting may not."""
+    scheme, _, rest = endpoint.partition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}"
 
 
 def _says(answer: Any, code: str) -> bool:

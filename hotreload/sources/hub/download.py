@@ -10,12 +10,12 @@ import random
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
-from hotreload.sources.hub.client import HubClient, HubFile
+from hotreload.sources.hub.client import CHUNK, HubClient, HubFile
 from hotreload.sources.hub.faults import HubFault, Kind
 from hotreload.sources.hub.select import INDEX, LARGEST_INDEX, listed_files, serving_files
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots
@@ -70,6 +70,7 @@ class Download:
             for file in files:
                 self._get(file)
             self._drop_strays(files)
+            self._leave_if_cancelled()
             return self._snapshots.finish(self._sha, files, self._content_of(self._folder))
 
     # --- which files, and what is there of them ------------------------------------------
@@ -106,11 +107,12 @@ class Download:
     def _link(self, file: HubFile, path: Path, snapshots: Sequence[Snapshot]) -> None:
         same = (snapshot.place_of(file.digest) for snapshot in snapshots)
         for place in filter(None, same):
-            os.link(place, path)
+            with suppress(OSError):  # not every disk can; then it is downloaded
+                os.link(place, path)
             return
 
     def _keep_if_right(self, file: HubFile, path: Path) -> None:
-        if digest_of(path, file) == file.digest:
+        if self._digest_of(path, file) == file.digest:
             self._verified.add(file.name)
         else:
             path.unlink()  # never written to: its bytes may be a snapshot's, too
@@ -137,7 +139,7 @@ class Download:
         path = self._folder / file.name
         for _ in range(TRIES_OF_BAD_BYTES):
             self._complete(file, path)
-            if digest_of(path, file) == file.digest:
+            if self._digest_of(path, file) == file.digest:
                 self._verified.add(file.name)
                 return
             self._start_over(path)
@@ -158,7 +160,8 @@ class Download:
             except HubFault as fault:
                 in_vain = 0 if _size(path) > best else in_vain + 1
                 best = max(best, _size(path))
-                if fault.kind is not Kind.PASSING or in_vain >= TRIES_WITHOUT_A_BYTE:
+                is_passing = fault.kind is Kind.PASSING and fault.retry_after is None
+                if not is_passing or in_vain >= TRIES_WITHOUT_A_BYTE:
                     raise
                 self._cancel.wait(FIRST_PAUSE * 2**in_vain * (0.5 + random.random()))
             self._leave_if_cancelled()
@@ -178,6 +181,18 @@ class Download:
             self._start_over(path)
         elif came < room:
             raise HubFault(f"{self._name}: {file.name}: the hub ended it {room - came} bytes early")
+
+    def _digest_of(self, path: Path, file: HubFile) -> str:
+        """The digest of what lies there, of the kind the hub gave for the file."""
+        kind, _, _ = file.digest.partition(":")
+        digest = hashlib.sha256()
+        if kind == "git":
+            digest = hashlib.sha1(b"blob %d\0" % _size(path), usedforsecurity=False)
+        with path.open("rb", 0) as opened:
+            while piece := opened.read(CHUNK):
+                digest.update(piece)
+                self._leave_if_cancelled()
+        return f"{kind}:{digest.hexdigest()}"
 
     def _start_over(self, path: Path) -> None:
         self._bytes.done -= _size(path)
@@ -205,16 +220,6 @@ class Download:
         return NotEnoughMemory(
             f"{self._name}: no room for it in {self._snapshots.folder}: {why}; {words}", code="disk"
         )
-
-
-def digest_of(path: Path, file: HubFile) -> str:
-    """The digest of what lies there, of the kind the hub gave for the file."""
-    kind, _, _ = file.digest.partition(":")
-    with path.open("rb") as opened:
-        if kind == "sha256":
-            return f"sha256:{hashlib.file_digest(opened, 'sha256').hexdigest()}"
-        git = hashlib.sha1(b"blob %d\0" % _size(path), usedforsecurity=False)
-        return f"git:{hashlib.file_digest(opened, lambda: git).hexdigest()}"
 
 
 def _size(path: Path) -> int:

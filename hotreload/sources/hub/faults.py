@@ -43,10 +43,10 @@ def fault_of_answer(response: Any, name: str, repo: str) -> HubFault:
         for_so_long = f" for {wait:.0f} s" if wait else ""
         words = f"the hub wants to be left alone{for_so_long}; a larger [source] poll asks less"
         return HubFault(what + words, Kind.LIMITED, retry_after=wait)
+    if code == "EntryNotFound":  # a 404, too
+        return HubFault(f"{what}the hub lists a file that it does not have")
     if status in (401, 403, 404):
         return HubFault(what + _denied(status, code, repo), Kind.DENIED)
-    if code == "EntryNotFound":
-        return HubFault(f"{what}the hub lists a file that it does not have")
     if status >= 500:
         wait = wait_asked_for(response.headers)
         return HubFault(f"{what}the hub has trouble of its own", retry_after=wait)
@@ -104,7 +104,7 @@ def _retry_after(text: str) -> float | None:
     try:
         then = parsedate_to_datetime(text)
         return (then - datetime.now(UTC)).total_seconds()
-    except (ValueError, TypeError):  # none, or a date without a zone
+    except (ValueError, TypeError, OverflowError):  # none, or a date without a zone
         return None
 
 

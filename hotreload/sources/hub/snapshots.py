@@ -119,8 +119,8 @@ class Snapshots:
             yield
         except BlockingIOError:
             raise SourceUnavailable(
-                f"{self.folder}: another process downloads into it; "
-                "give each daemon its own [source] cache"
+                f"{self.folder}: a download into it is still under way; if it is another "
+                "process's, give each daemon its own [source] cache"
             ) from None
         finally:
             os.close(lock)
