@@ -17,6 +17,22 @@ SPARE_SECONDS = 10.0
 
 def add(verbs: Any) -> None:
     """Add the verbs."""
+    _add_reload(verbs)
+    _add_rollback(verbs)
+    add_client_verb(
+        verbs,
+        "pin",
+        "Hold what is live against the source.",
+        pin,
+        explained="example:\n  hotreload pin",
+    )
+    add_client_verb(
+        verbs, "unpin", "Follow the source again.", unpin, explained="example:\n  hotreload unpin"
+    )
+    _add_perturb(verbs)
+
+
+def _add_reload(verbs: Any) -> None:
     reload_verb = add_client_verb(
         verbs,
         "reload",
@@ -43,6 +59,9 @@ examples:
         "--force", action="store_true", help="also if it was refused before, or is live, or pinned"
     )
     _add_timeout(reload_verb)
+
+
+def _add_rollback(verbs: Any) -> None:
     rollback_verb = add_client_verb(
         verbs,
         "rollback",
@@ -55,16 +74,9 @@ examples:
         "generation", metavar="GENERATION", nargs="?", type=int, help="its number, from `history`"
     )
     _add_timeout(rollback_verb)
-    add_client_verb(
-        verbs,
-        "pin",
-        "Hold what is live against the source.",
-        pin,
-        explained="example:\n  hotreload pin",
-    )
-    add_client_verb(
-        verbs, "unpin", "Follow the source again.", unpin, explained="example:\n  hotreload unpin"
-    )
+
+
+def _add_perturb(verbs: Any) -> None:
     perturb_verb = add_client_verb(
         verbs,
         "perturb",

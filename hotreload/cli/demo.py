@@ -9,6 +9,7 @@ import os
 import queue
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,11 +17,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hotreload.cli.client import Daemon, Where
+from hotreload.cli.demo_clients import Clients, request_for
 from hotreload.cli.exits import Unreachable
 from hotreload.cli.show import duration, painted, table
 from hotreload.errors import HotReloadError
@@ -95,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(tempfile.mkdtemp(prefix="hotreload-demo-"))
     is_over_well = False
     try:
-        with Stage(folder).serving() as stage:
+        with Stage(folder, free_port() if args.keep else None).serving() as stage:
             told = tell(stage)
             is_over_well = print_closing(told)
             if args.keep:
@@ -113,8 +115,10 @@ def run(args: argparse.Namespace) -> int:
 class Stage:
     """A daemon, its folder of checkpoints, and what is heard from it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int | None) -> None:
         self.folder = folder
+        self.port = port
+        """Where a browser finds the status page; None for nowhere."""
         self.checkpoints = folder / "checkpoints"
         self.log = folder / "hotreload.log"
         self.daemon = Daemon(Where(folder / "hotreload.sock", "the demo"))
@@ -144,7 +148,7 @@ class Stage:
             process.wait()
 
     def _command(self) -> list[str]:
-        sets = {
+        sets: Fields = {
             "engine.model": self.checkpoints / "step_1",
             "engine.args": ENGINE_ARGS,
             "source.path": self.checkpoints,
@@ -155,6 +159,8 @@ class Stage:
             "metrics.address": "",
             "state.directory": self.folder / "state",
         }
+        if self.port is not None:
+            sets["server.tcp"] = f"127.0.0.1:{self.port}"
         options = [f"--set={name}={value}" for name, value in sets.items()]
         return [sys.executable, "-m", "hotreload.cli", "serve", *options]
 
@@ -193,46 +199,6 @@ class Stage:
                 return event
 
 
-@dataclass
-class Clients:
-    """They ask in a closed loop, every other one streaming, and check what they are told."""
-
-    stage: Stage
-    answers: list[tuple[int, str]] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    _enough: threading.Event = field(default_factory=threading.Event)
-
-    @contextmanager
-    def asking(self) -> Iterator["Clients"]:
-        """Ask until the end of the block."""
-        threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(CLIENTS)]
-        for thread in threads:
-            thread.start()
-        try:
-            yield self
-        finally:
-            self._enough.set()
-            for thread in threads:
-                thread.join()
-
-    def warm_up(self) -> None:
-        """Wait until the engine has compiled for so many at a time, as after any start."""
-        while len(self.answers) < 10 * CLIENTS and not self.failures:
-            time.sleep(0.05)
-
-    def _ask(self, number: int) -> None:
-        daemon, prompt = self.stage.daemon, f"Client {number} asks: who serves?"
-        while not self._enough.is_set():
-            try:
-                if number % 2:
-                    answer = daemon.ask("POST", "/generate", request_for(prompt)).fields
-                else:
-                    *_, answer = daemon.events("POST", "/generate", request_for(prompt, True))
-                self.answers.append((answer["meta_info"]["generation"], answer["text"]))
-            except (HotReloadError, KeyError, ValueError) as failure:
-                self.failures.append(f"{type(failure).__name__}: {failure}")
-
-
 @dataclass(frozen=True, slots=True)
 class Told:
     """What happened: each chapter with its attempt, and what the clients saw."""
@@ -265,7 +231,7 @@ class Told:
 def tell(stage: Stage) -> Told:
     """Drop each checkpoint of the story, while clients ask."""
     say(f"{CLIENTS} clients ask from now on, half of them streaming")
-    clients = Clients(stage)
+    clients = Clients(stage.daemon, CLIENTS)
     chapters: list[tuple[Chapter, Fields]] = []
     with clients.asking():
         clients.warm_up()
@@ -314,9 +280,10 @@ def keep_serving(stage: Stage) -> None:
     command = "hotreload" if shutil.which("hotreload") else f"{sys.executable} -m hotreload.cli"
     print(
         f"""
-the daemon goes on; in another terminal:
+the daemon goes on; its status page is http://127.0.0.1:{stage.port}/
+in another terminal:
   export HOTRELOAD_SOCKET={stage.folder}/hotreload.sock
-  {command} status
+  {command} top
   {command} tiny {stage.checkpoints}/step_20 --say "served by step 20"
   {command} generate "Who serves?"
   curl --unix-socket $HOTRELOAD_SOCKET http://hotreload/v1/chat/completions \\
@@ -334,13 +301,10 @@ def words(number: int) -> str:
     return f"served by step {number}"
 
 
-def request_for(prompt: str, stream: bool = False) -> Fields:
-    """A greedy request."""
-    return {
-        "text": prompt,
-        "sampling_params": {"temperature": 0, "max_new_tokens": 16},
-        "stream": stream,
-    }
+def free_port() -> int:
+    """One that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def environment() -> dict[str, str]:

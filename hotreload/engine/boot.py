@@ -6,7 +6,6 @@ Knows upstream's parts (scheduler, detokenizer, tokenizer manager, sockets); not
 import asyncio
 import dataclasses
 import gc
-import inspect
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -17,7 +16,6 @@ from typing import Any
 from urllib.parse import urlparse
 
 from hotreload.engine import patches
-from hotreload.engine.requests import GRAMMARS, Capabilities, Limits
 from hotreload.engine.scheduler import (
     SchedulerThread,
     Stop,
@@ -25,7 +23,6 @@ from hotreload.engine.scheduler import (
     end_worker_threads,
     stop_on_message,
 )
-from hotreload.engine.slots import version
 from hotreload.errors import ConfigError, DeviceUnavailable
 
 JOIN_SECONDS = 10.0
@@ -230,50 +227,6 @@ def _run_detokenizer(parts: Parts, server_args: Any, port_args: Any) -> None:
         return
     except Exception as fault:
         parts.report(f"the detokenizer thread failed: {_in_words(fault)}")
-
-
-def capabilities_of(parts: Parts) -> Capabilities:
-    """What this engine can do, found by looking at it."""
-    from sgl_jax.srt.managers.io_struct import TokenizedGenerateReqInput
-    from sgl_jax.srt.sampling.sampling_params import SamplingParams
-
-    fields = {each.name for each in dataclasses.fields(TokenizedGenerateReqInput)}
-    names = frozenset(inspect.signature(SamplingParams.__init__).parameters) - {"self"}
-    grammars = getattr(parts.running_scheduler.scheduler, "grammar_backend", None) is not None
-    return Capabilities(
-        # The field came with the repair of log-probabilities off the fast path.
-        logprobs="return_output_logprob_only" in fields,
-        grammars=grammars,
-        seeds=bool(getattr(parts.engine.server_args, "enable_deterministic_sampling", False)),
-        # Both versions check `logit_bias` and then ignore it.
-        sampling=names - {"logit_bias", "stream_interval"} | GRAMMARS,
-    )
-
-
-def limits_of(parts: Parts) -> Limits:
-    """How large things may be, as the running engine has it."""
-    scheduler = parts.running_scheduler.scheduler
-    return Limits(
-        vocabulary=scheduler.model_config.vocab_size,
-        input_tokens=scheduler.max_req_input_len,
-        total_tokens=parts.tokenizer_manager.context_len,
-    )
-
-
-def facts_of(parts: Parts) -> dict[str, Any]:
-    """What runs, and on what, under upstream's names."""
-    import jax.numpy as jnp
-
-    given, runner = parts.engine.server_args, parts.model_runner
-    return {
-        "device": given.device,
-        "devices": [str(device) for device in runner.mesh.devices.flat],
-        "tp_size": given.tp_size,
-        "dp_size": given.dp_size,
-        "dtype": str(jnp.dtype(runner.model_config.dtype)),
-        "load_format": given.load_format,
-        "engine_version": version(),
-    }
 
 
 def take_apart(parts: Parts) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hotreload.core.threads import in_thread, uninterrupted
-from hotreload.engine import boot, recompiles, staging
+from hotreload.engine import boot, facts, recompiles, staging
 from hotreload.engine.answers import Answer, Answers
 from hotreload.engine.headroom import size_of
 from hotreload.engine.leaves import layout_of, measure, signature, zeroed
@@ -62,8 +62,8 @@ class SglangEngine:
         self._tasks: list[asyncio.Task[None]] = []
         self._compiled_at_start = 0
         self.last_exchange_seconds: float | None = None
-        self.capabilities: Capabilities = boot.capabilities_of(parts)
-        self.limits: Limits = boot.limits_of(parts)
+        self.capabilities: Capabilities = facts.capabilities_of(parts)
+        self.limits: Limits = facts.limits_of(parts)
         self._prompts = Prompts(parts.tokenizer_manager.tokenizer, self.limits, self.capabilities)
         self._runner = parts.model_runner
         self._scheduler = parts.running_scheduler
@@ -104,7 +104,8 @@ class SglangEngine:
         parts = await in_thread(lambda cancel: build(), discard=boot.take_apart)
         make = partial(cls, parts, watch, revision=revision, spool=spool, probes=probes)
         try:
-            engine = await in_thread(lambda cancel: make(max_drift=max_drift), discard=_ignore)
+            # What a cancelled start made is taken apart with its parts.
+            engine = await in_thread(lambda cancel: make(max_drift=max_drift))
         except BaseException:
             watch.close()
             await uninterrupted(boot.taken_apart(parts))
@@ -210,7 +211,7 @@ class SglangEngine:
 
     def facts(self) -> dict[str, Any]:
         """What runs, and on what, for people and logs."""
-        return boot.facts_of(self._parts)
+        return facts.facts_of(self._parts)
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
         """Every tensor a checkpoint must have; a shape is None where it cannot be derived."""
@@ -351,7 +352,3 @@ class SglangEngine:
     async def _moved(self, staged: Staged, move: Callable[[], Weights]) -> Staged:
         weights = await in_thread(lambda cancel: move(), discard=Weights.drop)
         return replace(staged, weights=weights)
-
-
-def _ignore(engine: SglangEngine) -> None:
-    """What a cancelled start made is taken apart with its parts."""

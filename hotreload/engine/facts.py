@@ -1,0 +1,53 @@
+"""What a built engine is and can do, found by looking at it."""
+
+import dataclasses
+import inspect
+from typing import Any
+
+from hotreload.engine.boot import Parts
+from hotreload.engine.requests import GRAMMARS, Capabilities, Limits
+from hotreload.engine.slots import version
+
+
+def capabilities_of(parts: Parts) -> Capabilities:
+    """What this engine can do, found by looking at it."""
+    from sgl_jax.srt.managers.io_struct import TokenizedGenerateReqInput
+    from sgl_jax.srt.sampling.sampling_params import SamplingParams
+
+    fields = {each.name for each in dataclasses.fields(TokenizedGenerateReqInput)}
+    names = frozenset(inspect.signature(SamplingParams.__init__).parameters) - {"self"}
+    grammars = getattr(parts.running_scheduler.scheduler, "grammar_backend", None) is not None
+    return Capabilities(
+        # The field came with the repair of log-probabilities off the fast path.
+        logprobs="return_output_logprob_only" in fields,
+        grammars=grammars,
+        seeds=bool(getattr(parts.engine.server_args, "enable_deterministic_sampling", False)),
+        # Both versions check `logit_bias` and then ignore it.
+        sampling=names - {"logit_bias", "stream_interval"} | GRAMMARS,
+    )
+
+
+def limits_of(parts: Parts) -> Limits:
+    """How large things may be, as the running engine has it."""
+    scheduler = parts.running_scheduler.scheduler
+    return Limits(
+        vocabulary=scheduler.model_config.vocab_size,
+        input_tokens=scheduler.max_req_input_len,
+        total_tokens=parts.tokenizer_manager.context_len,
+    )
+
+
+def facts_of(parts: Parts) -> dict[str, Any]:
+    """What runs, and on what, under upstream's names."""
+    import jax.numpy as jnp
+
+    given, runner = parts.engine.server_args, parts.model_runner
+    return {
+        "device": given.device,
+        "devices": [str(device) for device in runner.mesh.devices.flat],
+        "tp_size": given.tp_size,
+        "dp_size": given.dp_size,
+        "dtype": str(jnp.dtype(runner.model_config.dtype)),
+        "load_format": given.load_format,
+        "engine_version": version(),
+    }
