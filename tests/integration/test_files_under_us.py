@@ -3,7 +3,8 @@
 import itertools
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hotreload.engine import spool
 from hotreload.events import SourceScanned
 from hotreload.tiny import write_tiny
 from hotreload.types import Attempt, Checkpoint, Outcome, Phase, Staged
-from tests.integration.running import PROMPTS, Running, words
+from tests.integration.running import PROMPTS, Load, Running, mixed, words
 
 pytestmark = [
     pytest.mark.real_engine,
@@ -213,6 +214,29 @@ async def test_what_is_done_after_the_copy_goes_unnoticed_and_the_checked_bytes_
     attempt = await running.attempted(folder)
     assert attempt.outcome is Outcome.LIVE
     assert (await running.ask())["text"] == words(60)
+
+
+async def test_a_mount_of_one_megabyte_a_second_delays_the_swap_and_no_answer(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, real, slept = running.checkpoints / "step_70", os.preadv, [0.0]
+
+    def slow(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
+        count = real(descriptor, buffers, offset)
+        if Path(os.readlink(f"/proc/self/fd/{descriptor}")).is_relative_to(folder):
+            slept[0] += count / 1e6
+            time.sleep(count / 1e6)  # what such a mount does to the thread that reads
+        return count
+
+    monkeypatch.setattr(os, "preadv", slow)
+    async with Load(running, 4).on() as load:
+        attempt = await running.attempted(running.drop(70))
+        answered = len(load.answers)
+    assert attempt.outcome is Outcome.LIVE
+    assert slept[0] > 3, "every byte was read at that speed"
+    assert answered > 50, "the loop stood still while a thread read"
+    assert load.failures == []
+    assert mixed(load.answers, running.generations) == []
 
 
 async def test_after_all_that_a_good_checkpoint_goes_live(running: Running) -> None:
