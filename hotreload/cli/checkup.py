@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Literal
 
 from hotreload.cli import machine
-from hotreload.config import Settings
+from hotreload.config import Settings, check_servable
+from hotreload.errors import ConfigError
 
 WORST_FIRST = ("fail", "warn", "ok")
 REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "gpfs", "fuse")
@@ -59,6 +60,17 @@ class Facts:
 
 
 Check = Callable[[Facts], Advice]
+
+
+def check_settings(facts: Facts) -> Advice:
+    """Do the settings say all that `serve` needs?"""
+    try:
+        check_servable(facts.settings)
+    except ConfigError as missing:
+        first, *others = (line.strip() for line in str(missing).splitlines())
+        where = "in the file that --config names; `hotreload check-config --defaults` prints one"
+        return Advice("fail", f"{first} {'; '.join(others)}".strip(), f"set it {where}")
+    return Advice("ok", "the settings say all that is needed to serve")
 
 
 def check_devices(facts: Facts) -> Advice:
@@ -121,6 +133,8 @@ def check_folders(facts: Facts) -> Advice:
     if state.exists() and not user.may(there, os.W_OK | os.X_OK):
         todo = f"chown {user.name} {state}"
         return Advice("fail", f"{user.name} may not write to {state}", todo)
+    if not readable:
+        return Advice("ok", "no folder is to be read")
     return Advice("ok", f"{user.name} may read {' and '.join(map(str, readable))}")
 
 
@@ -225,6 +239,7 @@ def check_clock(facts: Facts) -> Advice:
 
 
 CHECKS: dict[str, Check] = {
+    "settings": check_settings,
     "devices": check_devices,
     "device free": check_device_free,
     "jax": check_jax,

@@ -64,10 +64,9 @@ def run(args: argparse.Namespace) -> int:
 def _facts(args: argparse.Namespace) -> "Facts":
     from hotreload.cli.checkup import Facts
     from hotreload.cli.machine import accelerators
-    from hotreload.config import check_servable, config_file, load
+    from hotreload.config import config_file, load
 
     settings = load(config_file(args.config, os.environ), args.set, os.environ).settings
-    check_servable(settings)
     return Facts(settings, _user(args.user), accelerators(), ask_jax=args.jax)
 
 

@@ -68,6 +68,18 @@ def test_a_machine_that_is_fit_exits_0_and_says_a_line_a_check(
     assert all(f["todo"] for f in found.values() if f["verdict"] != "ok")
 
 
+def test_without_settings_the_machine_is_looked_at_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOTRELOAD_CONFIG", str(tmp_path / "empty.toml"))
+    (tmp_path / "empty.toml").touch()
+    assert main(["doctor", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == list(CHECKS)
+    assert found["settings"]["verdict"] == "fail"
+    assert "[engine] model: not set" in found["settings"]["says"]
+
+
 def test_what_fails_exits_1_and_says_what_to_do(
     world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
