@@ -146,8 +146,9 @@ async def test_a_hub_that_wants_silence_gets_it_whoever_asks(
 async def test_silence_that_an_operator_is_told_of_holds_for_the_source_too(
     hub: LocalHub, tmp_path: Path
 ) -> None:
-    hub.push(checkpoint("one"))
+    sha = hub.push(checkpoint("one"))
     async with following(hub, tmp_path, poll=LONG) as follow:
+        await follow.wished_shas(sha)
         hub.fault("HEAD", status=429, headers={"Retry-After": "7200"})
         with pytest.raises(SourceUnavailable, match="429"):
             await follow.source.resolve("v1")
