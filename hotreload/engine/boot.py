@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from hotreload.engine import patches
+from hotreload.engine.devices import find_devices
 from hotreload.engine.scheduler import (
     SchedulerThread,
     Stop,
@@ -23,7 +24,7 @@ from hotreload.engine.scheduler import (
     end_worker_threads,
     stop_on_message,
 )
-from hotreload.errors import ConfigError, DeviceUnavailable
+from hotreload.errors import ConfigError
 
 JOIN_SECONDS = 10.0
 JOIN_TURNS = 50
@@ -95,8 +96,8 @@ def build(
         entry, server_args, sampler, loader = _upstream()
     patches.ready_first_release(loader, sampler)
     patches.quiet(log_level)
-    devices = _devices(device, tp, first_device)
-    device = devices[0].platform if device == "auto" else device
+    devices = find_devices(device, tp, first_device)
+    device = devices[0].platform
     given = {
         "model_path": str(model),
         "device": device,
@@ -135,23 +136,6 @@ def _upstream() -> tuple[Any, ...]:
     from sgl_jax.srt.utils import weight_utils  # noqa: F401 (has progress bars to silence)
 
     return engine, ServerArgs, sampler, JAXModelLoader
-
-
-def _devices(device: str, tp: int, first: int) -> list[Any]:
-    import jax
-
-    try:
-        found = jax.devices()
-    except RuntimeError as fault:
-        why = str(fault).strip().partition("\n")[0]
-        words = f"no {device} device can be used: {why} (`hotreload doctor` looks who holds it)"
-        raise DeviceUnavailable(words) from fault
-    if len(found) < first + tp:
-        raise ConfigError(
-            f"[engine] tp = {tp} needs {first + tp} devices, this machine has {len(found)} "
-            f"({found[0].platform}); on CPU, XLA_FLAGS makes more"
-        )
-    return found[first : first + tp]
 
 
 def _arguments(

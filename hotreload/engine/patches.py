@@ -5,9 +5,9 @@ checkpoints or generations.
 """
 
 import asyncio
-import dataclasses
 import inspect
 import logging
+import os
 import resource
 import sys
 import threading
@@ -15,6 +15,8 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
+
+from hotreload.engine.batches import joined, part_of, places_alike
 
 FILES = 65535
 """The file limit upstream asks for."""
@@ -139,7 +141,26 @@ def starting(
         for name, value in replaced.items():
             undo.enter_context(_replaced(entry, name, value))
         undo.enter_context(_on_devices(devices))
+        undo.enter_context(_naming(devices[0].platform))
         yield
+
+
+@contextmanager
+def _naming(platform: str) -> Iterator[None]:
+    """Both versions start only where JAX_PLATFORMS is the device's bare name, or not set.
+
+    `tpu,cpu` is right on a TPU, and JAX has read it by now. Goes when `ServerArgs` does not
+    compare them.
+    """
+    before = os.environ.get("JAX_PLATFORMS")
+    os.environ["JAX_PLATFORMS"] = platform
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["JAX_PLATFORMS"]
+        else:
+            os.environ["JAX_PLATFORMS"] = before
 
 
 def _raise_file_limit() -> None:
@@ -278,9 +299,9 @@ def decode_as_each_asked(detokenizer: Any, batch_kind: type) -> None:
     original = detokenizer.handle_batch_token_id_out
 
     def handle(batch: Any) -> Any:
-        groups = _alike(batch)
+        groups = places_alike(batch)
         if len(groups) > 1:
-            answer = _joined([(places, original(_of(batch, places))) for places in groups])
+            answer = joined([(places, original(part_of(batch, places))) for places in groups])
         else:
             answer = original(batch)
         for rid, reason in zip(batch.rids, batch.finished_reasons, strict=True):
@@ -290,39 +311,6 @@ def decode_as_each_asked(detokenizer: Any, batch_kind: type) -> None:
 
     mapping = detokenizer._request_dispatcher._mapping
     mapping[:] = [(kind, handle if kind is batch_kind else fn) for kind, fn in mapping]
-
-
-def _alike(batch: Any) -> list[list[int]]:
-    """The places in a batch, those with the same flags together."""
-    flags = zip(batch.skip_special_tokens, batch.spaces_between_special_tokens, strict=True)
-    groups: dict[Any, list[int]] = {}
-    for place, each in enumerate(flags):
-        groups.setdefault(each, []).append(place)
-    return list(groups.values())
-
-
-def _of(batch: Any, places: Sequence[int]) -> Any:
-    """The part of a batch that stands in these places."""
-    fields = _lists(batch, len(batch.rids)).items()
-    return dataclasses.replace(batch, **{name: [of[at] for at in places] for name, of in fields})
-
-
-def _joined(parts: Sequence[tuple[Sequence[int], Any]]) -> Any:
-    """One batch of all the parts, each request in its place."""
-    order = [place for places, _ in parts for place in places]
-    whole: dict[str, list[Any]] = {}
-    names = [_lists(part, len(places)).keys() for places, part in parts]
-    for name in set.intersection(*map(set, names)):
-        values = [value for _, part in parts for value in getattr(part, name)]
-        at = dict(zip(order, values, strict=True))
-        whole[name] = [at[place] for place in sorted(at)]
-    return dataclasses.replace(parts[0][1], **whole)
-
-
-def _lists(batch: Any, size: int) -> dict[str, list[Any]]:
-    """Its fields that have a value for each request; those nobody asked for are None or empty."""
-    fields = {each.name: getattr(batch, each.name) for each in dataclasses.fields(batch)}
-    return {k: v for k, v in fields.items() if isinstance(v, list) and len(v) == size}
 
 
 def wait_while_idle(

@@ -14,6 +14,9 @@ from typing import Any
 from hotreload import failpoints
 from hotreload.engine import patches
 
+SILENT_SECONDS = 5 * patches.IDLE_POLL_MS / 1000
+"""An idle loop turns each `IDLE_POLL_MS`; one that is silent for so long does something else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wake:
@@ -88,16 +91,23 @@ class SchedulerThread:
         return f"engine thread {ended[0]} has ended" if ended else None
 
     def progress(self) -> tuple[bool, int]:
-        """Whether a batch is under way, and how many were begun: for a look for hangs."""
-        return self.scheduler.cur_batch is not None, self.scheduler.forward_ct
+        """Whether something is under way, and how many batches were begun: to see it hang.
+
+        A batch is also under way when the scheduler has let go of it and waits for its result;
+        and a loop that is idle and does not turn is under way with who knows what.
+        """
+        is_under_way = not is_idle(self.scheduler) or self._silent_seconds() > SILENT_SECONDS
+        return is_under_way, self.scheduler.forward_ct
 
     def is_turning(self, within: float) -> bool:
         """Whether its loop turned within so many seconds (idle, it does each second), or is busy.
 
         A step may compile: how long that may take, the look for hangs knows.
         """
-        is_busy, _ = self.progress()
-        return is_busy or time.monotonic() - self._turned_at <= within
+        return not is_idle(self.scheduler) or self._silent_seconds() <= within
+
+    def _silent_seconds(self) -> float:
+        return time.monotonic() - self._turned_at
 
     def _run(self) -> None:
         try:

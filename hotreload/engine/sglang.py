@@ -8,9 +8,7 @@ import asyncio
 import gc
 import logging
 import time
-from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -20,6 +18,7 @@ from typing import Any, NoReturn
 from hotreload.core.threads import in_thread, uninterrupted
 from hotreload.engine import boot, facts, recompiles, staging
 from hotreload.engine.answers import Answer, Answers
+from hotreload.engine.between import BetweenSteps
 from hotreload.engine.headroom import size_of
 from hotreload.engine.leaves import layout_of, measure, signature, zeroed
 from hotreload.engine.noise import perturb
@@ -34,9 +33,6 @@ from hotreload.engine.staging import Weights
 from hotreload.engine.watch import Watch
 from hotreload.errors import DrainTimedOut, EngineLost, ProbeFailed
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
-
-JOB_SECONDS = 10.0
-"""So long the scheduler thread may take to become idle and do a job of ours between two steps."""
 
 
 class SglangEngine:
@@ -157,7 +153,7 @@ class SglangEngine:
         assert weights.leaves, "stowed or released weights cannot go live"
         values = staging.put_into(self._layout, weights)
         try:
-            self.last_exchange_seconds = await self._between_steps(
+            self.last_exchange_seconds = await self._between_steps.run(
                 partial(self._swap, weights.leaves, values)
             )
         except (DrainTimedOut, EngineLost):
@@ -170,7 +166,7 @@ class SglangEngine:
 
     async def scrub(self) -> None:
         """Overwrite the KV pool with zeros and forget every cached prefix."""
-        await self._between_steps(self._overwrite_pools)
+        await self._between_steps.run(self._overwrite_pools)
 
     async def probe(self) -> None:
         """Ask the live weights every canary prompt; ProbeFailed lists each bad answer."""
@@ -256,7 +252,8 @@ class SglangEngine:
         self._scheduler.ask_to_stop()
         self._front.send(Wake())
         self.live.weights.drop()
-        del self._runner, self._scheduler, self._slot, self._layout, self._front
+        del self._runner, self._scheduler, self._slot, self._layout
+        del self._front, self._between_steps
         await uninterrupted(boot.taken_apart(self._parts))
 
     def _adopt(self, revision: Revision) -> Staged:
@@ -293,6 +290,7 @@ class SglangEngine:
     async def _begin(self) -> None:
         """The part of the start that belongs to the loop."""
         self._front = Answers(self._parts.tokenizer_manager, self._watch)
+        self._between_steps = BetweenSteps(self._scheduler, self._front, self._watch)
         seconds = self._parts.engine.server_args.watchdog_timeout
         looking = self._watch.look(self._scheduler.fault, self._scheduler.progress, seconds)
         self._tasks.append(asyncio.create_task(looking, name="engine watch"))
@@ -301,31 +299,6 @@ class SglangEngine:
         self._compiled_at_start = recompiles.count_in(self._scheduler.serving)
         gc.collect()
         gc.freeze()  # what an engine is made of stays; a collection need not look at it
-
-    async def _between_steps[T](self, job: Callable[[], T]) -> T:
-        """Run a job on the scheduler's own thread when nothing runs or waits."""
-        self._watch.check()
-        future = self._scheduler.submit(job)
-        self._front.send(Wake())
-        lost = asyncio.create_task(self._watch.until_lost())
-        done: asyncio.Future[T] = asyncio.wrap_future(future)
-        try:
-            await asyncio.wait((done, lost), timeout=JOB_SECONDS, return_when=FIRST_COMPLETED)
-            self._watch.check()
-            if not done.done():
-                self._give_up(future)
-            return done.result()
-        finally:
-            lost.cancel()
-
-    def _give_up(self, future: Future[Any]) -> NoReturn:
-        if future.cancel():
-            raise DrainTimedOut(
-                f"the engine was not idle within {JOB_SECONDS:g} s, "
-                f"{self.under_way} prompts are under way in it"
-            )
-        self._watch.lose(f"the scheduler thread hangs in a job of ours ({JOB_SECONDS:g} s)")
-        raise EngineLost(self._watch.reason or "the scheduler thread hangs")
 
     def _swap(self, leaves: list[Any], values: Sequence[tuple[Any, Any]]) -> float:
         """On the scheduler thread: everything was made before, here it is only bound."""

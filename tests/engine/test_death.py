@@ -13,6 +13,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 import pytest_asyncio
 
+from hotreload.engine import scheduler
 from hotreload.errors import EngineLost
 from tests.engine import real
 
@@ -80,16 +81,48 @@ async def test_a_dying_part_is_noticed_within_a_second_and_signals_nobody(
     assert signals == []
 
 
-async def test_a_step_that_never_ends_counts_as_death(tmp_path: Path, signals: list[Any]) -> None:
+def hang_step(engine: Engine, hang: Callable[..., Any]) -> None:
+    engine._scheduler.scheduler.run_batch = hang
+
+
+def hang_before_a_step(engine: Engine, hang: Callable[..., Any]) -> None:
+    engine._scheduler.scheduler.get_next_batch_to_run = hang
+
+
+def hang_last_result(engine: Engine, hang: Callable[..., Any]) -> None:
+    """The scheduler has let go of its last batch, and waits for what the device makes of it."""
+    engine._scheduler.scheduler.tp_worker.worker.forward_batch_generation = hang
+
+
+@pytest.mark.parametrize("hang_it", [hang_step, hang_before_a_step, hang_last_result])
+async def test_an_engine_that_hangs_counts_as_dead(
+    tmp_path: Path, signals: list[Any], hang_it: Callable[[Engine, Any], None]
+) -> None:
     folder, release = real.Folders(tmp_path).folder(1), threading.Event()
     args = {"watchdog_timeout": 0.5}
     async with real.engine_of(folder, tmp_path / "spool", args=args) as engine:
-        engine._scheduler.scheduler.run_batch = lambda batch: release.wait() and fail()
-        asking = asyncio.create_task(real.ask(engine))
+        hang_it(engine, lambda *args, **kwargs: release.wait() and fail())
+        asking = asyncio.create_task(real.ask(engine, max_new_tokens=1))
         with pytest.raises(EngineLost, match=r"longer than 0\.5 s"):
-            await engine.died()
+            await asyncio.wait_for(engine.died(), 20)
         with pytest.raises(EngineLost):
             await asking
+        release.set()
+    assert signals == []
+
+
+async def test_an_idle_loop_that_no_longer_turns_counts_as_hanging(
+    tmp_path: Path, signals: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "SILENT_SECONDS", 1.5)
+    folder, release = real.Folders(tmp_path).folder(1), threading.Event()
+    args = {"watchdog_timeout": 0.5}
+    async with real.engine_of(folder, tmp_path / "spool", args=args) as engine:
+        assert engine.is_turning(1.5)
+        engine._scheduler.scheduler.recv_requests = lambda: release.wait() and fail()
+        with pytest.raises(EngineLost, match=r"longer than 0\.5 s"):
+            await asyncio.wait_for(engine.died(), 20)
+        assert not engine.is_turning(1.5)
         release.set()
     assert signals == []
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hotreload.engine import sglang
+from hotreload.engine import between, sglang
 from hotreload.engine.probe import Probe
 from hotreload.errors import (
     BadRequest,
@@ -57,7 +57,7 @@ async def engine(folders: real.Folders) -> AsyncIterator[Engine]:
 
 async def idle(engine: Engine) -> None:
     """Return when no step is under way any more."""
-    await engine._between_steps(lambda: None)
+    await engine._between_steps.run(lambda: None)
 
 
 # Answers
@@ -246,7 +246,7 @@ async def test_without_forgetting_the_caches_a_swap_would_mix_two_generations(
 async def test_a_swap_while_something_runs_changes_nothing(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sglang, "JOB_SECONDS", 0.05)
+    monkeypatch.setattr(between, "JOB_SECONDS", 0.05)
     staged, live = await engine.stage(folders.checkpoint(2)), engine.live
     running = asyncio.create_task(real.ask(engine, "hi", **real.ENDLESS))
     await real.until(lambda: engine.under_way > 0)
@@ -284,7 +284,7 @@ async def pool_has_nan(engine: Engine) -> bool:
         found.append(bool(jnp.isnan(buffer).any()))
         return buffer
 
-    await engine._between_steps(lambda: rewrite_pools(engine._runner, look))
+    await engine._between_steps.run(lambda: rewrite_pools(engine._runner, look))
     assert found
     return any(found)
 

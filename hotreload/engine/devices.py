@@ -1,0 +1,51 @@
+"""The devices an engine runs on: as the setting and JAX_PLATFORMS say, and no others."""
+
+from typing import Any
+
+from hotreload.errors import ConfigError, DeviceUnavailable
+
+
+def find_devices(device: str, tp: int, first: int) -> list[Any]:
+    """`tp` devices from the `first` on. DeviceUnavailable if they are absent or busy.
+
+    `device` is auto or a platform's name; a busy accelerator never becomes a CPU.
+    """
+    import jax
+
+    _choose_platform(device)
+    try:
+        found = jax.devices()
+    except RuntimeError as fault:
+        why = str(fault).strip().partition("\n")[0]
+        words = f"no {device} device can be used: {why} (`hotreload doctor` looks who holds it)"
+        raise DeviceUnavailable(words) from fault
+    platform = found[0].platform
+    if device not in ("auto", platform):
+        raise DeviceUnavailable(f"[engine] device = {device!r}, but JAX finds only {platform}")
+    if len(found) < first + tp:
+        raise ConfigError(
+            f"[engine] tp = {tp} needs {first + tp} devices, this machine has {len(found)} "
+            f"({platform}); on CPU, XLA_FLAGS makes more"
+        )
+    return found[first : first + tp]
+
+
+def _choose_platform(device: str) -> None:
+    """Tell JAX before it looks; afterwards this changes nothing.
+
+    The CPU stands beside an accelerator, as upstream's loaders put weights there first.
+    """
+    import jax
+
+    # JAX_PLATFORMS, until somebody says something else.
+    named: str = getattr(jax.config, "jax_platforms", None) or ""
+    chosen = named.partition(",")[0]
+    if chosen and device not in ("auto", chosen):
+        raise ConfigError(
+            f"[engine] device = {device!r}, but JAX_PLATFORMS = {named!r}: make them the same, "
+            "or leave one out"
+        )
+    wanted = chosen if device == "auto" else device
+    if wanted and named in ("", wanted):
+        beside = wanted if wanted == "cpu" else f"{wanted},cpu"
+        jax.config.update("jax_platforms", beside)  # type: ignore[no-untyped-call]
