@@ -55,6 +55,8 @@ class _Candidate:
     survey: SurveyLike | None = None
     claimed: bool = False
     """It came by a rename, and whoever renames a folder has finished it."""
+    has_changed: bool = False
+    """It was seen to change: then the times of its files, and a clock that jumps, say nothing."""
     revision: Revision | None = None
 
     @property
@@ -128,7 +130,7 @@ class Tree:
 
     def _note_change(self, candidate: _Candidate, now: float) -> None:
         """Something in the folder is another; start anew if it is what would be loaded."""
-        seen = candidate.survey
+        seen, candidate.has_changed = candidate.survey, True
         candidate.survey = self._survey(candidate.place.folder) if seen is not None else None
         if seen is None or candidate.survey is None or candidate.survey.files != seen.files:
             candidate.since, candidate.claimed, candidate.revision = now, False, None
@@ -196,8 +198,10 @@ class Tree:
 
     def _is_quiet(self, candidate: _Candidate, span: float, now: float) -> bool:
         """Unchanged for that long by our own clock, or since long ago by the files' times."""
+        if now - candidate.since >= span:
+            return True
         age = self._wall() - candidate.place.last_change() / 1e9
-        return now - candidate.since >= span or age >= span + _LONG_AGO
+        return not candidate.has_changed and age >= span + _LONG_AGO
 
     def _span(self, candidate: _Candidate) -> float:
         """How long an incomplete folder may stay so until it is handed over to be refused."""

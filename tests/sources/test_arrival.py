@@ -72,6 +72,29 @@ async def test_a_marker_older_than_the_files_vouches_for_nothing(root: Path) -> 
         await watch.wished("step_1")
 
 
+async def test_a_wall_clock_that_jumps_in_the_middle_of_a_copy_ends_no_wait(root: Path) -> None:
+    clock, jump = Clock(), [0.0]
+    folder = root / "step_1"
+    async with watching(
+        root, settle=10.0, clock=clock, wall=lambda: time.time() + jump[0]
+    ) as watch:
+        whole = (write(root.parent / "aside") / "model.safetensors").read_bytes()
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(whole[:-20])
+        await watch.waits_for(f"{len(whole) - 20} bytes of")
+        (folder / "model.safetensors").write_bytes(whole[:-10])
+        await watch.waits_for(f"{len(whole) - 10} bytes of")
+        jump[0] = 7 * 86400.0
+        await watch.look()
+        assert watch.wishes == []
+        (folder / "model.safetensors").write_bytes(whole)
+        await watch.waits_for("complete, until it has been quiet for 10 s")
+        assert watch.wishes == []
+        clock.now += 10
+        await watch.look()
+        await watch.wished("step_1")
+
+
 async def test_files_copied_slowly_are_waited_for_by_name_and_then_for_quiet(root: Path) -> None:
     clock = Clock()
     folder = root / "step_1"
