@@ -17,11 +17,11 @@ from tests.histories.generations import (
     check_rollbacks,
 )
 from tests.histories.record import Ended, Life, Record, Request, Said
+from tests.histories.survived import check_survived, words_of, wrong_words
 from tests.histories.views import check_history, check_metrics, check_remembered
 from tests.integration.test_hostile_clients import REASONED
 
 GENERATE = "/generate"
-NOISY = "perturbed-"
 NOT_NOW = {"booting", "stopping", "swapping", "too_many_held", "too_many_requests", "not_ready"}
 """The codes of a 503 that a client may get from a daemon that is whole."""
 ADMIN_REFUSALS = {400, 409, 422, 503, 504}
@@ -32,15 +32,11 @@ ADMIN_REFUSALS = {400, 409, 422, 503, 504}
 
 def check_texts(record: Record) -> Iterator[str]:
     """Each answer is what the revision named in it says; only sound published ones answer."""
-    sound = {each.revision: each.says for each in record.publications if each.damage is None}
+    words = words_of(record)
     for request, said in _answers(record):
-        if said.revision.startswith(NOISY) or request.is_bad:
-            continue
-        right = sound.get(said.revision)
-        if right is None:
-            yield f"an answer by {said.revision}, which nobody published sound: {said}"
-        elif said.text != right and (said.whole or not right.startswith(said.text)):
-            yield f"{said.text!r} by generation {said.generation}, which says {right!r}"
+        wrong = wrong_words(said, words)
+        if wrong is not None and not request.is_bad:
+            yield wrong
 
 
 def check_one_generation(record: Record) -> Iterator[str]:
@@ -191,6 +187,7 @@ CHECKS: tuple[Check, ...] = (
     check_history,
     check_metrics,
     check_remembered,
+    check_survived,
 )
 
 

@@ -1,32 +1,49 @@
-"""Drives one daemon through faults that a seed chooses, with clients asking all the while."""
+"""Drives one daemon through faults that a seed chooses, with clients asking all the while.
+
+Then everything that was seen is judged; a run that breaks off keeps its record and its table.
+"""
 
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from tests.histories.check import violations
 from tests.histories.faults import KINDS, Kind
 from tests.histories.record import Fault, Record
+from tests.histories.table import table
 from tests.histories.world import World
 
 CLIENTS = 4
 SAY_EVERY = 30.0
 
 
-def drive(folder: Path, seed: int, kinds: Iterable[Kind], *, clients: int = CLIENTS) -> Record:
-    """Do these faults one after the other, and return what was seen until the ordered end."""
+def judged(
+    folder: Path, seed: int, kinds: Iterable[Kind], show: Callable[[str], object] = print
+) -> Record:
+    """Do these faults one after the other, save and show what was seen; nothing in it is wrong."""
     record = Record(seed)
-    world = World(folder, record, random.Random(seed))
+    saved = folder / "record.jsonl"
+    try:
+        _drive(World(folder, record, random.Random(seed)), kinds)
+    finally:
+        record.save(saved)
+        show(f"{table(record)}\nthe record: {saved}")
+    assert violations(record) == [], f"seed {seed}, the record: {saved}"
+    return record
+
+
+def _drive(world: World, kinds: Iterable[Kind]) -> None:
+    """Until the ordered end."""
     said = time.monotonic()
-    with world.living(), world.asking.clients(clients, seed):
+    with world.living(), world.asking.clients(CLIENTS, world.record.seed):
         for kind in kinds:
             _inject(world, kind)
             world.a_moment(0.6)
             if time.monotonic() - said > SAY_EVERY:
                 said = time.monotonic()
-                print(f"  {_progress(record)}", flush=True)
+                print(f"  {_progress(world.record)}", flush=True)
         _end_well(world)
-    return record
 
 
 def chosen(seed: int, kinds: Iterable[Kind] = KINDS) -> Iterator[Kind]:
@@ -48,14 +65,15 @@ def for_minutes(kinds: Iterator[Kind], minutes: float) -> Iterator[Kind]:
 
 
 def _inject(world: World, kind: Kind) -> None:
-    at = time.monotonic()
-    published = len(world.record.publications)
-    came_of = kind.act(world)
-    revisions = tuple(p.revision for p in world.record.publications[published:])
-    survived = world.serves_again()
-    fault = Fault(kind.name, at, time.monotonic(), came_of, revisions, survived)
-    world.record.faults.append(fault)
-    assert survived, f"seed {world.record.seed}: after {fault} it does not serve"
+    record, at = world.record, time.monotonic()
+    published = len(record.publications)
+    came_of = "broke off"
+    try:
+        came_of = kind.act(world)
+    finally:
+        revisions = tuple(each.revision for each in record.publications[published:])
+        record.faults.append(Fault(kind.name, at, time.monotonic(), came_of, revisions))
+    assert world.serves_again(), f"seed {record.seed}: after {record.faults[-1]} it does not serve"
 
 
 def _end_well(world: World) -> None:

@@ -111,7 +111,6 @@ class Fault:
     came_of: str
     revisions: tuple[str, ...] = ()
     """What it published: their outcomes tell what came of it, too."""
-    survived: bool = True
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 
 from tests.histories.record import OUTCOMES, Fault, Record
+from tests.histories.survived import survivors
 
 HEADS = ("fault", "injected", "survived", "what came of it")
 SHOWN = 6
@@ -11,10 +12,13 @@ SHOWN = 6
 def table(record: Record) -> str:
     """One line a kind of fault, and one that sums the run up."""
     by_name: dict[str, list[Fault]] = defaultdict(list)
-    for fault in record.faults:
+    survived: Counter[str] = Counter()
+    for fault, is_survived in zip(record.faults, survivors(record), strict=True):
         by_name[fault.name].append(fault)
+        survived[fault.name] += is_survived
     ended = _outcomes(record)
-    rows = [HEADS, *(_row(name, by_name[name], ended) for name in sorted(by_name))]
+    names = sorted(by_name)
+    rows = [HEADS, *(_row(name, by_name[name], survived[name], ended) for name in names)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [_line(row, widths) for row in rows]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], "", summary(record)])
@@ -26,10 +30,10 @@ def summary(record: Record) -> str:
     told = ", ".join(f"{count} {ended}" for ended, count in ends.most_common())
     kills = sum(life.was_killed for life in record.lives)
     live = sum(heard.fields["event"] == "generation.live" for heard in record.heard)
-    spent = (record.lives[-1].ended or 0.0) - record.lives[0].started
     return (
-        f"seed {record.seed}: {len(record.faults)} faults in {spent / 60:.1f} min, "
-        f"{len(record.lives)} lives, {kills} of them killed, {live} generations live\n"
+        f"seed {record.seed}: {len(record.faults)} faults, {sum(survivors(record))} survived, "
+        f"in {_spent(record) / 60:.1f} min, {len(record.lives)} lives, {kills} of them killed, "
+        f"{live} generations live\n"
         f"requests to the model: {told}"
     )
 
@@ -45,7 +49,16 @@ def _outcomes(record: Record) -> dict[str, Counter[str]]:
     return ended
 
 
-def _row(name: str, faults: list[Fault], ended: dict[str, Counter[str]]) -> tuple[str, ...]:
+def _spent(record: Record) -> float:
+    """Seconds from the first start to the last thing that is known; a run may have broken off."""
+    ends = [life.ended or life.started for life in record.lives]
+    ends += [each.end for each in record.requests[-1:]]
+    return max(ends) - record.lives[0].started if record.lives else 0.0
+
+
+def _row(
+    name: str, faults: list[Fault], survived: int, ended: dict[str, Counter[str]]
+) -> tuple[str, ...]:
     came_of = Counter(fault.came_of for fault in faults if fault.came_of)
     revisions = {revision for fault in faults for revision in fault.revisions}
     for revision in revisions:
@@ -53,7 +66,6 @@ def _row(name: str, faults: list[Fault], ended: dict[str, Counter[str]]) -> tupl
     listed = [f"{count}x {words}" for words, count in came_of.most_common(SHOWN)]
     rest = sum(came_of.values()) - sum(count for _, count in came_of.most_common(SHOWN))
     listed += [f"{rest}x other"] if rest else []
-    survived = sum(fault.survived for fault in faults)
     return name, str(len(faults)), str(survived), ", ".join(listed)
 
 

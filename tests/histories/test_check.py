@@ -10,6 +10,7 @@ import pytest
 from tests.histories.check import CHECKS, violations
 from tests.histories.record import (
     Ended,
+    Fault,
     Fields,
     Heard,
     Life,
@@ -244,6 +245,9 @@ SPOILS: dict[str, dict[str, Spoil]] = {
     },
     "check_remembered": {
         "a refusal forgotten": added(status(82, BACK)),
+    },
+    "check_survived": {
+        "no answer after it": lambda record: record.faults.append(Fault("a fault", 91, 92, "")),
     },
 }
 CASES = [(check, what) for check, spoils in SPOILS.items() for what in spoils]

@@ -116,14 +116,26 @@ def drawn(panel: Panel) -> JSON:
         "fieldConfig": {"defaults": looks(panel), "overrides": []},
     }
     if panel.kind == "table":
-        hidden = {"excludeByName": dict.fromkeys(panel.hidden, True)}
-        made["transformations"] = [{"id": "organize", "options": hidden}]
+        made["transformations"] = [*transformed(panel)]
     return made
+
+
+def transformed(panel: Panel) -> Iterator[JSON]:
+    """Which columns a table has, and in which order its rows come."""
+    renamed = {} if panel.value == "Value" else {"renameByName": {"Value": panel.value}}
+    hidden = {"excludeByName": dict.fromkeys(panel.hidden, True)}
+    yield {"id": "organize", "options": hidden | renamed}
+    if panel.newest_first:  # as words, generation 10 would come before 9
+        number = {"targetField": "generation", "destinationType": "number"}
+        yield {"id": "convertFieldType", "options": {"conversions": [number]}}
+        yield {"id": "sortBy", "options": {"sort": [{"field": "generation", "desc": True}]}}
 
 
 def target(panel: Panel, number: int, query: tuple[str, str]) -> JSON:
     expr, legend = query
     made = {"refId": chr(ord("A") + number), "datasource": SOURCE, "expr": expr}
+    if panel.at_least is not None:
+        made["interval"] = panel.at_least
     if panel.kind == "table":
         return made | {"instant": True, "range": False, "format": "table"}
     return made | {"legendFormat": legend}
@@ -144,7 +156,7 @@ def looks(panel: Panel) -> JSON:
             custom = {"fillOpacity": 70, "lineWidth": 0}
             found |= {"color": {"mode": "continuous-BlPu"}, "custom": custom}  # by the number
         case "table":
-            found |= {"custom": {"align": "auto", "inspect": False}}
+            found |= {"custom": {"align": "auto", "inspect": False, "filterable": True}}
     return found
 
 

@@ -27,7 +27,8 @@ SOONER = {
     "for: 2m": "for: 0s",
     "for: 1m": "for: 0s",
     "seconds > 1800": "seconds > 1",
-    "> 120": "> 1",
+    "> 120\n": "> 1\n",
+    "[6h]) > 3": "[6h]) > 0",
     "> 300 and": "> 3 and",
     "> 10\n": "> 1\n",
     "(hotreload_ready[2m])": "(hotreload_ready[1s])",
@@ -107,14 +108,22 @@ class Prometheus:
         """The series that an expression gives now."""
         return list(self.ask("query", query=expr)["result"])
 
+    def at(self, expr: str, moment: float) -> list[tuple[dict[str, str], float]]:
+        """The labels and the number of each series that an expression gave at a moment."""
+        found = self.ask("query", query=expr, time=moment)["result"]
+        return [(each["metric"], float(each["value"][1])) for each in found]
+
+    def steps(
+        self, expr: str, start: float, end: float, step: float
+    ) -> list[tuple[dict[str, str], list[float]]]:
+        """The labels and the numbers of each series, step by step, as a graph draws them."""
+        found = self.ask("query_range", query=expr, start=start, end=end, step=step)["result"]
+        return [(each["metric"], [float(number) for _, number in each["values"]]) for each in found]
+
     def over(self, expr: str, start: float, end: float) -> list[dict[str, str]]:
         """The labels of the series that an expression gave, as numbers, from start to end."""
-        found = self.ask("query_range", query=expr, start=start, end=end, step=0.1)["result"]
-        numbers = (
-            (each["metric"], [value for _, value in each["values"] if not math.isnan(float(value))])
-            for each in found
-        )
-        return [labels for labels, values in numbers if values]
+        found = self.steps(expr, start, end, 0.1)
+        return [labels for labels, values in found if not all(map(math.isnan, values))]
 
 
 def _sooner(text: str) -> str:

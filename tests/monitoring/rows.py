@@ -34,6 +34,12 @@ class Panel:
     """Below this value it is red."""
     hidden: tuple[str, ...] = ("Time", "__name__")
     """Columns that a table does not show."""
+    at_least: str | None = None
+    """The shortest step, and the shortest `$__interval`."""
+    value: str = "Value"
+    """What a table calls the column of the numbers."""
+    newest_first: bool = False
+    """Whether a table is sorted by generation."""
 
 
 def series(name: str, *labels: str) -> str:
@@ -52,9 +58,49 @@ def rate_by(label: str, name: str) -> str:
     return f"sum by ({label}) (rate({series(name)}[$__rate_interval])) > 0"
 
 
+def gained(name: str) -> str:
+    """What a counter gained within one step of the graph, exactly.
+
+    `increase` looks at a window and guesses what happened at its edges: one reload would be 1.33
+    of them, in two bars or in none. A life that began within the step has gained all it counts.
+    """
+    counter = series(name)
+    started = f"process_start_time_seconds{{{SCOPE}}} > time() - $__interval_ms / 1000"
+    return (
+        f"(({counter} and on (job, instance) {started})"
+        f" or ({counter} - {counter} offset $__interval >= 0))"
+    )
+
+
 def gained_by(label: str, name: str) -> str:
     """What a counter gained, by a label, where it gained anything."""
-    return f"sum by ({label}) (increase({series(name)}[$__rate_interval])) > 0"
+    return f"sum by ({label}) ({gained(name)}) > 0"
+
+
+def at_a_swap(what: str) -> str:
+    """The series where another generation answers than a step before."""
+    number = series("generation")
+    return f"{what} and on (job, instance) ({number} != {number} offset $__interval)"
+
+
+def leaf_changes() -> str:
+    """The checksums that are others than a step before."""
+    checksum = series("leaf_checksum")
+    return f"{checksum} != {checksum} offset $__interval"
+
+
+def named(what: str) -> str:
+    """The series, with the generation that is live and the name of its checkpoint.
+
+    `topk` keeps one: after a restart of Prometheus itself the last one is there for a while, too.
+    """
+    live = f"topk by (job, instance) (1, {series('live_info')})"
+    return f"({what}) * on (job, instance) group_left (generation, label) {live}"
+
+
+def within_the_range(what: str) -> str:
+    """For a table: the last number of each series that was there in the time shown."""
+    return f"last_over_time(({what})[$__range:$__interval])"
 
 
 def mean_by(label: str, name: str) -> str:
@@ -118,6 +164,7 @@ LIVE = [
         kind="state-timeline",
         width=24,
         height=6,
+        unit="none",  # `short` writes 1234 as 1.23 K
         queries=[(series("generation"), "{{instance}}")],
     ),
     Panel(
@@ -136,15 +183,17 @@ RELOADS = [
         title="Reloads by outcome",
         about="Attempts, by how they ended.",
         draw=BARS,
+        at_least="1m",
         queries=[(gained_by("outcome", "reloads_total"), "{{outcome}}")],
     ),
     Panel(
         title="Rejections by reason",
         about="The README's operating guide says what each reason means and what to do.",
         draw=BARS,
+        at_least="1m",
         queries=[
             (gained_by("reason", "rejections_total"), "{{reason}}"),
-            (f"sum(increase({series('rollbacks_total')}[$__rate_interval])) > 0", "rolled back"),
+            (f"sum({gained('rollbacks_total')}) > 0", "rolled back"),
         ],
     ),
     Panel(
@@ -224,12 +273,8 @@ REQUESTS = [
         title="Recompilations",
         about="Compilations after the first answers. Right after a swap there should be none.",
         draw=BARS,
-        queries=[
-            (
-                f"sum by (instance) (increase({series('recompiles_total')}[$__rate_interval]))",
-                "{{instance}}",
-            )
-        ],
+        at_least="1m",
+        queries=[(f"sum by (instance) ({gained('recompiles_total')})", "{{instance}}")],
     ),
 ]
 
@@ -253,18 +298,37 @@ WEIGHTS = [
         ],
     ),
     Panel(
-        title="Leaves that changed",
-        about="Leaves that differ between the live generation and the one before.",
-        draw=STEPS,
-        queries=[(series("leaves_changed"), "{{instance}}")],
+        title="Leaves changed at each generation",
+        about="At each swap, how many leaves differ from those of the generation before.",
+        draw=BARS,
+        at_least="1m",
+        queries=[(at_a_swap(series("leaves_changed")), "{{instance}}")],
     ),
     Panel(
-        title="Leaf checksums that changed",
-        about="How often each leaf's checksum changed in the time shown. "
-        "Empty with [metrics] per_leaf = false.",
+        title="Generations and how many leaves each changed",
+        about="What was live in the time shown; 0 for the first after a start, which has nothing "
+        "to be compared with. Over many days, what lived for less than a step is left out.",
         kind="table",
-        width=24,
-        queries=[(f"changes({series('leaf_checksum')}[$__range]) > 0", "")],
+        width=10,
+        height=10,
+        unit="none",
+        at_least="15s",
+        value="leaves changed",
+        newest_first=True,
+        queries=[(within_the_range(named(series("leaves_changed"))), "")],
+    ),
+    Panel(
+        title="Leaf checksums that changed at each generation",
+        about="One line for each leaf that a generation changed, with its new checksum; filter by "
+        "the heads of the columns. Empty with [metrics] per_leaf = false.",
+        kind="table",
+        width=14,
+        height=10,
+        unit="none",
+        at_least="15s",
+        value="checksum",
+        newest_first=True,
+        queries=[(within_the_range(named(leaf_changes())), "")],
     ),
 ]
 

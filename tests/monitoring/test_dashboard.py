@@ -1,6 +1,7 @@
 """The dashboard is what the code makes of it, Grafana knows every field, Prometheus every query."""
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -23,6 +24,8 @@ VARIABLES = {
     "$job": ".*",
     "$instance": ".*",
     "$__rate_interval": "1m",
+    "$__interval_ms": "60000",
+    "$__interval": "1m",
     "$__range": "6h",
 }
 
@@ -83,8 +86,31 @@ def test_every_panel_asks_the_chosen_source_about_the_chosen_instances(panel: An
     assert panel["description"]
     assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
     for target in panel["targets"]:
-        metrics = target["expr"].count("hotreload_")
+        metrics = len(re.findall(r"\b(hotreload|process)_", target["expr"]))
         assert target["expr"].count('{job=~"$job",instance=~"$instance"') == metrics
+
+
+def test_a_generation_and_a_checksum_are_written_with_all_their_figures() -> None:
+    """Grafana's `short` makes 1.23 K of generation 1234."""
+    sorted_by_number = [panel for panel in panels() if len(panel.get("transformations", ())) > 1]
+    of_numbers = [panel for panel in panels() if panel["title"] == "Live generation"]
+    assert len(sorted_by_number) == 2
+    for panel in (*of_numbers, *sorted_by_number):
+        assert panel["fieldConfig"]["defaults"]["unit"] == "none"
+
+
+def test_bars_stand_side_by_side_and_a_step_is_never_shorter_than_scrapes() -> None:
+    bars = [panel for panel in panels() if _style(panel) == "bars"]
+    assert len(bars) > 3
+    for target in (target for panel in bars for target in panel["targets"]):
+        assert target["interval"] == "1m"
+        assert "offset $__interval" in target["expr"]
+        assert "increase(" not in target["expr"]
+
+
+def _style(panel: Any) -> str | None:
+    style: str | None = panel["fieldConfig"]["defaults"].get("custom", {}).get("drawStyle")
+    return style
 
 
 def test_the_provisioning_files_are_of_the_version_grafana_reads() -> None:

@@ -6,6 +6,7 @@ panel has to have something to show.
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ pytestmark = [needs_prometheus, pytest.mark.real_engine, pytest.mark.timeout(240
 
 FAILPOINTS = "swapping=delay:3@2;saved=raise:RuntimeError@5"
 """The second swap and those after it take long; after the fifth attempt the daemon is lost."""
+INTERVAL_SECONDS = 1
+"""What the dashboard's steps are here; no two attempts end within one."""
 
 
 @dataclass
@@ -37,19 +40,42 @@ class Story:
 
     prometheus: Prometheus
     began: float = field(default_factory=time.time)
+    before_the_loss: float = 0.0
     ended: float = 0.0
     calm: list[str] = field(default_factory=list)
     """Alerts that fired when nothing was wrong yet."""
 
     def over(self, expr: str) -> list[dict[str, str]]:
         """What an expression of the dashboard showed from the beginning to the end."""
+        return self.prometheus.over(self._filled_in(expr, self.ended), self.began, self.ended)
+
+    def bars(self, title: str) -> dict[str, list[float]]:
+        """The bars of a panel until the daemon was lost, by their legend's label."""
+        (target, *_), end = panel_of(title)["targets"], self.before_the_loss
+        (label,) = re.findall(r"{{(\w+)}}", target["legendFormat"])
+        expr = self._filled_in(target["expr"], end)
+        drawn = self.prometheus.steps(expr, self.began, end, INTERVAL_SECONDS)
+        return {labels[label]: numbers for labels, numbers in drawn}
+
+    def table(self, title: str) -> list[tuple[dict[str, str], float]]:
+        """The rows of a panel that is a table, as they were before the daemon was lost."""
+        (target,), end = panel_of(title)["targets"], self.before_the_loss
+        return self.prometheus.at(self._filled_in(target["expr"], end), end)
+
+    def _filled_in(self, expr: str, end: float) -> str:
         values = {
             "$job": "hotreload",
             "$instance": "127.*",
             "$__rate_interval": "3s",
-            "$__range": f"{self.ended - self.began:.0f}s",
+            "$__interval_ms": f"{INTERVAL_SECONDS * 1000}",
+            "$__interval": f"{INTERVAL_SECONDS}s",
+            "$__range": f"{end - self.began:.0f}s",
         }
-        return self.prometheus.over(filled_in(expr, values), self.began, self.ended)
+        return filled_in(expr, values)
+
+
+def panel_of(title: str) -> Any:
+    return next(panel for panel in panels() if panel["title"] == title)
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +92,13 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             go_badly(process, prometheus)
             with closing(another_replica(other)):
                 prometheus.until_fires("GenerationSkew")
+            story.before_the_loss = time.time()
             lose_the_engine(process, prometheus)
         process.start()
         try:
             prometheus.until_fires("NotReady")
             prometheus.until_fires("EngineLost")
+            prometheus.until_fires("RestartLoop")
         finally:
             process.child.kill()
             process.child.wait()
@@ -81,7 +109,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 def go_well(process: Process, story: Story) -> None:
     """Answers, a stream, a swap; then one that holds arrivals for long."""
     prometheus = story.prometheus
-    prometheus.until("hotreload_ready == 1")  # what comes before its first look is no increase
+    # What comes before its first look, or a step after it, is no increase.
+    prometheus.until(f"hotreload_ready offset {INTERVAL_SECONDS}s == 1")
     process.ask()
     transport = httpx.HTTPTransport(uds=str(process.socket))
     with httpx.Client(transport=transport, base_url="http://x", timeout=60) as client:
@@ -155,6 +184,22 @@ def test_every_panel_has_something_to_show(story: Story, panel: Any) -> None:
         assert found, target["expr"]
         named = re.findall(r"{{(\w+)}}", target.get("legendFormat", ""))
         assert set(named) <= found[0].keys(), "the legend names a label that is not there"
+
+
+def test_each_reload_is_drawn_once_and_whole(story: Story) -> None:
+    drawn = story.bars("Reloads by outcome")
+    assert drawn == {"live": [1, 1], "rejected": [1, 1]}
+
+
+def test_each_generation_tells_how_many_leaves_it_changed_and_which(story: Story) -> None:
+    made = story.table("Generations and how many leaves each changed")
+    counts = {labels["label"]: number for labels, number in made if labels["label"] != "step_9"}
+    assert counts["step_1"] == 0
+    assert counts["step_2"] > 0
+    assert counts.keys() == {"step_1", "step_2", "step_3"}
+    leaves = story.table("Leaf checksums that changed at each generation")
+    assert Counter(labels["label"] for labels, _ in leaves) == +Counter(counts)
+    assert len({labels["leaf"] for labels, _ in leaves}) == counts["step_2"]
 
 
 def test_every_swap_is_marked_with_what_went_live(story: Story) -> None:

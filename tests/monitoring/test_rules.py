@@ -17,6 +17,26 @@ from tests.monitoring.rules import (
     promtool,
 )
 
+README = (FOLDER.parents[1] / "README.md").read_text()
+TIMES = {
+    "LastReloadFailed": {"5m": "for 5 minutes"},
+    "RolledBack": {"[15m]": "after 15 minutes"},
+    "WeightsStale": {"> 1800": "half an hour"},
+    "ReloadStuck": {
+        '"swapping"} > 120': "the exchange for 2 minutes",
+        '"probing|rolling_back"} > 600': "for 10,",
+        "> 600": "600 s",
+        "> 4500": "for 75",
+    },
+    "SourceDead": {"> 300": "for 5 minutes"},
+    "NotReady": {"5m": "for 5 minutes"},
+    "PauseTooLong": {"p99_1h > 10": "10 seconds", "> 60": "more than 60"},
+    "EngineLost": {"< 900": "last 15 minutes"},
+    "RestartLoop": {"[6h]) > 3": "four times within 6 hours"},
+    "DaemonDown": {"ALERTS{": "lasts until it can"},
+    "GenerationSkew": {"15m": "15 minutes"},
+}
+"""What an alert waits for, and how its runbook says it."""
 TESTS = Path(__file__).with_name("alerts.test.yml")
 
 
@@ -63,5 +83,25 @@ def test_every_file_a_configuration_names_lies_beside_it() -> None:
 
 def test_every_alert_has_its_runbook() -> None:
     """The anchor of a heading is its words in lower case, joined by hyphens."""
-    readme = (FOLDER.parents[1] / "README.md").read_text()
-    assert re.findall(r"^#### Alert (\w+)$", readme, re.MULTILINE) == list(ALERTS)
+    assert re.findall(r"^#### Alert (\w+)$", README, re.MULTILINE) == list(ALERTS)
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_the_runbook_says_the_times_of_the_rule(name: str) -> None:
+    (text,) = re.findall(rf"^#### Alert {name}\n\n(.+?)^#", README, re.MULTILINE | re.DOTALL)
+    rule = f"{ALERTS[name]['expr']} for: {ALERTS[name].get('for')}"
+    for condition, words in TIMES[name].items():
+        assert condition in rule
+        assert words in text
+
+
+@needs_promtool
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_alertmanager_in_the_comment_is_one_prometheus_takes(name: str, tmp_path: Path) -> None:
+    text = (FOLDER / name).read_text()
+    taken, lines = re.subn(r"^#(alerting:| {2,})", r"\1", text, flags=re.MULTILINE)
+    assert lines == 4
+    assert yaml.safe_load(taken)["alerting"]["alertmanagers"]
+    for file in (*FILES, tmp_path / name):
+        (tmp_path / file.name).write_text(taken if file.name == name else file.read_text())
+    promtool("check", "config", tmp_path / name)

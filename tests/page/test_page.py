@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ async def test_what_is_no_file_of_the_page_is_not_found(world: World, name: str)
 
 def test_the_page_is_small_and_names_no_other_host() -> None:
     files = [path for path in FOLDER.iterdir() if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 40_000
+    assert sum(path.stat().st_size for path in files) < 42_000
     for path in files:
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"""\w+://|["'(]//|@import|innerHTML|\son[a-z]+=|style=""", text), path
@@ -131,7 +132,7 @@ async def test_an_attempt_is_followed_phase_by_phase_with_its_download(
     await tab.until_text("#attempt", "Last attempt", "rejected", "does not hold 'Paris'")
     await tab.until_text("#history", "step-2", "rejected", "does not hold 'Paris'", "1.2 s")
     assert await tab.ask("document.querySelectorAll('#history tbody tr').length") == 1
-    await tab.ask("document.querySelector('#history summary').click()")
+    await tab.ask("document.querySelector('#history .why summary').click()")
     assert "second finding" in await tab.text("#history")
 
 
@@ -164,6 +165,58 @@ async def test_what_it_waits_for_what_is_refused_and_a_pin_are_said(world: World
 
 
 @needs_chromium
+async def test_a_selection_in_what_is_live_stays_while_other_facts_change(
+    world: World, tab: Tab
+) -> None:
+    await opened(tab, world)
+    await tab.ask("getSelection().selectAllChildren(document.querySelector('#facts code'))")
+    assert await tab.ask("getSelection().toString()") == "aaaa1111"
+    world.view.ledger.refused["d"] = Refusal(Revision("dddd4444", "step-0"), PROBE, 1.7e9)
+    world.events.publish(RevisionWanted(STEP_3))
+    await tab.until_text("#facts", "step-3", "step-0 (probe)")
+    assert await tab.ask("getSelection().toString()") == "aaaa1111"
+    names = "[...document.querySelectorAll('#facts dt')].map((name) => name.innerText)"
+    order = ["Live since", "Revision", "Fingerprint", "Wanted", "Source", "Gate", "Refused"]
+    assert await tab.ask(names) == order
+
+
+@needs_chromium
+async def test_a_selection_in_the_last_attempt_stays_while_nothing_new_is_tried(
+    world: World, tab: Tab
+) -> None:
+    world.events.publish(AttemptFinished(attempt(Outcome.REJECTED, PROBE), FIRST))
+    await opened(tab, world)
+    await tab.ask("getSelection().selectAllChildren(document.querySelector('#attempt .reason'))")
+    world.events.publish(RevisionWanted(STEP_3))
+    await tab.until_text("#facts", "step-3")
+    assert "does not hold 'Paris'" in await tab.ask("getSelection().toString()")
+
+
+@needs_chromium
+async def test_whole_revisions_and_fingerprints_are_reached_with_the_keyboard(
+    world: World, tab: Tab
+) -> None:
+    revision, fingerprint = "e" * 64, "f" * 64
+    now = Generation(2, Revision(revision, "step-2"), fingerprint, 1.7e9, {"lm_head": 1})
+    world.go_live(now)
+    world.events.publish(AttemptFinished(attempt(), now))
+    await opened(tab, world)
+    assert revision not in await tab.text("#facts")
+    for _ in range(2):
+        await tab.press("Tab")
+    for whole in (revision, fingerprint):
+        assert await tab.ask("document.activeElement.innerText") == f"{whole[:12]}…"
+        await tab.press("Enter")
+        await tab.until_text("#facts", whole)
+        await tab.press("Tab")
+    world.events.publish(RevisionWanted(STEP_3))
+    await tab.until_text("#facts", "step-3", revision, fingerprint)  # it stays open
+    await tab.ask("document.querySelector('#history .label summary').focus()")
+    await tab.press(" ")
+    await tab.until_text("#history .label", SECOND.revision.id)
+
+
+@needs_chromium
 async def test_markup_in_what_comes_from_outside_is_shown_as_text(world: World, tab: Tab) -> None:
     evil = Generation(2, Revision("bbbb2222", SCRIPT), SCRIPT, 1.7e9, {SCRIPT: 1})
     reason = Reason("probe", SCRIPT, (SCRIPT, "more"))
@@ -190,15 +243,19 @@ async def test_markup_in_what_comes_from_outside_is_shown_as_text(world: World, 
 async def test_nothing_is_wider_than_the_screen_and_words_stand_out(
     world: World, tab: Tab, width: int, scheme: str
 ) -> None:
-    long = Revision("eeee5555", "a_" + "very_long_name" * 8)
-    world.go_live(Generation(2, long, "fp" * 20, 1.7e9, {"model.layers.0." * 4: 2**53}))
-    world.events.publish(AttemptFinished(attempt(Outcome.REJECTED, PROBE), FIRST))
+    long = Revision("e5" * 32, "a_" + "very_long_name" * 8)
+    now = Generation(2, long, "fp" * 20, 1.7e9, {"model.layers.0." * 4: 2**53})
+    world.go_live(now)
+    tried = replace(attempt(Outcome.REJECTED, PROBE), revision=long)
+    world.events.publish(AttemptFinished(tried, now))
     await opened(tab, world)
     await tab.look(width, scheme)
     await tab.until(f"innerWidth === {width}")
+    await tab.ask("for (const folded of document.querySelectorAll('details')) folded.open = true")
     assert await tab.ask("document.documentElement.scrollWidth") <= width
     ratio = await tab.ask(CONTRAST)
     assert ratio["worst"] >= 4.5, ratio
+    await tab.shoot(f"unfolded-{scheme}-{width}")
 
 
 CONTRAST = """(() => {
@@ -262,6 +319,43 @@ async def test_an_answer_comes_word_by_word_and_can_be_stopped(world: World, tab
     assert world.engine.running == 0
 
 
+READ_OUT = """
+  window.heard = [];
+  const live = (node) => node?.closest("[aria-live], [role=status]");
+  const isHeard = (node) => {
+    const region = live(node);
+    if (!region || node.closest("[aria-hidden=true], [aria-busy=true]")) return false;
+    return (region.ariaLive ?? "polite") !== "off";
+  };
+  const element = (node) => node.nodeType === 1 ? node : node.parentElement;
+  new MutationObserver((changes) => {
+    const regions = new Set(changes.map(({ target }) => element(target)).filter(isHeard).map(live));
+    for (const region of regions) window.heard.push([region.id, region.textContent]);
+  }).observe(document.body, { childList: true, characterData: true, subtree: true });
+"""
+"""What a screen reader would say: a live region as a whole, at each change in it."""
+
+
+@needs_chromium
+async def test_an_answer_that_comes_word_by_word_is_read_out_once_and_whole(
+    world: World, tab: Tab
+) -> None:
+    world.engine.may_answer.clear()
+    await opened(tab, world)
+    await tab.ask(READ_OUT)
+    await tab.ask("document.querySelector('#prompt').value = 'Who serves?'")
+    await tab.ask("document.querySelector('#ask-button').click()")
+    await tab.until_text("#answer", "served")
+    assert await tab.ask("document.querySelector('#answer').ariaBusy") == "true"
+    assert await tab.ask("heard.filter(([id]) => id === 'answer')") == []
+    world.engine.may_answer.set()
+    await tab.until_text("#answered-by", "Answered by generation 1")
+    assert await tab.ask("heard.filter(([id]) => id === 'answer')") == [
+        ["answer", "served by step 1"]
+    ]
+    assert await tab.ask("document.querySelector('#answer').ariaBusy") == "false"
+
+
 @needs_chromium
 async def test_a_refused_prompt_says_why(world: World, tab: Tab) -> None:
     world.engine.refusal = BadRequest("the prompt is longer than 256 tokens")
@@ -299,6 +393,21 @@ async def test_a_sealed_gate_is_bad_news_with_its_reason(world: World, tab: Tab)
     await tab.until_text("#state", "lost")
     assert "Answers nobody: lost: the scheduler thread died" in await tab.text("#health")
     assert await tab.ask("document.querySelector('#state').dataset.tone") == "bad"
+
+
+@needs_chromium
+async def test_a_lost_connection_is_told_once_and_its_seconds_only_shown(
+    tab: Tab, tmp_path: Path
+) -> None:
+    async with serving(tmp_path, tcp=True) as world:
+        await opened(tab, world)
+        await tab.ask(READ_OUT)
+    await tab.until_text("#link", "connection lost, trying again (for 1.0 s)")
+    await tab.until_text("#link", "connection lost, trying again (for 3.0 s)")
+    told = [text for region, text in await tab.ask("heard") if region == "link-said"]
+    assert told[-1] == "connection lost, trying again"
+    assert told.count(told[-1]) == 1
+    tab.forgive("ERR_CONNECTION", "ERR_INCOMPLETE_CHUNKED", "ERR_EMPTY", "ERR_SOCKET")
 
 
 @needs_chromium

@@ -5,16 +5,14 @@ HOTRELOAD_SOAK_MINUTES says how long, HOTRELOAD_SOAK_SEED which plan.
 
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Callable
 from itertools import repeat
 from pathlib import Path
 
 import pytest
 
-from tests.histories.check import violations
-from tests.histories.drive import chosen, drive, for_minutes
-from tests.histories.faults import BY_NAME, Kind
-from tests.histories.table import table
+from tests.histories.drive import chosen, for_minutes, judged
+from tests.histories.faults import BY_NAME
 
 MINUTES = float(os.environ.get("HOTRELOAD_SOAK_MINUTES", "10"))
 SEED = int(os.environ.get("HOTRELOAD_SOAK_SEED", random.randrange(10**6)))
@@ -26,18 +24,15 @@ pytestmark = [
 ]
 
 
-def test_minutes_of_faults_and_nothing_wrong_in_them(tmp_path: Path) -> None:
-    judged(tmp_path, for_minutes(chosen(SEED), MINUTES))
+Show = Callable[[str], object]
 
 
-def test_killed_twenty_times_at_random_it_comes_back_each_time(tmp_path: Path) -> None:
-    judged(tmp_path, repeat(BY_NAME["kill -9 at random"], 20))
+def test_killed_twenty_times_at_random_it_comes_back_each_time(
+    tmp_path: Path, show_last: Show
+) -> None:
+    judged(tmp_path, SEED, repeat(BY_NAME["kill -9 at random"], 20), show_last)
 
 
-def judged(folder: Path, kinds: Iterable[Kind]) -> None:
-    """Drive, print the table, and judge."""
+def test_minutes_of_faults_and_nothing_wrong_in_them(tmp_path: Path, show_last: Show) -> None:
     print(f"\nseed {SEED} (HOTRELOAD_SOAK_SEED)")
-    record = drive(folder, SEED, kinds)
-    saved = record.save(folder / "record.jsonl")
-    print(table(record))
-    assert violations(record) == [], f"seed {SEED}, the record: {saved}"
+    judged(tmp_path, SEED, for_minutes(chosen(SEED), MINUTES), show_last)

@@ -26,6 +26,7 @@ async function ask(prompt, tokens) {
   const began = performance.now();
   try {
     const last = await stream(prompt, tokens);
+    readOut();
     say(at("answered-by"), credit(last, (performance.now() - began) / 1000));
   } catch (fault) {
     say(at("answered-by"), fault.name === "AbortError" ? "Stopped." : `No answer: ${fault.message}`);
@@ -39,13 +40,23 @@ function begin() {
   at("ask-button").disabled = true;
   at("stop-button").hidden = false;
   at("answer").hidden = true;
+  at("answer").ariaLive = "off";
+  at("answer").ariaBusy = "true";
   say(at("answer"), "");
   say(at("answered-by"), "Waiting for the answer…");
+}
+
+// Once and whole. Were it a live region before, it would be read from its start at each word.
+function readOut() {
+  at("answer").ariaBusy = "false";
+  at("answer").ariaLive = "polite";
+  at("answer").replaceChildren(at("answer").textContent);
 }
 
 function end() {
   const hadFocus = document.activeElement === at("stop-button");
   underWay = null;
+  at("answer").ariaBusy = "false";
   at("ask-button").disabled = false;
   at("stop-button").hidden = true;
   if (hadFocus) at("prompt").focus();

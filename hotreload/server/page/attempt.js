@@ -5,15 +5,19 @@ import { timed } from "./now.js";
 import * as words from "./words.js";
 
 const USUAL = ["fetching", "validating", "staging", "draining", "swapping", "probing"];
+let drawn = "";
 let running = null;  // {seconds, since, node} of the phase that still runs
 
 export function showAttempt(status) {
-  running = null;
+  showProgress(status.progress);
   const { attempt, last_attempt: last } = status;
+  const now = JSON.stringify([attempt, last, status.phase]);
+  if (now === drawn) return;
+  drawn = now;
+  running = null;
   say(at("attempt-title"), attempt ? "Attempt in progress" : "Last attempt");
   at("attempt-said").replaceChildren(...said(attempt, last));
   at("phases").replaceChildren(...steps(attempt ?? last, status.phase));
-  showProgress(status.progress);
 }
 
 function said(attempt, last) {

@@ -20,6 +20,20 @@ function filled(node, attributes, children) {
   return node;
 }
 
+// Makes these the children; those that are there already are not touched.
+export function keep(parent, nodes) {
+  for (const child of [...parent.children]) if (!nodes.includes(child)) child.remove();
+  nodes.forEach((node, place) => {
+    const there = parent.children[place];
+    if (there !== node) parent.insertBefore(node, there ?? null);
+  });
+}
+
+// Words that open to more, with a mouse, a finger or the keyboard.
+export function opening(words, ...more) {
+  return element("details", {}, element("summary", {}, words), ...more);
+}
+
 // Sets text only when it is another: a live region is read out again, and a selection is lost.
 export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;

@@ -3,13 +3,17 @@
 import { showAttempt, tickAttempt } from "./attempt.js";
 import { wireAsk } from "./ask.js";
 import { showCharts } from "./charts.js";
-import { at, badge } from "./dom.js";
+import { at, say } from "./dom.js";
 import { Feed } from "./feed.js";
 import { showNow, showUnreachable, tick } from "./now.js";
 import { showTables, wireTables } from "./tables.js";
 import * as words from "./words.js";
 
-const LINKS = { live: ["live", "good"], polling: ["asking every second", "wait"] };
+const LINKS = {
+  live: ["live", "good"],
+  polling: ["asking every second", "wait"],
+  lost: ["connection lost, trying again", "bad"],
+};
 let lostAt = null;
 let drawn = "";
 const made = new Map();  // what each generation is called
@@ -31,14 +35,16 @@ function tell(link) {
   if (isLost && lostAt === null) showUnreachable();
   lostAt = isLost ? lostAt ?? Date.now() : null;
   document.body.classList.toggle("is-stale", isLost);
-  if (isLost) tellLost();
-  else badge(at("link"), ...LINKS[link]);
+  const [said, tone] = LINKS[link];
+  say(at("link-said"), said);
+  at("link").dataset.tone = tone;
+  tellSince();
 }
 
-function tellLost() {
-  const seconds = (Date.now() - lostAt) / 1000;
-  const since = seconds < 1 ? "" : ` (for ${words.duration(Math.floor(seconds))})`;
-  badge(at("link"), `connection lost, trying again${since}`, "bad");
+// For the eye alone: read out, the seconds would be all that is heard.
+function tellSince() {
+  const seconds = lostAt === null ? 0 : Math.floor((Date.now() - lostAt) / 1000);
+  say(at("link-since"), seconds < 1 ? "" : ` (for ${words.duration(seconds)})`);
 }
 
 wireAsk((meta) => words.named(made.get(meta.generation) ?? meta));
@@ -49,5 +55,5 @@ setInterval(() => {
 }, 100);
 setInterval(() => {
   tick();
-  if (lostAt !== null) tellLost();
+  tellSince();
 }, 1000);

@@ -1,6 +1,6 @@
 // What is live, whether it is healthy, what it is doing.
 
-import { at, badge, element, say } from "./dom.js";
+import { at, badge, element, keep, opening, say } from "./dom.js";
 import * as words from "./words.js";
 
 export function showNow(status) {
@@ -8,7 +8,7 @@ export function showNow(status) {
   say(at("headline"), headline(status));
   say(at("health"), health(status));
   at("pinned").hidden = !status.pinned;
-  at("facts").replaceChildren(...facts(status).map(fact));
+  showFacts(facts(status));
   document.title = `${title(status)} · hotreload`;
 }
 
@@ -47,12 +47,24 @@ function answers(gate) {
   return `Holds ${words.count(gate.held, "request")} while the weights are exchanged`;
 }
 
+let shown = new Map();  // what stands beside each name, and in which element
+
+// A fact that stays as it is keeps its element: somebody may just be selecting it.
+function showFacts(rows) {
+  shown = new Map(rows.map(([name, value, make = String]) => {
+    const old = shown.get(name);
+    return [name, old?.value === value ? old : { value, node: fact(name, make(value)) }];
+  }));
+  keep(at("facts"), [...shown.values()].map(({ node }) => node));
+}
+
+// Name, value, and how the value is drawn when not as text.
 function facts(status) {
   const rows = [];
   if (status.generation !== null) {
-    rows.push(["Live since", timed(status.live_since)]);
-    rows.push(["Revision", code(status.revision)]);
-    rows.push(["Fingerprint", code(status.fingerprint)]);
+    rows.push(["Live since", status.live_since, timed]);
+    rows.push(["Revision", status.revision, whole]);
+    rows.push(["Fingerprint", status.fingerprint, whole]);
   }
   rows.push(["Wanted", wanted(status)]);
   if (status.source) rows.push(["Source", source(status.source)]);
@@ -61,7 +73,7 @@ function facts(status) {
   return rows;
 }
 
-function fact([name, value]) {
+function fact(name, value) {
   return element("div", {}, element("dt", {}, name), element("dd", {}, value));
 }
 
@@ -81,7 +93,10 @@ function refused(refusals) {
   return `${words.named(newest)} (${newest.code})${more}`;
 }
 
-const code = (text) => element("code", { title: text }, words.short(text));
+function whole(id) {
+  const code = element("code", {}, id);
+  return words.short(id) === id ? code : opening(element("code", {}, `${words.short(id)}…`), code);
+}
 
 // A moment: how long ago it was, and exactly when under the mouse. `tick` keeps it true.
 export function timed(stamp) {

@@ -1,6 +1,6 @@
 // The history and the leaves, as tables.
 
-import { at, element, say } from "./dom.js";
+import { at, element, opening, say } from "./dom.js";
 import { timed } from "./now.js";
 import * as words from "./words.js";
 
@@ -42,7 +42,7 @@ function historyRow(attempt) {
     words.outcomeWords(attempt));
   return row(
     cell("when", timed(attempt.finished_at)),
-    cell("label", element("span", { title: attempt.revision }, words.named(attempt))),
+    cell("label", opening(words.named(attempt), element("code", {}, attempt.revision))),
     cell("outcome", outcome),
     attempt.generation === null ? none("number") : cell("number gen", String(attempt.generation)),
     cell("number took", words.duration(words.total(attempt))),
@@ -56,8 +56,7 @@ function why(attempt) {
   const more = attempt.findings.filter((finding) => !attempt.reason.includes(finding));
   if (!more.length) return [attempt.reason];
   const list = element("ul", {}, ...more.map((finding) => element("li", {}, finding)));
-  const summary = element("summary", {}, words.count(more.length, "more finding"));
-  return [attempt.reason, element("details", {}, summary, list)];
+  return [attempt.reason, opening(words.count(more.length, "more finding"), list)];
 }
 
 function showLeaves() {
