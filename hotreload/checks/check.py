@@ -3,6 +3,7 @@
 Reads the weights once; what is hashed is what was looked at.
 """
 
+import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ from hotreload.checks.fit import (
 from hotreload.checks.reading import Opened, with_file
 from hotreload.errors import CheckpointCorrupt, CheckpointIncompatible, CheckpointRejected
 from hotreload.types import Checkpoint, CheckpointFile, Revision, Served, TensorSpec
+
+log = logging.getLogger("hotreload.checks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +155,14 @@ def check_checkpoint(
     content_id: str | None = None,
     cancel: threading.Event | None = None,
 ) -> Checkpoint:
-    """The folder as a checkpoint that passed every check; else CheckpointRejected says why."""
+    """The folder as a checkpoint that passed every check; else CheckpointRejected says why.
+
+    What is odd about it and keeps it from nothing is logged, in one line.
+    """
     report = findings(folder, served, policy, root, cancel)
+    if report.notes:
+        about = {"revision": revision.id, "label": revision.label, "notes": report.notes}
+        log.info("checkpoint.notes", extra=about)
     wrong = report.findings
     # Where nothing was read, or not all, the id says nothing and another finding says why.
     telling = report.files and all(finding.code != "io" for finding in wrong)

@@ -22,6 +22,7 @@ from hotreload.checks.reading import (
     identity_of,
     not_regular,
     read_whole,
+    too_large,
     with_file,
 )
 from hotreload.checks.safetensors import Header, read_header, size_finding
@@ -43,7 +44,17 @@ TOKENIZER_FILES = (
     "chat_template.json",
 )
 _SIDE_FILES = (CONFIG, "generation_config.json", *TOKENIZER_FILES)
-LARGEST_JSON = 256 * 2**20
+LARGEST_INDEX = 32 * 2**20
+LARGEST_VOCABULARY = 64 * 2**20
+LARGEST_SETTINGS = 8 * 2**20
+_LARGEST = {
+    INDEX: LARGEST_INDEX,
+    CONFIG: 2**20,
+    "generation_config.json": 2**20,
+    **dict.fromkeys(
+        ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt"), LARGEST_VOCABULARY
+    ),
+}
 _CHUNK = 8 * 2**20
 _KEPT_DIGESTS = 4096
 
@@ -83,6 +94,15 @@ class Survey:
     def whole(self) -> bool:
         """Every shard's header was read, so names and shapes can be compared."""
         return bool(self.shards) and all(name in self.headers for name in self.shards)
+
+
+def largest(name: str) -> int:
+    """How large such a file is read: one `json.loads` stops every request until it is done.
+
+    Each is some times what the largest models have: 9 MB of index, 33 MB of vocabulary, and 1 MB
+    of tokenizer settings where they list thousands of unused tokens.
+    """
+    return _LARGEST.get(name, LARGEST_SETTINGS)
 
 
 def survey(folder: Path, root: Roots = None) -> Survey:
@@ -147,7 +167,7 @@ class _Surveyor:
         if INDEX not in names or not self._take(INDEX):
             return None
         try:
-            return json.loads(read_whole(self._files[-1].path, INDEX, LARGEST_JSON))
+            return json.loads(read_whole(self._files[-1].path, INDEX, LARGEST_INDEX))
         except Unfit as unfit:
             self._blame(unfit, unfit.finding.message)
         except (ValueError, RecursionError):
@@ -176,6 +196,7 @@ class _Surveyor:
         for name in _SIDE_FILES:
             if name in names and self._take(name):
                 self._look_at_end(self._files[-1])
+                self._look_at_size(self._files[-1])
 
     def _take(self, name: str, absent: str = "missing") -> bool:
         """Count the file in, if it is there and what it should be; `absent` is the code if not."""
@@ -222,6 +243,11 @@ class _Surveyor:
     def _look_at_end(self, file: ServingFile) -> None:
         if file.name.endswith(".json") and not _ends_like_json(file):
             self._wait(None, file.name, f"{file.name}: not written to its end")
+
+    def _look_at_size(self, file: ServingFile) -> None:
+        limit = largest(file.name)
+        if file.identity.size > limit:
+            self._findings.append(too_large(file.name, file.identity.size, limit))
 
     def _blame(self, unfit: Unfit, words: str) -> None:
         self._findings.append(unfit.finding)

@@ -16,9 +16,9 @@ import xxhash
 from hotreload.checks import config
 from hotreload.checks.files import (
     CONFIG,
-    LARGEST_JSON,
     TOKENIZER_FILES,
     Survey,
+    largest,
     survey,
 )
 from hotreload.checks.findings import Finding, Unfit, most_telling, quoted, shown
@@ -203,8 +203,10 @@ def _vocabulary(tokenizer: dict[str, Any]) -> list[Any]:
 
 
 def _read(survey: Survey, name: str) -> bytes | None:
-    path = next((file.path for file in survey.files if file.name == name), None)
-    return None if path is None else read_whole(path, name, LARGEST_JSON)
+    file = next((file for file in survey.files if file.name == name), None)
+    if file is None or file.identity.size > largest(name):  # the survey has a finding about that
+        return None
+    return read_whole(file.path, name, largest(name))
 
 
 def served_by(folder: Path) -> Served:

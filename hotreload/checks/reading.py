@@ -132,14 +132,18 @@ def with_file[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
     raise AssertionError("unreachable: the last try returns or raises")
 
 
+def too_large(name: str, size: int, limit: int) -> Finding:
+    """The finding that a file is larger than any such file has reason to be."""
+    words = f"{shown(name)}: is {size_words(size)}, no more than {size_words(limit)} are read"
+    return Finding("io", words, name)
+
+
 def read_whole(path: Path, name: str, limit: int) -> bytes:
     """A small file's bytes; Unfit `io` when it is larger than any such file has reason to be."""
 
     def work(file: Opened) -> bytes:
         if file.identity.size > limit:
-            size = size_words(file.identity.size)
-            words = f"{shown(name)}: is {size}, no more than {size_words(limit)} are read"
-            raise Unfit(Finding("io", words, name))
+            raise Unfit(too_large(name, file.identity.size, limit))
         return file.read(file.identity.size, 0)
 
     return with_file(path, name, work)

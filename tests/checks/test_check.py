@@ -1,6 +1,8 @@
 import argparse
 import json
+import logging
 import os
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,70 @@ def test_a_sound_checkpoint_is_made_of_the_bytes_that_were_read(
     assert {file.name for file in made.files} == {path.name for path in folder.iterdir()}
     assert identify(made.files) == identity
     assert made.tensors == served.tensors
+
+
+MIB = 2**20
+CAPS = {
+    "model.safetensors.index.json": 32 * MIB,
+    "config.json": MIB,
+    "generation_config.json": MIB,
+    "tokenizer_config.json": 8 * MIB,
+    "special_tokens_map.json": 8 * MIB,
+    "tokenizer.json": 64 * MIB,
+    "vocab.json": 64 * MIB,
+}
+
+
+@pytest.mark.parametrize("name", CAPS)
+def test_json_larger_than_any_has_reason_to_be_is_refused_and_not_parsed(
+    tmp_path: Path, served: Served, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkpoint(tmp_path / "new", shards=2)
+    file = folder / name
+    text = file.read_bytes() if file.exists() else b"{}"
+    file.write_bytes(text[:-1].ljust(CAPS[name] - 1) + text[-1:])
+    assert findings(folder, served, Policy()).findings == ()
+    file.write_bytes(text[:-1].ljust(CAPS[name]) + text[-1:])
+    parse, longest = json.loads, [0]
+
+    def loads(raw: Any, **options: Any) -> Any:
+        longest.append(len(raw))
+        return parse(raw, **options)
+
+    monkeypatch.setattr(json, "loads", loads)
+    (finding,) = [each for each in findings(folder, served, Policy()).findings if each.file == name]
+    assert finding.code == "io"
+    assert re.fullmatch(rf"{name}: is \S+ MB, no more than \S+ MB are read", finding.message)
+    assert refused(folder, served).code == "io"
+    assert max(longest) < MIB
+
+
+def test_a_model_with_a_config_too_large_is_not_served(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "new")
+    (folder / "config.json").write_bytes(b"{" + b" " * MIB + b"}")
+    with pytest.raises(CheckpointCorrupt, match=r"no more than 1\.0 MB are read"):
+        served_by(folder)
+
+
+def test_what_is_odd_and_does_no_harm_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = checkpoint(tmp_path / "new", shards=2)
+    (folder / "chat_template.jinja").write_text("as it was booted")
+    served = served_by(folder)
+    with caplog.at_level(logging.INFO):
+        check_checkpoint(REVISION, folder, served=served, policy=Policy())
+        assert caplog.records == []
+        (folder / "chat_template.jinja").write_text("another")
+        (folder / "stray.safetensors").write_bytes(b"anything")
+        check_checkpoint(REVISION, folder, served=served, policy=Policy())
+    (record,) = caplog.records
+    told = vars(record)
+    assert (record.message, told["revision"], told["label"]) == ("checkpoint.notes", "id", "step_1")
+    assert told["notes"] == (
+        "stray.safetensors: not part of the index, ignored",
+        "chat_template.jinja: differs from the one the engine was started with and keeps",
+    )
 
 
 def test_bytes_changed_since_the_folder_was_found_are_refused(

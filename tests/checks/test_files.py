@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.checks import reading
+from hotreload.checks import files, reading
 from hotreload.checks.files import INDEX, Digests, content_id, survey
+from hotreload.checks.reading import Opened
+from hotreload.checks.safetensors import Header, read_header
 from hotreload.errors import CheckpointCorrupt
 from tests.checks.written import checkpoint, codes, some_tensors, write_index
 
@@ -163,6 +165,26 @@ def test_a_loop_of_links_and_a_dangling_one_are_waited_for(tmp_path: Path) -> No
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / "model.safetensors").symlink_to("nowhere")
     assert survey(tmp_path).waiting_for == "waiting for model.safetensors"
+
+
+def test_a_link_flipped_between_two_shards_leads_to_one_checkpoint_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = checkpoint(tmp_path / "old", some_tensors(1), shards=2)
+    new = checkpoint(tmp_path / "new", some_tensors(2), shards=2)
+    (tmp_path / "latest").symlink_to(old)
+    (tmp_path / "next").symlink_to(new)
+    identity = content_id(survey(old))
+
+    def read_and_flip(file: Opened) -> Header:
+        if (tmp_path / "next").is_symlink():
+            (tmp_path / "next").rename(tmp_path / "latest")
+        return read_header(file)
+
+    monkeypatch.setattr(files, "read_header", read_and_flip)
+    looked = survey(tmp_path / "latest")
+    assert {file.path.parent for file in looked.files} == {old}
+    assert content_id(looked) == identity
 
 
 def test_touching_and_renaming_leave_the_id_and_a_changed_byte_does_not(tmp_path: Path) -> None:

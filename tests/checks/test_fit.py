@@ -64,17 +64,29 @@ def test_extra_tensors_pass_by_pattern(tmp_path: Path, served: Served) -> None:
     assert judged(tmp_path / "b", served, tensors, extra_tensors=("vision.*",)).fit
 
 
+BUFFERS = {
+    "lm_head.weight": np.ones(3, np.float32),
+    "layers.0.rotary_emb.inv_freq": np.ones(3, np.float32),
+}
+
+
 def test_what_no_engine_loads_may_be_there_or_not(tmp_path: Path) -> None:
     tied = checkpoint(tmp_path / "tied")
     (tied / "config.json").write_text(json.dumps({**CONFIG, "tie_word_embeddings": True}))
-    served = served_by(tied)
-    buffers = {
-        "lm_head.weight": np.ones(3, np.float32),
-        "layers.0.rotary_emb.inv_freq": np.ones(3, np.float32),
-    }
-    assert judged(tmp_path / "new", served, {**some_tensors(), **buffers}).findings == (
-        *judged(tmp_path / "new", served).findings,
-    )
+    assert judged(tmp_path / "new", served_by(tied), some_tensors() | BUFFERS).fit
+
+
+@pytest.mark.parametrize(("is_tied", "missing"), [(True, []), (False, ["lm_head.weight"])])
+def test_tied_weights_may_be_left_out_also_where_the_served_folder_holds_them(
+    tmp_path: Path, is_tied: bool, missing: list[str]
+) -> None:
+    folder = checkpoint(tmp_path / "served", some_tensors() | BUFFERS)
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "tie_word_embeddings": is_tied}))
+    served = served_by(folder)
+    assert "lm_head.weight" in served.tensors
+    assert judged(tmp_path / "with", served, some_tensors() | BUFFERS).fit
+    found = judged(tmp_path / "without", served).findings
+    assert [(each.code, each.tensor) for each in found] == [("missing", name) for name in missing]
 
 
 @pytest.mark.parametrize(
