@@ -31,7 +31,7 @@ check: setup ## ruff and mypy --strict
 	.venv/bin/python -m mypy
 
 soak: setup ## what takes long: faults for HOTRELOAD_SOAK_MINUTES (10), kills, a thousand reloads
-	.venv/bin/python -m pytest tests/soak -s -m soak $(ARGS)
+	.venv/bin/python -m pytest tests -s -m soak $(ARGS)
 
 bench: setup ## the benchmarks, with their figures on the screen
 	.venv/bin/python -m pytest tests/bench -s -m 'not soak' $(ARGS)

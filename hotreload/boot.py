@@ -4,14 +4,10 @@ So neither a power cut loses a good checkpoint nor a bad one makes a restart loo
 """
 
 import asyncio
-import atexit
 import logging
-import shutil
-import tempfile
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -22,18 +18,15 @@ from hotreload.config import Settings
 from hotreload.core.ledger import Ledger, Place
 from hotreload.core.ports import Source
 from hotreload.core.reconcile import default_backoff
-from hotreload.core.threads import in_thread
+from hotreload.core.threads import deadline, in_thread
 from hotreload.engine.boot import DOES_NOT_START
-from hotreload.engine.probe import Probe
 from hotreload.engine.sglang import SglangEngine
-from hotreload.engine.spool import clear_leftovers, private_copy
 from hotreload.errors import (
+    BadRequest,
     CheckpointRejected,
     ConfigError,
     EngineLost,
     HotReloadError,
-    NotEnoughMemory,
-    SourceUnavailable,
     TryAgain,
 )
 from hotreload.types import Checkpoint, Generation, Reason, Revision, Served
@@ -43,67 +36,123 @@ log = logging.getLogger("hotreload.boot")
 FIRST_ANSWER_SECONDS = 900.0
 """The first answer compiles the model, which takes minutes on an accelerator."""
 
-RANDOM = Revision("random", "random weights")
-OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".msgpack", ".h5", ".onnx")
+UNFIT_MODEL = "unfit_model"
+"""The code of faults that another model folder would not have."""
 
 Check = Callable[[Revision, Path], Awaitable[Checkpoint]]
 
 
-async def model_folder(
-    settings: Settings, ledger: Ledger, source: Source
-) -> tuple[Path, Revision | None]:
-    """The folder whose config and tokenizer the engine runs with.
+async def first_start[E](
+    settings: Settings,
+    *,
+    ledger: Ledger,
+    source: Source,
+    serve: Callable[[Served], None],
+    check: Check,
+    start: Callable[[Path, Checkpoint | None], Awaitable[E]],
+    tell: Callable[[str], None],
+) -> tuple[E, Checkpoint | None]:
+    """An engine that runs, on the operator's model, or on the first wish that will do.
 
-    And the first wish, if that is what lies there. It is the newest of this start: to ask once
-    more would fetch the next commit of a hub, too, and keep that one instead of the model.
+    `serve` hears what the checks are to hold a checkpoint against, `tell` what is done now.
     """
-    configured = settings.engine.model
-    model, wish = (configured, None) if configured else await _model_from(source, ledger)
-    if not (model / "config.json").is_file():
-        raise ConfigError(f"[engine] model: {model} is no model folder: it has no config.json")
-    return model, wish
+    tell("waiting for the model's files")
+    async with aclosing(models(settings, ledger, source)) as found:
+        async for model, first_wish in found:
+            tell("checking the weights to start with")
+            try:
+                serve(await served_from(model))
+                return await first_engine(
+                    settings,
+                    ledger=ledger,
+                    source=source,
+                    model=model,
+                    check=check,
+                    start=partial(start, model),
+                    first_wish=first_wish,
+                )
+            except ConfigError as unfit:
+                if settings.engine.model is not None or unfit.code != UNFIT_MODEL:
+                    raise
+                log.warning("boot.no_model_yet", extra={"why": str(unfit)})
+                tell("waiting for a checkpoint that can be served")
+    raise ConfigError("the source ended before anything could be served")
 
 
-async def _model_from(source: Source, ledger: Ledger) -> tuple[Path, Revision | None]:
-    """Without a model of the operator's: the last good generation, else the first wish."""
-    last = ledger.last_good
-    if last is not None:
-        folder = await _folder_of(last, source)
-        if (folder / "config.json").is_file():
-            return folder, None
+async def models(
+    settings: Settings, ledger: Ledger, source: Source
+) -> AsyncGenerator[tuple[Path, Revision | None]]:
+    """Folders whose config and tokenizer the engine may run with, until one will do.
+
+    The operator's alone, if there is one. Else the last good generation's, then each wish of the
+    source. A wish comes with its folder: it is the newest of this start, as to ask once more
+    would fetch the next commit of a hub, too, and keep that one instead of the model.
+    """
+    if settings.engine.model is not None:
+        yield settings.engine.model, None
+        return
+    within = settings.reload.fetch_timeout
+    if ledger.last_good is not None:
+        yield await _folder_of(ledger.last_good, source, within), None
+    async with aclosing(_wishes(ledger, source, within)) as wishes:
+        async for wish, folder in wishes:
+            yield folder, wish
+
+
+async def _wishes(
+    ledger: Ledger, source: Source, within: float
+) -> AsyncGenerator[tuple[Revision, Path]]:
+    """What the source wishes, fetched, once each: a bad one is waited out, like a dead hub."""
+    seen = set(ledger.refused)
     for failures in count(1):
         try:
             async for revision in source.wanted():
-                return await source.fetch(revision), revision
-        except (TryAgain, CheckpointRejected) as fault:
+                if revision.id not in seen:
+                    folder = await _fetched(source, revision, within)
+                    yield revision, folder
+                    seen.add(revision.id)
+            return
+        except TryAgain as fault:
+            pause = max(default_backoff(failures), fault.retry_after or 0.0)
             log.warning("boot.no_model_yet", extra={"why": str(fault)})
-            pause = max(default_backoff(failures), getattr(fault, "retry_after", None) or 0.0)
+        except CheckpointRejected as bad:
+            pause = default_backoff(failures)
+            seen.add(revision.id)
+            log.warning("boot.no_model_yet", extra={"why": str(bad)})
         await asyncio.sleep(pause)
-    raise AssertionError("unreachable: counting has no end")
 
 
-async def _folder_of(place: Place, source: Source) -> Path:
+async def _folder_of(place: Place, source: Source, within: float) -> Path:
     """Where a generation's files lie; a source may bring back what was cleaned away."""
     folder = Path(place.path)
     if not await _reading(folder, folder.exists):
         try:
-            return await source.fetch(place.revision)
+            return await _fetched(source, place.revision, within)
         except HotReloadError as gone:
             why = {"path": place.path, "why": str(gone)}
             log.warning("boot.last_good_is_gone", extra=why)
     return folder
 
 
+async def _fetched(source: Source, revision: Revision, within: float) -> Path:
+    async with deadline(within, f"fetching {revision}", "[reload] fetch_timeout"):
+        return await source.fetch(revision)
+
+
 async def served_from(model: Path) -> Served:
     """What an engine with this model serves: the measure of every checkpoint."""
+    if not await _reading(model, (model / "config.json").is_file):
+        words = f"[engine] model: {model} is no model folder: it has no config.json"
+        raise ConfigError(words, code=UNFIT_MODEL)
     try:
         return await _reading(model, lambda: served_by(model))
     except CheckpointRejected as unfit:
-        raise ConfigError(f"[engine] model: {model} cannot be served: {unfit}") from unfit
+        words = f"[engine] model: {model} cannot be served: {unfit}"
+        raise ConfigError(words, code=UNFIT_MODEL) from unfit
 
 
 async def first_engine[E](
-    boot: str,
+    settings: Settings,
     *,
     ledger: Ledger,
     source: Source,
@@ -117,39 +166,76 @@ async def first_engine[E](
     What fails the checks is passed over, and so is what only the engine finds fault with: a
     later attempt at it is judged like any other. `first_wish` stands for the newest.
     """
-    if boot == "dummy":
+    if settings.engine.boot == "dummy":
         return await start(None), None
     refusals = []
-    async for revision, path, why in _candidates(boot, ledger, source, model, first_wish):
+    for why, find in _candidates(settings, ledger, source, model, first_wish):
         try:
+            revision, path = await find()
             checkpoint = await check(revision, path)
             log.info("boot.chosen", extra={"path": str(path), "why": why})
             return await start(checkpoint), checkpoint
-        except (CheckpointRejected, SourceUnavailable, ConfigError) as fault:
+        except _Nothing as nothing:
+            refusals.append(f"{why}: {nothing}")
+            log.info("boot.no_candidate", extra={"candidate": why, "why": str(nothing)})
+        except (CheckpointRejected, TryAgain, BadRequest, ConfigError) as fault:
             if isinstance(fault, ConfigError) and (fault.code != DOES_NOT_START or path == model):
                 raise
-            refusals.append(f"{why}, {path}: {fault}")
-            log.warning("boot.passed_over", extra={"path": str(path), "why": str(fault)})
+            refusals.append(f"{why}: {fault}")
+            log.warning("boot.passed_over", extra={"candidate": why, "why": str(fault)})
     raise ConfigError(
         "nothing to start with; put a sound checkpoint into [engine] model\n  "
-        + "\n  ".join(refusals)
+        + "\n  ".join(refusals),
+        code=UNFIT_MODEL,
     )
 
 
-async def _candidates(
-    boot: str, ledger: Ledger, source: Source, model: Path, first_wish: Revision | None
-) -> AsyncIterator[tuple[Revision, Path, str]]:
-    place = ledger.last_good
-    if boot == "last-good" and place is not None:
-        yield place.revision, await _folder_of(place, source), "the last good generation"
-    if boot == "last-good":
+Find = Callable[[], Awaitable[tuple[Revision, Path]]]
+
+
+class _Nothing(Exception):
+    """There is no such candidate, which is no fault of anybody's."""
+
+
+def _candidates(
+    settings: Settings,
+    ledger: Ledger,
+    source: Source,
+    model: Path,
+    first_wish: Revision | None,
+) -> Iterator[tuple[str, Find]]:
+    """What to start from, the best first; each is looked for when its turn comes."""
+    place, within = ledger.last_good, settings.reload.fetch_timeout
+    is_configured = settings.engine.model is not None
+
+    async def last_good() -> tuple[Revision, Path]:
+        assert place is not None
+        return place.revision, await _folder_of(place, source, within)
+
+    async def last_good_again() -> tuple[Revision, Path]:
+        assert place is not None  # bytes that were damaged here, a hub still has
+        return place.revision, await _fetched(source, place.revision, within)
+
+    async def newest() -> tuple[Revision, Path]:
         try:
-            newest = first_wish or await source.resolve(None)
-            if newest.id not in ledger.refused and newest.id not in ledger.crashes:
-                yield newest, await source.fetch(newest), "the newest checkpoint"
-        except HotReloadError as nothing:
-            log.info("boot.no_checkpoint_yet", extra={"why": str(nothing)})
-    yield await _revision_of(model), model, "the configured model"
+            revision = first_wish or await source.resolve(None)
+        except HotReloadError as none:
+            raise _Nothing(str(none)) from none
+        has_crashed = revision.id in ledger.crashes and (place is not None or is_configured)
+        if has_crashed or revision.id in ledger.refused:
+            raise _Nothing(f"{revision} is the newest, and was refused or ended a process")
+        return revision, await _fetched(source, revision, within)
+
+    async def configured() -> tuple[Revision, Path]:
+        return await _revision_of(model), model
+
+    if settings.engine.boot == "last-good" or not is_configured:
+        if place is not None:
+            yield f"the last good generation, {place.path}", last_good
+            yield f"the last good generation, {place.revision}, fetched again", last_good_again
+        yield "the newest checkpoint", newest
+    if is_configured:
+        yield f"the configured model, {model}", configured
 
 
 async def _revision_of(model: Path) -> Revision:
@@ -159,80 +245,22 @@ async def _revision_of(model: Path) -> Revision:
     return Revision(await _reading(model, lambda: content_id(looked)), model.name)
 
 
-async def start_engine(settings: Settings, model: Path, weights: Checkpoint | None) -> SglangEngine:
-    """Start the engine the settings describe: the model's config and tokenizer, these weights."""
-    need = sum(file.size for file in weights.files) if weights else 0
-    copies = await asyncio.to_thread(_folder_for_copies, settings.state.directory, need)
-    spool, first = copies / "staging", copies / "boot"
-    start = partial(
-        SglangEngine.start,
-        device=settings.engine.device,
-        tp=settings.engine.tp,
-        dtype=settings.engine.dtype,
-        args=settings.engine.args,
-        spool=spool,
-        probes=[Probe(**probe.model_dump()) for probe in settings.probe],
-        max_drift=settings.checks.max_drift,
-    )
-    if weights is None:
-        return await start(model=model, revision=RANDOM, load_format="dummy")
-    with ExitStack() as made:
-        assemble = partial(_assemble, made, model, weights, first)
-        try:
-            folder = await in_thread(assemble, leave_as=f"the copying of {weights.revision}")
-        except NotEnoughMemory as full:
-            raise ConfigError(f"nothing can be loaded: {full}") from full
-        return await start(model=folder, revision=weights.revision)
-
-
-def _folder_for_copies(state: Path, need: int) -> Path:
-    """The state folder, or a temporary one where its disk is full or takes no writing."""
-    try:
-        for name in ("staging", "boot"):
-            clear_leftovers(state / name)
-        with tempfile.TemporaryFile(dir=state / "boot"):
-            free = shutil.disk_usage(state).free
-        why = "" if free > need else f"{free} bytes are free there, a copy needs {need}"
-    except OSError as error:
-        why = str(error)
-    if not why:
-        return state
-    folder = Path(tempfile.mkdtemp(prefix="hotreload-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    log.warning("boot.copies_elsewhere", extra={"path": str(folder), "why": why})
-    for name in ("staging", "boot"):
-        clear_leftovers(folder / name)
-    return folder
-
-
 async def _reading[T](model: Path, read: Callable[[], T]) -> T:
     return await in_thread(lambda cancel: read(), leave_as=f"a read of {model}")
-
-
-def _assemble(
-    copies: ExitStack, model: Path, weights: Checkpoint, spool: Path, cancel: threading.Event
-) -> Path:
-    """A private folder with the model's config and tokenizer and the checked weights.
-
-    The engine reads through mmap, so what it starts from must be files nobody else writes to;
-    the folder goes when the engine has started.
-    """
-    folder = copies.enter_context(private_copy(weights, spool, cancel))
-    for file in model.iterdir():
-        if file.is_file() and ".safetensors" not in file.name and file.suffix not in OTHER_WEIGHTS:
-            shutil.copyfile(file, folder / file.name)
-    return folder
 
 
 async def first_generation(
     engine: SglangEngine,
     *,
     path: Path | None,
-    model: Path,
+    model: Path | None,
     ledger: Ledger,
     save: Callable[[Ledger], Awaitable[None]],
 ) -> Generation:
-    """Probe what the engine started with, record it, and return it as what is live."""
+    """Probe what the engine started with, record it, and return it as what is live.
+
+    `model` is the operator's: there is nothing to fall back to when that one answers badly.
+    """
     staged = engine.live
     try:
         if path is not None:  # random weights have no answers to be judged by

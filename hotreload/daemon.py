@@ -18,13 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotreload.boot import (
-    first_engine,
-    first_generation,
-    model_folder,
-    served_from,
-    start_engine,
-)
+from hotreload.boot import first_generation, first_start
 from hotreload.checks.check import check_checkpoint
 from hotreload.checks.fit import Policy
 from hotreload.config import Settings
@@ -45,6 +39,7 @@ from hotreload.observe.systemd import Notifier, Systemd
 from hotreload.parts import (
     checkpoint_roots,
     listening,
+    longest_boot,
     make_rules,
     make_source,
     model_name,
@@ -52,8 +47,9 @@ from hotreload.parts import (
 )
 from hotreload.server.app import create_app
 from hotreload.server.limits import Limits
-from hotreload.server.sockets import HttpServer, group_id
+from hotreload.server.sockets import HttpServer, group_id, turn_away
 from hotreload.server.webhook import Webhook
+from hotreload.start_engine import start_engine
 from hotreload.state import StateFile
 from hotreload.types import Checkpoint, Generation, Revision, Served
 
@@ -94,12 +90,15 @@ class Daemon:
             source_kind=settings.source.kind,
         )
         self.metrics = Metrics(per_leaf=settings.metrics.per_leaf, readings=self._readings())
-        self.systemd = Systemd(Notifier(), is_alive=self._is_engine_alive)
+        self.systemd = Systemd(
+            Notifier(), is_alive=self._is_engine_alive, longest_boot=longest_boot(settings)
+        )
         for observer in (LogObserver(), self.history, self.status, self.metrics, self.systemd):
             self.events.subscribe(observer.observe)
         secret = webhook_secret(settings)
         self._webhook = Webhook(secret, self.source.wake) if secret is not None else None
         self._stop = asyncio.Event()
+        self._ended_by: Exception | None = None
         self._replica: Replica | None = None
         self._served = Served({}, {}, {})
 
@@ -117,6 +116,8 @@ class Daemon:
             finally:
                 http.stop()
                 await serving
+                if at.are_lasting and isinstance(self._ended_by, ConfigError):
+                    turn_away(at.sockets, self._ended_by)
                 await self.source.close()
                 beating.cancel()
 
@@ -149,23 +150,20 @@ class Daemon:
         cause: Any = causes
         while isinstance(cause, BaseExceptionGroup):
             cause = cause.exceptions[0]
+        self._ended_by = cause
         self._seal(cause)
         log.critical(message, extra={"cause": str(cause), "exit_code": code})
         return code
 
     async def _boot_and_reconcile(self) -> None:
-        self.systemd.starting("waiting for the model's files")
-        model, first_wish = await model_folder(self.settings, self.ledger, self.source)
-        self.systemd.starting("checking the weights to start with")
-        self._served = await served_from(model)
-        engine, weights = await first_engine(
-            self.settings.engine.boot,
+        engine, weights = await first_start(
+            self.settings,
             ledger=self.ledger,
             source=self.source,
-            model=model,
+            serve=self._serve,
             check=self._check_in_time,
-            start=partial(self._start_noted, model),
-            first_wish=first_wish,
+            start=self._start_noted,
+            tell=self.systemd.starting,
         )
         try:
             if not self._served.tensors:  # a folder without weights; the engine knows its needs
@@ -174,7 +172,7 @@ class Daemon:
             live = await first_generation(
                 engine,
                 path=weights.path if weights else None,
-                model=model,
+                model=self.settings.engine.model,
                 ledger=self.ledger,
                 save=self.state.save,
             )
@@ -189,11 +187,15 @@ class Daemon:
             self.engine.arrive(None)
             await uninterrupted(engine.close())
 
+    def _serve(self, served: Served) -> None:
+        self._served = served
+
     async def _start_noted(self, model: Path, weights: Checkpoint | None) -> SglangEngine:
         """Start an engine; a checkpoint that kills us at that must be known to the next start."""
         last_good = self.ledger.last_good
         known = last_good.revision if last_good else None
-        if weights is not None and weights.path != model and weights.revision != known:
+        is_operators = weights is not None and weights.path == self.settings.engine.model
+        if weights is not None and not is_operators and weights.revision != known:
             self.ledger.begin(weights.revision)
             await self.state.save(self.ledger)
         named = weights.revision if weights else "random weights"
@@ -335,6 +337,7 @@ class Daemon:
 
     def stop(self) -> None:
         """Leave in order; a second time, at once."""
+        signal.alarm(0)  # XLA's handler, until ours are taken again, aborts us in 3 s
         if self._stop.is_set():
             log.warning("daemon.stopped_at_once: asked to stop a second time")
             os._exit(EXIT_FORCED)

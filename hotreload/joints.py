@@ -5,7 +5,7 @@ from typing import Any
 
 from hotreload.errors import NotServing
 from hotreload.events import Event
-from hotreload.observe.history import Fields, History, attempt_fields, event_fields
+from hotreload.observe.history import Fields, History, attempt_fields
 from hotreload.observe.status import Status
 from hotreload.types import Attempt, Generation
 
@@ -59,7 +59,7 @@ class View:
 
     def event(self, event: Event) -> Fields:
         """One event, its name under `event`."""
-        return event_fields(event)
+        return self._status.event(event)
 
     def live(self) -> Generation | None:
         """Who answers; None while booting."""

@@ -96,7 +96,7 @@ async def _on_this_disk(
     return await download(name, cache=cache, content_of=identify, token=token, publish=publish)
 
 
-def _content_of(folder: Path, digests: Digests) -> str:
+def _content_of(folder: Path, cancel: threading.Event, *, digests: Digests) -> str:
     return content_id(survey(folder), digests)
 
 

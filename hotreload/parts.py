@@ -2,6 +2,7 @@
 
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from socket import AF_UNIX, socket
 from typing import Protocol
 
-from hotreload.checks.files import Digests, content_id, survey
+from hotreload.checks.files import Digests, ServingFile, content_id, survey
 from hotreload.config import Settings
 from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Source
@@ -19,8 +20,9 @@ from hotreload.credentials import read_secret
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.events import Publish
 from hotreload.observe.metrics import Metrics
+from hotreload.observe.systemd import LONGEST_BOOT
 from hotreload.server.activation import take_over
-from hotreload.server.sockets import bind_tcp, bind_unix
+from hotreload.server.sockets import bind_tcp, bind_unix, turn_away
 from hotreload.sources.directory import DirectorySource
 from hotreload.sources.hub.token import usual_token
 from hotreload.sources.huggingface import HuggingFaceSource
@@ -61,7 +63,8 @@ def hub_cache(settings: Settings) -> Path:
 def model_name(settings: Settings) -> str:
     """What clients of /v1 call the model: as configured, else as its folder is called."""
     folder = settings.engine.model
-    named = settings.server.model_name or (folder.resolve().name if folder else "")
+    # The name alone: what it links to may hang, and may be another tomorrow.
+    named = settings.server.model_name or (folder.absolute().name if folder else "")
     return re.sub(r"[^A-Za-z0-9_.:@/-]", "-", named) or "model"
 
 
@@ -102,15 +105,28 @@ def _hub(settings: Settings, publish: Publish, ledger: Ledger) -> HuggingFaceSou
         allow=source.allow,
         endpoint=source.endpoint,
         cache=hub_cache(settings),
-        token=_token_of(source.token_file),
-        content_of=lambda folder: content_id(survey(folder), digests),
+        token=token_of(source.token_file),
+        content_of=lambda folder, cancel: content_id(survey(folder), Wanted(digests, cancel)),
         kept=lambda: ledger.worth_keeping,
         folders=[model] if model is not None else [],
         publish=publish,
     )
 
 
-def _token_of(file: Path | None) -> Callable[[], str | None]:
+class Wanted(Digests):
+    """Reads no further file once nobody waits for it: a long hash is no hung disk."""
+
+    def __init__(self, digests: Digests, cancel: threading.Event) -> None:
+        self._digests, self._cancel = digests, cancel
+
+    def of(self, file: ServingFile) -> str:
+        """The file's digest, as long as it is wanted."""
+        if self._cancel.is_set():
+            raise SourceUnavailable("what was hashed is not wanted any more", code="cancelled")
+        return self._digests.of(file)
+
+
+def token_of(file: Path | None) -> Callable[[], str | None]:
     """Reads the token anew each time: it may be renewed. A file that cannot be read now is told."""
     if file is None:
         return usual_token
@@ -137,6 +153,12 @@ SOURCES: dict[str, Callable[[Settings, Publish, Ledger], RunningSource]] = {
     "huggingface": _hub,
 }
 """One line a kind of source: how to make it."""
+
+
+def longest_boot(settings: Settings) -> float:
+    """How long systemd is asked for patience with a start; from a hub it may begin with a fetch."""
+    is_far = settings.source.kind == "huggingface"
+    return LONGEST_BOOT + (settings.reload.fetch_timeout if is_far else 0.0)
 
 
 def make_rules(settings: Settings) -> Rules:
@@ -172,6 +194,7 @@ def listening(settings: Settings, metrics: Metrics) -> Iterator[Listening]:
     with ExitStack() as stack:
         passed = take_over()
         sockets = [stack.enter_context(each) for each in passed]
+        stack.enter_context(_turning_away(passed))
         _tell_of_other_path(sockets, server.socket)
         if not any(each.family == AF_UNIX for each in passed):
             sockets.append(bind_unix(server.socket, server.mode, server.group))
@@ -182,6 +205,16 @@ def listening(settings: Settings, metrics: Metrics) -> Iterator[Listening]:
         if settings.metrics.address:
             stack.callback(metrics.serve(settings.metrics.address).close)
         yield Listening(sockets, are_lasting=bool(passed))
+
+
+@contextmanager
+def _turning_away(passed: list[socket]) -> Iterator[None]:
+    """What we cannot start with, the next of us cannot: nobody must wait in the socket for it."""
+    try:
+        yield
+    except ConfigError as fault:
+        turn_away(passed, fault)
+        raise
 
 
 def _tell_of_other_path(passed: list[socket], path: Path) -> None:

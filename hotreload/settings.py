@@ -52,7 +52,7 @@ class EngineSettings(Table):
     device: Literal["auto", "cpu", "tpu"] = Field(
         default="auto",
         description="Where to run; auto is what JAX_PLATFORMS says, else what JAX finds. "
-        "Another device than JAX_PLATFORMS names is refused by the engine.",
+        "Another device than the first that JAX_PLATFORMS names is refused.",
     )
     tp: Count = Field(default=1, description="How many devices share one copy of the weights.")
     replicas: Count = Field(default=1, description="How many engines; only one in this version.")

@@ -1,18 +1,23 @@
 """Which weights an engine is started with; the engine here is a word that says what it got."""
 
+import asyncio
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
-from hotreload.boot import first_engine, model_folder
+from hotreload.boot import first_engine, first_start, models, served_from
+from hotreload.checks.check import check_checkpoint
+from hotreload.checks.fit import Policy
 from hotreload.config import Settings
 from hotreload.core.ledger import Ledger
 from hotreload.engine.boot import DOES_NOT_START
 from hotreload.errors import CheckpointCorrupt, ConfigError
 from hotreload.tiny import write_tiny
-from hotreload.types import Checkpoint, Generation, Revision
-from tests.fakes import FakeSource, Steps
-from tests.hub.local_hub import REPO, local_hub
+from hotreload.types import Checkpoint, Generation, Reason, Revision, Served
+from tests.fakes import HANG, FakeSource, Steps
+from tests.hub.local_hub import REPO, LocalHub, local_hub
 from tests.sources.following import checkpoint, hub_source
 
 
@@ -21,6 +26,7 @@ class Machine:
 
     def __init__(self, folder: Path) -> None:
         self.model = write_tiny(folder / "model", "served by step 0")
+        self.settings = Settings.model_validate({"engine": {"model": str(self.model)}})
         self.ledger = Ledger()
         good = Revision("good", "step_1")
         self.ledger.went_live(Generation(1, good, "fp", 0.0), str(folder / "step_1"))
@@ -44,7 +50,7 @@ class Machine:
 
     async def first(self) -> str:
         engine, weights = await first_engine(
-            "last-good",
+            self.settings,
             ledger=self.ledger,
             source=self.source,
             model=self.model,
@@ -105,6 +111,150 @@ async def test_when_nothing_is_sound_each_candidate_is_named_with_its_fault(
     assert machine.started == []
 
 
+async def test_what_was_damaged_here_is_fetched_again_before_anything_else(
+    machine: Machine,
+) -> None:
+    machine.source.known["step_1"] = Revision("good", "step_1")
+    damaged, whole = machine.check, iter([CheckpointCorrupt("step_1: changed"), None])
+
+    async def check(revision: Revision, path: Path) -> Checkpoint:
+        if fault := next(whole):
+            raise fault
+        return await damaged(revision, path)
+
+    machine.check = check  # type: ignore[method-assign]
+    assert await machine.first() == "step_1"
+
+
+async def test_a_source_that_does_not_come_to_an_end_is_given_up(machine: Machine) -> None:
+    settings = {"engine": {"model": machine.model}, "reload": {"fetch_timeout": 0.01}}
+    machine.settings = Settings.model_validate(settings)
+    machine.unfit = {"step_1"}
+    machine.source.steps.faults["fetch"] = HANG
+    assert await machine.first() == "model"
+
+
+async def test_a_model_folder_that_hangs_leaves_the_loop_free(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_file, answers = Path.is_file, threading.Event()
+    monkeypatch.setattr(Path, "is_file", lambda path: answers.wait(10) and is_file(path))
+    reading = asyncio.create_task(served_from(machine.model))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not reading.done()
+    answers.set()
+    assert (await reading).tensors
+
+
+# --- a model from a hub --------------------------------------------------------------------
+
+
+class OnlyHub:
+    """A daemon's start that has nothing but a hub; it notes what it is told."""
+
+    def __init__(self, hub: LocalHub, folder: Path, ledger: Ledger) -> None:
+        self.settings = Settings.model_validate({"source": {"kind": "huggingface", "repo": REPO}})
+        self.ledger = ledger
+        self.source = hub_source(
+            hub, folder / "cache", kept=lambda: ledger.worth_keeping, poll=0.05
+        )
+        self.told: list[str] = []
+        self.waits = asyncio.Event()
+
+    def serve(self, served: Served) -> None:
+        self.served = served
+
+    def tell(self, doing: str) -> None:
+        self.told.append(doing)
+        if doing == "waiting for a checkpoint that can be served":
+            self.waits.set()
+
+    async def check(self, revision: Revision, path: Path) -> Checkpoint:
+        content = self.source.content_of(revision)
+        policy = Policy()
+        return check_checkpoint(
+            revision, path, served=self.served, policy=policy, content_id=content
+        )
+
+    async def start(self, model: Path, weights: Checkpoint | None) -> str:
+        assert weights is not None
+        assert weights.path == model
+        return weights.revision.id
+
+    async def first(self) -> str:
+        started, _ = await first_start(
+            self.settings,
+            ledger=self.ledger,
+            source=self.source,
+            serve=self.serve,
+            check=self.check,
+            start=self.start,
+            tell=self.tell,
+        )
+        return started
+
+
+def tiny(folder: Path, step: int, damage: str | None = None) -> Path:
+    return write_tiny(folder / f"step_{step}", f"served by step {step}", damage=damage)
+
+
+async def looked_at(hub: LocalHub, times: int) -> None:
+    async with asyncio.timeout(10):
+        while hub.count("HEAD") < times:  # noqa: ASYNC110 (the hub is a thread of its own)
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("bad", ["no config.json", "nan", "truncated", "refused before"])
+async def test_without_a_model_a_first_commit_that_will_not_do_is_waited_out(
+    tmp_path: Path, bad: str
+) -> None:
+    with local_hub() as hub:
+        damage = bad if bad in ("nan", "truncated") else None
+        first = tiny(tmp_path, 1, damage)
+        if bad == "no config.json":
+            (first / "config.json").unlink()
+        sha, ledger = hub.push(first), Ledger()
+        if bad == "refused before":
+            ledger.refuse(Revision(sha), Reason("probe", "it talked nonsense"), 0.0)
+        starting = OnlyHub(hub, tmp_path, ledger)
+        running = asyncio.create_task(starting.first())
+        if bad == "refused before":
+            await looked_at(hub, 3)
+        else:
+            await asyncio.wait_for(starting.waits.wait(), 10)
+        assert not running.done()
+        good = hub.push(tiny(tmp_path, 2))
+        assert await asyncio.wait_for(running, 10) == good
+
+
+async def test_without_a_model_a_commit_that_ended_a_process_once_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    with local_hub() as hub:
+        sha = hub.push(tiny(tmp_path, 1))
+        starting = OnlyHub(hub, tmp_path, Ledger(crashes={sha: 1}))
+        assert await starting.first() == sha
+
+
+async def test_bytes_that_are_not_the_commits_are_never_started(tmp_path: Path) -> None:
+    with local_hub() as hub:
+        sha, ledger = hub.push(tiny(tmp_path, 1)), Ledger()
+        starting = OnlyHub(hub, tmp_path, ledger)
+        assert await starting.first() == sha
+        folder = await starting.source.fetch(Revision(sha))
+        ledger.went_live(Generation(1, Revision(sha), "fp", 0.0), str(folder))
+        shutil.copyfile(
+            tiny(tmp_path, 2) / "model.safetensors", folder / "model.safetensors"
+        )  # whole and sound, but nobody's commit
+        hub.fault("*", status=503, times=99)
+        again = OnlyHub(hub, tmp_path, ledger)
+        running = asyncio.create_task(again.first())
+        await asyncio.wait_for(again.waits.wait(), 10)
+        assert not running.done()
+        running.cancel()
+
+
 @pytest.mark.parametrize("then", ["another commit", "no hub"])
 async def test_a_model_from_a_hub_is_started_with_its_own_weights(
     tmp_path: Path, then: str
@@ -115,13 +265,13 @@ async def test_a_model_from_a_hub_is_started_with_its_own_weights(
         ledger = machine.ledger = Ledger()
         source = hub_source(hub, tmp_path / "cache", kept=lambda: ledger.worth_keeping)
         settings = Settings.model_validate({"source": {"kind": "huggingface", "repo": REPO}})
-        machine.model, wish = await model_folder(settings, ledger, source)
+        machine.model, wish = await anext(models(settings, ledger, source))
         if then == "another commit":
             hub.push(checkpoint("two"))
         else:
             hub.fault("HEAD", status=503, times=9)
         engine, weights = await first_engine(
-            "last-good",
+            settings,
             ledger=ledger,
             source=source,
             model=machine.model,

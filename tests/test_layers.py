@@ -69,4 +69,5 @@ def test_settings_are_read_by_the_daemon_and_the_command_line_alone(module: Path
         "settings_kinds",
         "settings_source",
         "boot",
+        "start_engine",
     }

@@ -262,3 +262,13 @@ def test_ci_runs_what_the_readme_says() -> None:
     script = (ROOT / ".ci/run").read_text().splitlines()
     assert script[-2:] == ["make check", "make test"]
     assert all(os.access(ROOT / name, os.X_OK) for name in (".ci/run", ".ci/setup"))
+
+
+def test_make_soak_runs_all_that_is_marked_for_it() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (command,) = re.findall(r"^soak:.*\n\t(.*)$", makefile, re.MULTILINE)
+    run = [ROOT / word for word in command.split() if word.startswith("tests")]
+    tests = (path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__))
+    marked = [path for path in tests if "pytest.mark.soak" in path.read_text()]
+    assert len({path.parent for path in marked}) > 1
+    assert all(any(path.is_relative_to(folder) for folder in run) for path in marked)

@@ -67,6 +67,25 @@ def test_a_state_that_cannot_be_read_is_set_aside_and_told(
     assert aside.read_bytes() == data
 
 
+async def test_a_state_that_the_disk_does_not_give_is_told_and_serving_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "state.json").mkdir()
+    state = StateFile(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert state.read() == Ledger()
+        await state.save(ledger())
+    unread, unsaved = caplog.records
+    assert unread.message == "state.unreadable"
+    assert vars(unread)["path"] == str(tmp_path / "state.json")
+    assert "Is a directory" in vars(unread)["error"]
+    assert unsaved.message == "state.not_saved: going on without it"
+    assert list(tmp_path.glob("*.unreadable")) == []
+    (tmp_path / "state.json").rmdir()
+    await state.save(ledger())
+    assert state.read().last_good == ledger().last_good
+
+
 async def test_a_state_of_a_newer_version_is_told_and_left_for_the_newer_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -119,6 +138,33 @@ async def test_saves_land_in_order(tmp_path: Path) -> None:
     last = state.read().last_good
     assert last is not None
     assert last.number == 19
+
+
+def test_what_is_written_is_on_the_disk_before_it_has_its_name_and_the_name_before_we_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, done = tmp_path / "state.json", list[tuple[str, str]]()
+    fsync, rename = os.fsync, Path.rename
+
+    def noted_fsync(descriptor: int) -> None:
+        opened = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        whole = opened.is_dir() or opened.read_bytes() == b"new"
+        done.append(("fsync" if whole else "fsync too early", opened.name))
+        fsync(descriptor)
+
+    def noted_rename(old: Path, new: Path) -> Path:
+        done.append((f"rename {old.name}", new.name))
+        return rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "rename", noted_rename)
+    write_whole(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert done == [
+        ("fsync", "state.new"),
+        ("rename state.new", "state.json"),
+        ("fsync", tmp_path.name),
+    ]
 
 
 def test_a_write_that_fails_half_way_leaves_the_old_file(

@@ -69,6 +69,7 @@ exit codes: 0 ok, 1 refused or failed, 2 usage, 3 unreachable, 4 busy, 5 timed o
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code of the process."""
+    _fill_closed_descriptors()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a folder's name may hold what is no text
             stream.reconfigure(errors="backslashreplace")
@@ -89,6 +90,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _fill_closed_descriptors() -> None:
+    """A socket would take the number of a closed stdin, stdout or stderr, and C++ logs to 2."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hotreload.cli.daemon_args import add_client_verb
+from hotreload.cli.daemon_args import add_client_verb, seconds
 from hotreload.errors import EngineLost, HotReloadError
 
 Fields = dict[str, Any]
@@ -52,7 +52,7 @@ examples:
         metavar="PATH|REVISION",
         nargs="?",
         help="a checkpoint's folder, or its name in the source (on a hub a branch, tag or "
-        "commit); without one, the newest",
+        "commit, and a folder only with / . or ~ before it); without one, the newest",
     )
     reload_verb.add_argument("--wait", action="store_true", help="wait for the outcome")
     reload_verb.add_argument(
@@ -98,26 +98,34 @@ def _add_perturb(verbs: Any) -> None:
 
 def _add_timeout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--timeout", type=_seconds, metavar="S", help="wait so many seconds for the outcome"
+        "--timeout", type=seconds, metavar="S", help="wait so many seconds for the outcome"
     )
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError("must be a positive number of seconds")
-    return seconds
 
 
 def reload(args: argparse.Namespace) -> int:
     """Ask for a checkpoint, and with --wait tell how it went."""
     wish: Fields = {"force": args.force, "wait": args.wait or args.timeout is not None}
     if args.name is not None:
+        key = "model_path" if _is_path(args) else "revision"
         # The daemon runs elsewhere: what is relative to us means nothing to it.
-        here = Path(args.name)
-        key = "model_path" if here.exists() or here.is_absolute() else "revision"
-        wish[key] = str(here.absolute()) if key == "model_path" else args.name
+        here = Path(args.name).expanduser().absolute()
+        wish[key] = str(here) if key == "model_path" else args.name
     return _change(args, "/admin/reload_weights", wish)
+
+
+def _is_path(args: argparse.Namespace) -> bool:
+    """What is written like a path is one, and of a folder's daemon what is there from here.
+
+    A branch is one though a folder of its name lies here.
+    """
+    if args.name.startswith(("/", ".", "~")):
+        return True
+    return Path(args.name).exists() and not _follows_hub(args)
+
+
+def _follows_hub(args: argparse.Namespace) -> bool:
+    source = _daemon(args).get("/status").get("source", {})
+    return bool(source.get("kind") == "huggingface")
 
 
 def rollback(args: argparse.Namespace) -> int:

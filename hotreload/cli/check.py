@@ -12,6 +12,7 @@ from hotreload.cli.repo import add_repo_options
 if TYPE_CHECKING:
     from hotreload.checks.check import Report
     from hotreload.checks.fit import Policy
+    from hotreload.errors import CheckpointRejected
     from hotreload.types import Served
 
 FIT, NOT_FIT, USAGE = 0, 1, 2
@@ -67,12 +68,14 @@ def add(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check the folder and print what was found."""
     from hotreload.checks.check import findings
-    from hotreload.errors import CheckpointCorrupt, HotReloadError
+    from hotreload.errors import CheckpointCorrupt, CheckpointRejected, HotReloadError
 
     policy = _policy(args)
 
     try:
         args.path = _on_this_disk(args)
+    except CheckpointRejected as refused:  # the hub has it, and it is not fit to be laid down
+        return _tell(_refused(refused), args)
     except HotReloadError as error:
         return _usage(str(error))
     for folder in filter(None, (args.path, args.against)):
@@ -85,9 +88,20 @@ def run(args: argparse.Namespace) -> int:
         return _usage(f"--against {args.against}: cannot be what is served: {error}")
     if served is not None and not served.tensors:
         return _usage(f"--against {args.against}: holds no weights to compare with")
-    report = findings(args.path, served, policy)
+    return _tell(findings(args.path, served, policy), args)
+
+
+def _tell(report: "Report", args: argparse.Namespace) -> int:
     _print(_as_json(report) if args.json else _as_text(report, _colour()))
     return FIT if report.fit else NOT_FIT
+
+
+def _refused(refused: "CheckpointRejected") -> "Report":
+    """What was found before there were files to look at."""
+    from hotreload.checks.check import Report
+    from hotreload.checks.findings import Finding
+
+    return Report((Finding(refused.code, str(refused)),), (), (), {}, 0)
 
 
 def _policy(args: argparse.Namespace) -> "Policy":
@@ -119,7 +133,7 @@ def _on_this_disk(args: argparse.Namespace) -> Path:
         fetching = download(
             str(path),
             cache=cache_of(args),
-            content_of=lambda folder: content_id(survey(folder)),
+            content_of=lambda folder, cancel: content_id(survey(folder)),
             publish=drawing(bar),
             token=token_of(args),
         )
@@ -148,7 +162,7 @@ def _as_json(report: "Report") -> str:
             "files": len(report.files),
             "tensors": len(report.tensors),
             "bytes": report.bytes,
-            "content_id": report.content_id,
+            "content_id": report.content_id if report.files else None,
         },
         indent=2,
     )

@@ -85,9 +85,9 @@ class Daemon:
     def __init__(self, where: Where) -> None:
         self._where = where
 
-    def get(self, path: str) -> Fields:
+    def get(self, path: str, timeout: float = LOOK_SECONDS) -> Fields:
         """Ask how things are."""
-        return self.ask("GET", path, timeout=LOOK_SECONDS).fields
+        return self.ask("GET", path, timeout=timeout).fields
 
     def ask(
         self, method: str, path: str, fields: Fields | None = None, *, timeout: float | None = None

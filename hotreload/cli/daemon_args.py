@@ -1,6 +1,7 @@
 """The arguments of every verb that talks to the daemon, and what their help has in common."""
 
 import argparse
+import math
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,18 @@ the settings (--config, $HOTRELOAD_CONFIG, /etc/hotreload/hotreload.toml), else
 EXITS = """\
 exit codes: 0 ok, 1 refused or failed, 2 usage, 3 no daemon answers, 4 busy, 5 timed out,
             70 the engine is lost, 78 a setting is wrong, 130 interrupted"""
+
+
+def seconds(text: str, least: float = 0.0, most: float = math.inf) -> float:
+    """Read a number of seconds within bounds; the message is what the user sees."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
+    if not least <= number <= most or not 0 < number < math.inf:
+        bounds = f"from {least:g} to {most:g} seconds" if least else "a positive number of seconds"
+        raise argparse.ArgumentTypeError(f"must be {bounds}, not {text}")
+    return number
 
 
 def add_client_verb(

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from hotreload.cli.exits import FAILED
 
 if TYPE_CHECKING:
-    from hotreload.cli.checkup import Advice, Facts
+    from hotreload.cli.advice import Advice, Facts
 
 DESCRIPTION = """\
-Look at devices, permissions, limits, file systems, the socket, the token, disk, memory and the
-clock, as the daemon will find them. Changes nothing. Exits 0 when nothing fails, else 1.
+Look at devices, permissions, limits, file systems, the socket, secrets, disk, memory and the
+clock, as the daemon will find them. Changes nothing, and starts nothing. Exits 0 when nothing
+fails, 1 when something does, 78 when the settings cannot be read.
 
 examples:
   hotreload doctor
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _facts(args: argparse.Namespace) -> "Facts":
-    from hotreload.cli.checkup import Facts
+    from hotreload.cli.advice import Facts
     from hotreload.cli.machine import accelerators
     from hotreload.config import config_file, load
 
@@ -71,11 +72,12 @@ def _facts(args: argparse.Namespace) -> "Facts":
 
 
 def _user(name: str | None) -> Any:
-    from hotreload.cli.machine import user_called
+    from hotreload.cli.machine import stranger, user_called
     from hotreload.errors import ConfigError
 
     if name is None and os.geteuid() == 0:
-        return user_called(SERVICE_USER) or user_called(None)
+        # Before install-unit made it; root may do everything, and would find nothing.
+        return user_called(SERVICE_USER) or stranger(SERVICE_USER)
     user = user_called(name)
     if user is None:
         raise ConfigError(f"there is no user {name!r} on this machine; systemd-sysusers makes it")

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 EXPLAINED = """\
 Write the service, its socket, its user and its folders for systemd, with the command, the
 settings and the accelerators of this machine, and print what to run then. What is there is
-replaced: changes of yours belong into drop-ins (systemctl edit hotreload).
+replaced, and drop-ins of ours (10-devices, 20-hub, 30-paths) that no longer apply are removed:
+changes of yours belong into drop-ins of your own (systemctl edit hotreload).
 
 examples:
   hotreload install-unit --dry-run
@@ -25,9 +26,6 @@ examples:
   hotreload install-unit --user llm --exec /opt/hotreload/bin/hotreload
 
 exit codes: 0 written (and run), 1 a command failed, 2 usage, 78 what cannot be written"""
-
-NOBODY = 65534
-"""Stands for a user who is not made yet."""
 
 
 def add(verbs: Any) -> None:
@@ -53,19 +51,36 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the files, and say what comes next or do it."""
-    from hotreload.cli.units import render
+    from hotreload.cli.units import OURS, render
 
+    _check_prefix(args)
     installation = _installation(args)
     files = {args.prefix / target: text for target, text in render(installation)}
+    stale = [path for path in (args.prefix / name for name in OURS) if path not in files]
+    stale = [path for path in stale if path.exists()]
     if args.dry_run:
         print("\n".join(f"### {target}\n{text}" for target, text in files.items()))
+        print("".join(f"### {path}\n# would be removed\n" for path in stale), end="")
         return 0
     for target, text in files.items():
         _write(target, text)
         print(f"wrote {target}")
+    for path in stale:
+        _remove(path)
+        print(f"removed {path}, which does not apply any more")
     for complaint in _complaints(installation):
         print(f"hotreload: {complaint}", file=sys.stderr)
     return _go_on(_next_steps(installation), enable=args.enable)
+
+
+def _check_prefix(args: argparse.Namespace) -> None:
+    from hotreload.cli.exits import Misused
+
+    if args.enable and not args.dry_run and args.prefix.resolve() != Path("/"):
+        raise Misused(
+            "--enable runs systemctl on this machine, and --prefix writes for another place: "
+            "give one of them"
+        )
 
 
 def _installation(args: argparse.Namespace) -> "Installation":
@@ -83,18 +98,23 @@ def _installation(args: argparse.Namespace) -> "Installation":
 
 def _complaints(installation: "Installation") -> Iterator[str]:
     """Yield what will keep the service from starting, or makes it slow."""
-    from hotreload.cli.machine import User, user_called
+    from hotreload.cli.machine import stranger, unknown_groups, user_called
+    from hotreload.cli.units import wants_accelerator
 
     name = installation.user
-    user = user_called(name) or User(name, NOBODY, frozenset())
+    user = user_called(name) or stranger(name)
     for path in (installation.command.resolve(), Path(sys.executable).resolve()):
         if not user.may(path, os.R_OK | os.X_OK):
             yield f"{name} may not run {path}: a folder above it is closed; install beneath /opt"
             break
     if not installation.config.exists():
         yield f"{installation.config} is not there; `hotreload check-config --defaults` prints one"
+    if not wants_accelerator(installation):
+        return
     if not installation.devices:
         yield "no accelerator is here (/dev/accel*, /dev/vfio/*): the service will use the CPU"
+    for node in unknown_groups(installation.devices):
+        yield f"{node}: whose device it is cannot be found out; it is taken for an accelerator"
 
 
 def _write(path: Path, text: str) -> None:
@@ -111,14 +131,22 @@ def _write(path: Path, text: str) -> None:
         ) from error
 
 
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be removed: {error.strerror}; run it as root, or with --prefix"
+        ) from error
+
+
 def _next_steps(installation: "Installation") -> list[list[str]]:
-    from hotreload.cli.units import STATE, state_folder
+    from hotreload.cli.units import own_folders
 
     steps = [["systemd-sysusers"], ["systemd-tmpfiles", "--create"]]
-    state = state_folder(installation)
-    if state != STATE:
-        owner = installation.user
-        steps.append(["install", "-d", "-m", "0750", "-o", owner, "-g", owner, str(state)])
+    owner = installation.user
+    for folder in own_folders(installation):
+        steps.append(["install", "-d", "-m", "0750", "-o", owner, "-g", owner, str(folder)])
     start = ["systemctl", "enable", "--now", "hotreload.socket", "hotreload.service"]
     return [*steps, ["systemctl", "daemon-reload"], start]
 

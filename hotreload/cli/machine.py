@@ -1,19 +1,56 @@
-"""What this machine has and lets a user do: devices, mounts, memory. Reads /proc, /sys and /dev."""
+"""What this machine has and lets a user do: devices, sockets, mounts, memory.
+
+Reads /proc, /sys and /dev, and changes nothing.
+"""
 
 import os
 import pwd
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 DEVICES = ("accel[0-9]*", "vfio/[0-9]*", "vfio/vfio")
+GROUPS = Path("/sys/kernel/iommu_groups")
+GOOGLE = "0x1ae0"
+"""Who makes TPUs, as PCI knows them."""
+CREDENTIAL = re.compile(r"^(?:Load|Set)Credential(?:Encrypted)?=([^:\s]+)", re.MULTILINE)
+NOBODY = 65534
+ACCEPTS = 0x10000
+"""The flag of a socket that listens, as /proc/net/unix shows it."""
 
 
-def accelerators(dev: Path = Path("/dev")) -> list[Path]:
-    """The nodes of accelerators; the one every VFIO user has does not make one alone."""
+def accelerators(dev: Path = Path("/dev"), groups: Path = GROUPS) -> list[Path]:
+    """The nodes of accelerators; the one every VFIO user has does not make one alone.
+
+    A VFIO group of another vendor's (a disk that is passed to a guest) is none.
+    """
     found = [node for pattern in DEVICES for node in sorted(dev.glob(pattern))]
+    found = [node for node in found if GOOGLE in (_vendors(node, groups) or {GOOGLE})]
     return found if any(node.name != "vfio" for node in found) else []
+
+
+def unknown_groups(nodes: Sequence[Path], groups: Path = GROUPS) -> list[Path]:
+    """The VFIO groups among the nodes of which nobody knows whose devices they hold."""
+    numbered = [node for node in nodes if node.parent.name == "vfio" and node.name.isdigit()]
+    return [node for node in numbered if not _vendors(node, groups)]
+
+
+def _vendors(node: Path, groups: Path) -> set[str]:
+    """Who made the devices of a VFIO group; nobody where that cannot be found out.
+
+    Bridges, which may be in a group with what is behind them, do not count.
+    """
+    if node.parent.name != "vfio" or not node.name.isdigit():
+        return set()
+    found = set()
+    for device in (groups / node.name / "devices").glob("*"):
+        with suppress(OSError):
+            if not (device / "class").read_text().startswith("0x0604"):
+                found.add((device / "vendor").read_text().strip())
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +82,11 @@ class User:
         return stat.S_IMODE(found.st_mode) >> shift & wanted == wanted
 
 
+def stranger(name: str) -> User:
+    """A user who is not made yet: may what everybody may."""
+    return User(name, NOBODY, frozenset())
+
+
 def user_called(name: str | None) -> User | None:
     """The user of that name, or who we are; None when there is nobody of that name."""
     try:
@@ -55,15 +97,50 @@ def user_called(name: str | None) -> User | None:
     return User(entry.pw_name, entry.pw_uid, frozenset(groups))
 
 
-def holders(node: Path) -> Iterator[str]:
-    """Yield the processes that have a device open, as far as we may look."""
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that runs."""
+
+    pid: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid})"
+
+
+def holders(opened: object) -> Iterator[Process]:
+    """Yield the processes that have a file or `socket:[inode]` open, as far as we may look."""
     for process in Path("/proc").glob("[0-9]*"):
-        try:
-            opened = any(os.readlink(fd) == str(node) for fd in (process / "fd").iterdir())
-            if opened:
-                yield f"{(process / 'comm').read_text().strip()} (pid {process.name})"
-        except OSError:  # it ended, or is somebody else's
-            continue
+        with suppress(OSError):  # it ended, or is somebody else's
+            if any(os.readlink(fd) == str(opened) for fd in (process / "fd").iterdir()):
+                yield Process(int(process.name), (process / "comm").read_text().strip())
+
+
+def listening_on(path: Path, table: Path = Path("/proc/net/unix")) -> str | None:
+    """What listens under this name, as `socket:[inode]`; None when nothing does.
+
+    Nobody connects: under systemd that would start the daemon.
+    """
+    if not os.path.lexists(path):
+        return None
+    wanted = os.path.realpath(path)
+    for line in table.read_text(errors="replace").splitlines()[1:]:
+        *_, flags, _, _, inode, name = [*line.split(maxsplit=7), ""][:8]
+        is_it = name.endswith(path.name) and os.path.realpath(name) == wanted
+        if is_it and int(flags, 16) & ACCEPTS:
+            return f"socket:[{inode}]"
+    return None
+
+
+def inotify_instances(uid: int, proc: Path = Path("/proc")) -> int:
+    """How many a user has, as far as we may look."""
+    count = 0
+    for process in proc.glob("[0-9]*"):
+        with suppress(OSError):
+            if process.stat().st_uid == uid:
+                links = (os.readlink(fd) for fd in (process / "fd").iterdir())
+                count += sum(link == "anon_inode:inotify" for link in links)
+    return count
 
 
 def file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
@@ -77,9 +154,43 @@ def file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
     return kind
 
 
-def memory_available(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes a process may have before the machine swaps or kills."""
-    for line in meminfo.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 0
+def memory_available(pid: object = "self") -> int:
+    """Bytes a process may still take: of the machine, and of each control group it is in.
+
+    As the engine reckons before it stages (`engine.headroom`), which loads JAX.
+    """
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    return min([free, *free_in_groups(Path(f"/proc/{pid}/cgroup"), Path("/sys/fs/cgroup"))])
+
+
+def free_in_groups(membership: Path, tree: Path) -> Iterator[int]:
+    """What is free below each limit on the way from a control group (version 2) to the root."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return
+    for name in (line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
+        for each in (tree / name, *(tree / name).parents):
+            if each.is_relative_to(tree):
+                yield from _free_in(each)
+
+
+def _free_in(group: Path) -> Iterator[int]:
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        used = int((group / "memory.current").read_text())
+        kept = [line.split() for line in (group / "memory.stat").read_text().splitlines()]
+    except OSError:  # the root has none, and neither has version 1
+        return
+    if limit != "max":
+        yield int(limit) - used + sum(int(n) for name, n in kept if name == "inactive_file")
+
+
+def credentials(folders: Sequence[Path]) -> set[str]:
+    """The names of the credentials that the service's unit and drop-ins pass on."""
+    files = [f for folder in folders for f in folder.glob("hotreload.service.d/*.conf")]
+    files += [folder / "hotreload.service" for folder in folders]
+    texts = [file.read_text(errors="replace") for file in files if file.is_file()]
+    return {name for text in texts for name in CREDENTIAL.findall(text)}

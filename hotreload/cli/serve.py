@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hotreload.config import Settings
+    from hotreload.errors import ConfigError
 
 EXPLAINED = """\
-Holds a sglang-jax engine, watches a folder for checkpoints, and makes each sound one live.
+Holds a sglang-jax engine, follows a folder of checkpoints or a revision on a hub ([source] kind),
+and makes each sound one live.
 
 examples:
   hotreload serve --config /etc/hotreload/hotreload.toml
   hotreload serve --set engine.model=./model --set source.path=./checkpoints \\
                   --set server.socket=./hotreload.sock --set state.directory=./state
+  hotreload serve --set source.kind=huggingface --set source.repo=org/name
 
 files:
   /etc/hotreload/hotreload.toml      settings, if --config and $HOTRELOAD_CONFIG name no others
@@ -53,6 +56,16 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until stopped; the exit code says why it ended."""
+    from hotreload.errors import ConfigError
+
+    try:
+        return _run(args)
+    except ConfigError as fault:
+        _turn_away(fault)
+        raise
+
+
+def _run(args: argparse.Namespace) -> int:
     # Late: client verbs are in the same parser, and must start quickly.
     import asyncio
 
@@ -66,6 +79,20 @@ def run(args: argparse.Namespace) -> int:
     _tell_where_it_hangs()
     _arm(os.environ.get(failpoints.VARIABLE, ""))
     return asyncio.run(_serve(settings))
+
+
+def _turn_away(fault: "ConfigError") -> None:
+    """Whoever waits in a socket of systemd's would start us again, to no other end."""
+    if "LISTEN_FDS" not in os.environ:  # none was passed, or they are in the daemon's hands
+        return
+    from contextlib import suppress
+
+    from hotreload.errors import ConfigError
+    from hotreload.server.activation import take_over
+    from hotreload.server.sockets import turn_away
+
+    with suppress(ConfigError):  # a second fault, and the first one is told
+        turn_away(take_over(), fault)
 
 
 def _tell_where_it_hangs() -> None:

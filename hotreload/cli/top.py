@@ -9,9 +9,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from hotreload.cli.daemon_args import add_client_verb
+from hotreload.cli.daemon_args import add_client_verb, seconds
+from hotreload.cli.exits import TimedOut
 from hotreload.errors import HotReloadError
 
 Fields = dict[str, Any]
@@ -21,6 +23,11 @@ LEAVE = "\033[?25h\033[?1049l"
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\033[H", "\033[K", "\033[J"
 QUIT = b"qQ\x04"
 """q, or the end of input."""
+GLANCE_SECONDS = 1.0
+"""How long one look may take; nothing is redrawn meanwhile, and `q` waits."""
+AWAY = "not reachable, trying again"
+SILENT = "it starts, or it hangs; trying again"
+"""Under systemd nobody accepts before the first weights answer."""
 
 EXPLAINED = """\
 It asks the daemon twice a second and survives its restart. `q` or Ctrl-C quits. Where the output
@@ -43,24 +50,21 @@ def add(verbs: Any) -> None:
         as_json=False,
     )
     parser.add_argument(
-        "--interval", type=_seconds, default=0.5, metavar="S", help="ask so often (0.5 s)"
+        "--interval",
+        type=partial(seconds, least=0.05, most=3600),
+        default=0.5,
+        metavar="S",
+        help="ask so often (0.5 s)",
     )
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0.05 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError("must be from 0.05 to 3600 seconds")
-    return seconds
 
 
 def run(args: argparse.Namespace) -> int:
     """Show frames until told to quit; one frame where nobody watches."""
-    from hotreload.cli.client import Daemon, find_socket
+    from hotreload.cli.client import LOOK_SECONDS, Daemon, find_socket
 
     watch = Watch(Daemon(find_socket(args)))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        watch.look()
+        watch.look(LOOK_SECONDS)
         shown = watch.lines(colour=False)[:-1]  # nobody can press a key
         print("\n".join(line.rstrip() for line in shown).rstrip())
         return 0
@@ -79,22 +83,26 @@ class Watch:
         self._status: Fields | None = None
         self._last_attempt: Fields | None = None
         self._attempts: list[Fields] = []
-        self._fault: str | None = None
+        self._leaves: Fields | None = None
+        self._fault: tuple[str, str] | None = None
 
-    def look(self) -> None:
-        """Ask anew; the history only when an attempt ended since."""
-        status = self._daemon.get("/status")
+    def look(self, within: float) -> None:
+        """Ask anew; the history and the leaves only when an attempt ended since."""
+        status = self._daemon.get("/status", within)
         if status["last_attempt"] != self._last_attempt:
-            self._attempts = self._daemon.get("/history")["attempts"]
+            self._attempts = self._daemon.get("/history", within)["attempts"]
+        if status["generation"] != (self._leaves or {}).get("generation"):
+            self._leaves = self._daemon.get("/leaves", within)
         self._last_attempt = status["last_attempt"]
         self._status, self._fault = status, None
 
     def look_again(self) -> None:
         """Ask anew, and remember why when there is no answer."""
         try:
-            self.look()
+            self.look(GLANCE_SECONDS)
         except HotReloadError as fault:
-            self._fault = str(fault).partition("\n")[0]
+            is_silent = isinstance(fault, TimedOut)
+            self._fault = (SILENT if is_silent else AWAY, str(fault).partition("\n")[0])
 
     def lines(self, *, colour: bool) -> list[str]:
         """Write what is known, as large as the terminal is."""
@@ -103,7 +111,13 @@ class Watch:
 
         width, height = shutil.get_terminal_size((80, 24))
         shown = frame(
-            self._status, self._attempts, width=width, height=height, now=now(), fault=self._fault
+            self._status,
+            self._attempts,
+            self._leaves,
+            width=width,
+            height=height,
+            now=now(),
+            fault=self._fault,
         )
         return [written(line, colour) for line in shown]
 

@@ -24,18 +24,20 @@ NARROW = 60
 def frame(
     status: Fields | None,
     attempts: Sequence[Fields],
+    leaves: Fields | None = None,
     *,
     width: int,
     height: int,
     now: Now,
-    fault: str | None = None,
+    fault: tuple[str, str] | None = None,
 ) -> list[Line]:
-    """Compose at most `height` lines; `fault` says why what is shown is old or missing."""
-    top: list[Line] = [[("hotreload: not reachable, trying again", "bad")]] if fault else []
-    if fault:
-        top.append([(plain(fault), "dim")])
+    """Compose at most `height` lines; `fault` says that, and why, what is shown is old."""
+    top: list[Line] = []
+    if fault is not None:
+        what, why = fault
+        top = [[(f"hotreload: {what}", "bad")], [(plain(why), "dim")]]
     if status is not None:
-        top += [*_now(status, now), [], *_attempt(status, now, width), []]
+        top += [*_now(status, now), *_moved(leaves), [], *_attempt(status, now, width), []]
         top += _history(attempts[: max(0, height - len(top))], now, width)
     foot: Line = [("q quits", "dim")]
     return [_cut(line, width) for line in [*top[: height - 1], foot]]
@@ -79,6 +81,13 @@ def _now(status: Fields, now: Now) -> Iterator[Line]:
     at_gate = f"gate {plain(gate['state'])}, {gate['inside']} inside, {gate['held']} held"
     yield [(f"{at_gate}   fingerprint {fingerprint}", None)]
     yield [(_doing(status), "bad" if status["reasons"] else None)]
+
+
+def _moved(leaves: Fields | None) -> Iterator[Line]:
+    """After a start there is nothing before it to differ from."""
+    if leaves and leaves["previous"]:
+        count = f"{len(leaves['changed'])} of {len(leaves['leaves'])}"
+        yield [(f"leaves changed at the last swap: {count}", None)]
 
 
 def _doing(status: Fields) -> str:

@@ -15,14 +15,28 @@ from hotreload.cli.client import DEFAULT_CONFIG, DEFAULT_SOCKET
 from hotreload.errors import ConfigError
 
 SHIPPED_COMMAND = "/usr/local/bin/hotreload"
-SHIPPED_TOKEN = Path("/etc/hotreload/hf-token")
+SHIPPED_CREDENTIAL = "LoadCredential=hf-token:/etc/hotreload/hf-token\n"
 STATE = Path("/var/lib/hotreload")
-TOKEN = ("source", "token_file")
+CACHE = Path("/var/cache/hotreload")
+SECRETS = ("token_file", "webhook")
+"""What [source] may name that root alone may read."""
 UNITS = Path("etc/systemd/system")
 DROP_INS = UNITS / "hotreload.service.d"
+DEVICES, HUB, PATHS = (DROP_INS / f"{name}.conf" for name in ("10-devices", "20-hub", "30-paths"))
+OURS = (DEVICES, HUB, PATHS)
+"""Drop-ins that an installation has or has not; one that it has no more must go."""
 HOMES = tuple(map(Path, ("/home", "/root", "/run/user")))
 TEMPORARY = tuple(map(Path, ("/tmp", "/var/tmp")))
 
+NO_ACCELERATOR = """\
+# [engine] device = "cpu": JAX is to leave the accelerators of this machine alone.
+[Service]
+Environment=JAX_PLATFORMS=cpu
+"""
+SECRETS_BEGIN = """\
+# For [source] kind = "huggingface": systemd reads each secret as root, and the daemon alone sees
+# the copy of it (it looks for a credential of the file's name).
+"""
 PATHS_BEGIN = """\
 # Where this installation keeps its things, as far as the service must be let at them.
 [Service]
@@ -57,12 +71,14 @@ def render(installation: Installation) -> Iterator[tuple[Path, str]]:
     for kind in ("sysusers", "tmpfiles"):
         text = _fitted(_text(f"hotreload.{kind}"), installation, settings)
         yield Path(f"etc/{kind}.d/hotreload.conf"), text
-    if installation.devices:
-        yield DROP_INS / "10-devices.conf", _devices(installation.devices)
+    if _setting(settings, "engine", "device") == "cpu":
+        yield DEVICES, NO_ACCELERATOR
+    elif installation.devices:
+        yield DEVICES, _devices(installation.devices)
     if _setting(settings, "source", "kind") == "huggingface":
-        yield DROP_INS / "20-hub.conf", _hub(_placed(installation.config, settings, *TOKEN))
+        yield HUB, _hub(_credentials(installation.config, settings))
     if lines := list(_paths(installation, settings)):
-        yield DROP_INS / "30-paths.conf", PATHS_BEGIN + "".join(f"{line}\n" for line in lines)
+        yield PATHS, PATHS_BEGIN + "".join(f"{line}\n" for line in lines)
 
 
 def read_settings(config: Path) -> dict[str, Any]:
@@ -75,10 +91,20 @@ def read_settings(config: Path) -> dict[str, Any]:
         raise ConfigError(f"{config}: cannot be read: {error}") from error
 
 
-def state_folder(installation: Installation) -> Path:
-    """Where the daemon keeps its state."""
-    settings = read_settings(installation.config)
-    return _placed(installation.config, settings, "state", "directory") or STATE
+def own_folders(installation: Installation) -> list[Path]:
+    """Folders the daemon writes to that systemd does not make for it: state, downloads."""
+    return _own_folders(installation.config, read_settings(installation.config))
+
+
+def wants_accelerator(installation: Installation) -> bool:
+    """Whether the settings let the engine have one."""
+    return _setting(read_settings(installation.config), "engine", "device") != "cpu"
+
+
+def _own_folders(config: Path, settings: dict[str, Any]) -> list[Path]:
+    named = (("state", "directory"), ("source", "cache"))
+    found = (_placed(config, settings, *name) for name in named)
+    return [path for path in found if path and not _any_in([path / "x"], (STATE, CACHE))]
 
 
 def _text(name: str) -> str:
@@ -108,30 +134,39 @@ def _devices(nodes: Sequence[Path]) -> str:
     return "\n".join(kept) + "\n"
 
 
-def _hub(token: Path | None) -> str:
-    """The shipped drop-in for following a hub, with the token's file if there is one."""
-    text = _text("hotreload.service.d/20-hub.conf")
-    if token is None:  # a public repo, and no credential to pass
-        return text.replace(
-            f"\n[Service]\nLoadCredential={SHIPPED_TOKEN.name}:{SHIPPED_TOKEN}\n", ""
-        )
-    text = text.replace(str(SHIPPED_TOKEN), str(token))
-    return text.replace(f"={SHIPPED_TOKEN.name}:", f"={token.name}:")
+def _credentials(config: Path, settings: dict[str, Any]) -> dict[str, Path]:
+    """Each secret's file by the name that the daemon looks for: the file's own."""
+    found: dict[str, Path] = {}
+    for key in SECRETS:
+        path = _placed(config, settings, "source", key)
+        if path is not None and found.setdefault(path.name, path) != path:
+            raise ConfigError(
+                f"[source] {key}: {path} has the name of {found[path.name]}; rename it"
+            )
+    return found
+
+
+def _hub(credentials: dict[str, Path]) -> str:
+    """The shipped drop-in for following a hub, with the files of the secrets there are."""
+    _, _, text = _text("hotreload.service.d/20-hub.conf").partition("[Unit]")
+    lines = "".join(f"LoadCredential={name}:{path}\n" for name, path in credentials.items())
+    if not lines:  # a public repo without a webhook
+        return "[Unit]" + text.replace(f"\n[Service]\n{SHIPPED_CREDENTIAL}", "")
+    return SECRETS_BEGIN + "[Unit]" + text.replace(SHIPPED_CREDENTIAL, lines)
 
 
 def _paths(installation: Installation, settings: dict[str, Any]) -> Iterator[str]:
     """Yield what lets the service at folders that the sandbox would hide or protect."""
     config = installation.config
-    named = (("engine", "model"), ("source", "path"), ("state", "directory"))
+    named = (("engine", "model"), ("source", "path"), ("source", "cache"), ("state", "directory"))
     found = (_placed(config, settings, *name) for name in named)
     used = [installation.command, config, *installation.code, *(p for p in found if p)]
     if _any_in(used, HOMES):
         yield "ProtectHome=read-only"
     if _any_in(used, TEMPORARY):
         yield "PrivateTmp=no"
-    state = _placed(config, settings, "state", "directory")
-    if state is not None and state != STATE and STATE not in state.parents:
-        yield f"ReadWritePaths={state}"
+    for folder in _own_folders(config, settings):
+        yield f"ReadWritePaths={folder}"
 
 
 def _any_in(paths: Sequence[Path], folders: Sequence[Path]) -> bool:

@@ -233,6 +233,15 @@ def take_apart(parts: Parts) -> None:
     gc.collect()
 
 
+def discard(parts: Parts) -> None:
+    """Take apart what nobody will run, in the thread that built it.
+
+    No loop has begun to use its sockets; left open, their context would wait for them for ever.
+    """
+    close_sockets(parts.tokenizer_manager)
+    take_apart(parts)
+
+
 async def taken_apart(parts: Parts) -> None:
     """Take a running engine apart, off the loop, and close what belongs to the loop."""
     manager = parts.tokenizer_manager

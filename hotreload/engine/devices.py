@@ -17,7 +17,8 @@ def find_devices(device: str, tp: int, first: int) -> list[Any]:
         found = jax.devices()
     except RuntimeError as fault:
         why = str(fault).strip().partition("\n")[0]
-        words = f"no {device} device can be used: {why} (`hotreload doctor` looks who holds it)"
+        kind = "" if device == "auto" else f"{device} "
+        words = f"no {kind}device can be used: {why} (`hotreload doctor` looks who holds it)"
         raise DeviceUnavailable(words) from fault
     platform = found[0].platform
     if device not in ("auto", platform):
@@ -33,7 +34,7 @@ def find_devices(device: str, tp: int, first: int) -> list[Any]:
 def _choose_platform(device: str) -> None:
     """Tell JAX before it looks; afterwards this changes nothing.
 
-    The CPU stands beside an accelerator, as upstream's loaders put weights there first.
+    The CPU stands beside a TPU: 0.0.2's loader puts weights there first.
     """
     import jax
 
@@ -46,6 +47,6 @@ def _choose_platform(device: str) -> None:
             "or leave one out"
         )
     wanted = chosen if device == "auto" else device
-    if wanted and named in ("", wanted):
-        beside = wanted if wanted == "cpu" else f"{wanted},cpu"
-        jax.config.update("jax_platforms", beside)  # type: ignore[no-untyped-call]
+    if wanted in ("cpu", "tpu") and named in ("", wanted):
+        both = "tpu,cpu" if wanted == "tpu" else wanted
+        jax.config.update("jax_platforms", both)  # type: ignore[no-untyped-call]

@@ -152,15 +152,15 @@ def _naming(platform: str) -> Iterator[None]:
     `tpu,cpu` is right on a TPU, and JAX has read it by now. Goes when `ServerArgs` does not
     compare them.
     """
-    before = os.environ.get("JAX_PLATFORMS")
+    named = os.environ.get("JAX_PLATFORMS", "")
+    if "," not in named:
+        yield
+        return
     os.environ["JAX_PLATFORMS"] = platform
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["JAX_PLATFORMS"]
-        else:
-            os.environ["JAX_PLATFORMS"] = before
+        os.environ["JAX_PLATFORMS"] = named
 
 
 def _raise_file_limit() -> None:

@@ -97,7 +97,7 @@ class SglangEngine:
         build = partial(boot.build, model=model, device=device, tp=tp, dtype=dtype)
         build = partial(build, load_format=load_format, args=args or {}, log_level=log_level)
         build = partial(build, first_device=first_device, report=watch.report)
-        parts = await in_thread(lambda cancel: build(), discard=boot.take_apart)
+        parts = await in_thread(lambda cancel: build(), discard=boot.discard)
         make = partial(cls, parts, watch, revision=revision, spool=spool, probes=probes)
         try:
             # What a cancelled start made is taken apart with its parts.

@@ -1,22 +1,30 @@
-"""The two metrics of a download."""
+"""The metrics of a download."""
 
-from collections.abc import Iterator
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from hotreload.events import AttemptFinished, Event, GenerationLive, PhaseEntered, Progress
+from hotreload.observe.progress import Pace
 
 
 class Fetched(Collector):
     """Counts bytes that came; what lay here when a download began does not count."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pace = Pace(clock)
+        self._lock = threading.Lock()  # a scrape comes on another thread
         self._bytes = 0
         self._last: Progress | None = None
 
     def observe(self, event: Event) -> None:
         """Take in how far a download is, or that it is over."""
+        with self._lock:
+            self._pace.observe(event)
         match event:
             case Progress():
                 last = self._last
@@ -27,7 +35,7 @@ class Fetched(Collector):
                 self._last = None
 
     def collect(self) -> Iterator[Metric]:
-        """Both, from the start."""
+        """All of them, from the start."""
         last = self._last
         yield CounterMetricFamily(
             "hotreload_fetched_bytes", "Bytes downloaded from the hub.", self._bytes
@@ -37,3 +45,20 @@ class Fetched(Collector):
             "How much of the download under way is there; 0 when there is none.",
             last.done / last.total if last and last.total else 0,
         )
+        yield GaugeMetricFamily(
+            "hotreload_fetch_size_bytes",
+            "How large the download under way is; 0 when there is none.",
+            last.total if last else 0,
+        )
+        yield GaugeMetricFamily(
+            "hotreload_fetch_remaining_seconds",
+            "How long the download under way still takes; 0 when there is none, +Inf when nothing "
+            "comes.",
+            self._seconds_left(),
+        )
+
+    def _seconds_left(self) -> float:
+        with self._lock:
+            fields = self._pace.fields()
+        left = fields["seconds_left"] if fields else 0.0
+        return math.inf if left is None else float(left)

@@ -38,12 +38,14 @@ class Pace:
         last = self._last
         if last is None or last.done >= last.total:
             return None
-        rate = self._rate()
+        return {"done_bytes": last.done, "total_bytes": last.total, **self.pace()}
+
+    def pace(self) -> dict[str, Any]:
+        """How fast it is, and how long it takes then; None when nobody can tell."""
+        left, rate = self._last.total - self._last.done if self._last else 0, self._rate()
         return {
-            "done_bytes": last.done,
-            "total_bytes": last.total,
             "bytes_per_second": round(rate),
-            "seconds_left": round((last.total - last.done) / rate, 1) if rate else None,
+            "seconds_left": round(left / rate, 1) if rate else None,
         }
 
     def _note(self, progress: Progress) -> None:

@@ -14,6 +14,7 @@ from hotreload.events import (
     Event,
     GateChanged,
     GenerationLive,
+    Progress,
     RevisionWanted,
     SourceScanned,
     Waiting,
@@ -21,6 +22,7 @@ from hotreload.events import (
 from hotreload.observe.history import (
     Fields,
     attempt_fields,
+    event_fields,
     generation_fields,
     iso,
     refusal_fields,
@@ -36,6 +38,8 @@ NOBODY: Fields = {
     "fingerprint": None,
     "live_since": None,
 }
+
+NOT_SEEN = "not seen since the start"
 
 
 class State(StrEnum):
@@ -89,10 +93,12 @@ class Status:
         self._lost = False
         self._pace = Pace(clock)
         self._wall = wall
+        # A folder is seen as soon as it is looked for; a hub may be out of reach from the start.
+        is_far = source_kind != "directory"
         self._source: Fields = {
             "kind": source_kind,
-            "stale": False,
-            "error": None,
+            "stale": is_far,
+            "error": NOT_SEEN if is_far else None,
             "last_seen": None,
         }
 
@@ -185,6 +191,11 @@ class Status:
             "pinned": ledger.pinned,
             "replicas": [{**live, "gate": gate}],
         }
+
+    def event(self, event: Event) -> Fields:
+        """Return an event as /events tells it, of a download with its pace."""
+        pace = self._pace.pace() if isinstance(event, Progress) else {}
+        return event_fields(event) | pace
 
     def leaves(self) -> Fields:
         """Return the /leaves document: checksums as they went live, and which of them moved."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,12 @@ PERTURB: Mapping[str, Kind] = {
     ),
     **WAITING,
 }
+Asking = Coroutine[Any, Any, asyncio.Future[Attempt]]
+"""Finds out whether an ask makes sense; then there is a promise to tell how it ended."""
+
+ACCEPTED_WITHIN = 10.0
+"""So long who does not wait for the outcome waits to hear that it makes sense at all."""
+
 RELOAD_STATUS = ("state", "generation", "wanted", "waiting_for", "phase", "last_attempt")
 _STATUS = {
     Outcome.LIVE: 200,
@@ -102,20 +108,19 @@ def admin_routes(
     @router.post("/reload_weights")
     async def reload_weights(request: Request) -> Response:
         fields = await read_fields(request, RELOAD, may_be_empty=True)
-        promise = await control.reload(_name(fields), force=fields.get("force", False))
-        return await _answer(promise, fields, request, view)
+        asking = control.reload(_name(fields), force=fields.get("force", False))
+        return await _answer(asking, fields, request, view)
 
     @router.post("/rollback")
     async def rollback(request: Request) -> Response:
         fields = await read_fields(request, ROLLBACK, may_be_empty=True)
-        promise = await control.rollback(fields.get("generation"))
-        return await _answer(promise, fields, request, view)
+        return await _answer(control.rollback(fields.get("generation")), fields, request, view)
 
     @router.post("/perturb_weights")
     async def perturb_weights(request: Request) -> Response:
         fields = await read_fields(request, PERTURB, may_be_empty=True)
         noise = Noise(**{name: fields[name] for name in fields if name not in WAITING})
-        return await _answer(await control.perturb(noise), fields, request, view)
+        return await _answer(control.perturb(noise), fields, request, view)
 
     @router.post("/pin")
     async def pin() -> Response:
@@ -165,20 +170,55 @@ def _name(fields: Fields) -> str | None:
     return name
 
 
-async def _answer(
-    promise: asyncio.Future[Attempt], fields: Fields, request: Request, view: View
-) -> Response:
-    """Tell how the attempt ended, or that it goes on; it does, whoever stops listening."""
-    if not fields.get("wait", True) and not promise.done():
-        return Json({"ok": True, "outcome": None, "accepted": True}, 202)
-    async with while_connected(request.receive):
-        await asyncio.wait({promise}, timeout=fields.get("timeout"))
-    if not promise.done():
-        words = f"no outcome after {fields['timeout']:g} s; the attempt goes on, see /status"
+async def _answer(asking: Asking, fields: Fields, request: Request, view: View) -> Response:
+    """Tell how the attempt ended, or that it goes on; it does, whoever stops listening.
+
+    To find out which revision is meant may take as long as a hub or a disk does.
+    """
+    waits, within = fields.get("wait", True), fields.get("timeout")
+    if not waits:
+        within = min(within or ACCEPTED_WITHIN, ACCEPTED_WITHIN)
+    outcome = asyncio.create_task(_outcome(asking, waits))
+    try:
+        async with while_connected(request.receive):
+            await asyncio.wait({outcome}, timeout=within)
+    finally:
+        if not outcome.done():
+            _unheard.add(outcome)
+            outcome.add_done_callback(_log_unheard)
+        elif not outcome.cancelled():
+            outcome.exception()  # heard, also when its client has just left
+    if not outcome.done() and waits:
+        words = f"no outcome after {within:g} s; the attempt goes on, see /status"
         raise Refused(504, "timed_out", words)
-    if promise.cancelled():
+    attempt = _ended(outcome) if outcome.done() else None
+    if attempt is None:
+        return Json({"ok": True, "outcome": None, "accepted": True}, 202)
+    return _told(attempt, view)
+
+
+async def _outcome(asking: Asking, waits: bool) -> Attempt | None:
+    """How what is asked for ended; None when nobody waits for that."""
+    promise = await asking
+    # Shielded: others may wait for the same promise.
+    return await asyncio.shield(promise) if waits or promise.done() else None
+
+
+def _ended(outcome: asyncio.Task[Attempt | None]) -> Attempt | None:
+    if outcome.cancelled():
         raise NotServing("hotreload is stopping", code="stopping")
-    return _told(promise.result(), view)
+    return outcome.result()
+
+
+_unheard: set[asyncio.Task[Attempt | None]] = set()
+"""Those that go on without anybody to tell; a loop by itself does not keep its tasks."""
+
+
+def _log_unheard(outcome: asyncio.Task[Attempt | None]) -> None:
+    """What comes of an attempt is told by the status; that there is none, by nothing else."""
+    _unheard.discard(outcome)
+    if not outcome.cancelled() and (fault := outcome.exception()) is not None:
+        log.warning("admin.not_done", extra={"cause": str(fault)})
 
 
 def _told(attempt: Attempt, view: View) -> Response:

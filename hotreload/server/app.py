@@ -70,7 +70,8 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _bad_query)
     app.add_middleware(Limited, limits=limits)
     app.add_middleware(KnownHost, hosts=hosts)
-    app.add_middleware(Exchange, live=view.live, metrics=metrics)
+    seconds = limits.write_seconds
+    app.add_middleware(Exchange, live=view.live, metrics=metrics, write_seconds=seconds)
     return app
 
 

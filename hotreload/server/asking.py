@@ -125,7 +125,7 @@ class Asking:
 
     async def _streamed(self, ask: Ask, client: "_Client", *, may_replay: bool) -> bool:
         began = time.perf_counter()
-        out = client.event_writer(self.limits.write_seconds)
+        out = EventWriter(client.send)
         try:
             async with self._answering(ask, client) as (generation, items):
                 first = await anext(items)
@@ -201,9 +201,6 @@ class _Client:
     async def send_json(self, content: Any, generation: Generation) -> None:
         answer = Json(content, headers=generation_header(generation))
         await answer(self.scope, self.receive, self.send)
-
-    def event_writer(self, write_seconds: float) -> EventWriter:
-        return EventWriter(self.scope, self.receive, self.send, write_seconds=write_seconds)
 
 
 class ModelRoute:

@@ -81,7 +81,8 @@ def _asks(words: str, name: str, body: Mapping[str, Kind], *required: str) -> Op
 
 
 def _changes(words: str, body: Mapping[str, Kind]) -> Operation:
-    return Operation(words, _json("Change"), CHANGED, body=body, others=UNFIT, may_be_empty=True)
+    refusals = (*CHANGED, 422)  # a name that says nothing, beside checkpoints that are not fit
+    return Operation(words, _json("Change"), refusals, body=body, others=UNFIT, may_be_empty=True)
 
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {

@@ -73,17 +73,22 @@ class Exchange:
     """The outermost middleware: turns errors into problems, stamps and counts every answer."""
 
     def __init__(
-        self, app: ASGIApp, live: Callable[[], Generation | None], metrics: Metrics
+        self,
+        app: ASGIApp,
+        live: Callable[[], Generation | None],
+        metrics: Metrics,
+        write_seconds: float,
     ) -> None:
         self._app = app
         self._live = live
         self._metrics = metrics
+        self._write_seconds = write_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send, self._live)
+        answer = _Answer(scope, receive, send, self._live, self._write_seconds)
         began = time.perf_counter()
         try:
             await self._app(scope, receive, answer.send)
@@ -103,16 +108,29 @@ class Exchange:
             error = Refused(500, "internal", "hotreload failed to answer; its log says why")
         if answer.is_started:  # an answer cut off must not look like a whole one
             await hang_up(scope, receive)
-        else:
+            return
+        try:
             await problem_of(error, scope["path"])(scope, receive, answer.send)
+        except ClientGone:
+            answer.code = CLIENT_GONE
 
 
 class _Answer:
     """The sending half of one exchange."""
 
-    def __init__(self, send: Send, live: Callable[[], Generation | None]) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        live: Callable[[], Generation | None],
+        write_seconds: float,
+    ) -> None:
+        self._scope = scope
+        self._receive = receive
         self._send = send
         self._live = live
+        self._write_seconds = write_seconds
         self.code = CLIENT_GONE
         self.is_started = False
 
@@ -121,7 +139,22 @@ class _Answer:
             self.is_started = True
             self.code = message["status"]
             self._name_generation(message)
-        await self._send(message)
+        try:
+            async with asyncio.timeout(self._write_seconds):
+                await self._send(message)
+        except TimeoutError:
+            # It reads nothing. It would keep its place among those who ask, and inside the gate
+            # hold up every swap; a client that pipelines does not even have to stream for that.
+            await hang_up(self._scope, self._receive)
+            raise ClientGone from None
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            self._expect_reading()
+
+    def _expect_reading(self) -> None:
+        """What was written last waits in our memory, and nobody sends after it any more."""
+        expect = self._scope.get("extensions", {}).get("expect_reading")
+        if expect is not None:
+            expect(self._write_seconds)
 
     def _name_generation(self, message: Message) -> None:
         name = GENERATION_HEADER.lower().encode()

@@ -67,17 +67,19 @@ class PeerProtocol(H11Protocol):
         self._arrival_seconds = arrival_seconds
         self._live = live
         self._deadline: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Find out who came, and wait for the first request."""
         super().connection_made(transport)
         _send_at_once(transport)
-        self.app = _Introduced(self.app, transport)
+        self.app = _Introduced(self.app, transport, self._expect_reading)
         self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing any more."""
         self._headers_came()
+        self._expect_no_reading()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -106,11 +108,34 @@ class PeerProtocol(H11Protocol):
         ):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+        self._expect_reading(self._arrival_seconds)
 
     @property
     def is_idle(self) -> bool:
         """Whether no request is under way on it."""
         return self.cycle is None or self.cycle.response_complete
+
+    def _expect_reading(self, within: float) -> None:
+        """Hang up when the client takes nothing for so long of an answer that is all written.
+
+        A close would wait for it without end, and until then the connection keeps its descriptor.
+        """
+        self._expect_no_reading()
+        if unsent := self.transport.get_write_buffer_size():
+            self._reading = self.loop.call_later(within, self._check_read, unsent, within)
+
+    def _check_read(self, unsent: int, within: float) -> None:
+        if not self.is_idle:  # each piece of the next answer has a deadline of its own
+            return
+        if self.transport.get_write_buffer_size() >= unsent:
+            self.transport.abort()
+        else:
+            self._expect_reading(within)
+
+    def _expect_no_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
 
     def _await_headers(self) -> None:
         self._deadline = self.loop.call_later(self._arrival_seconds, self.transport.abort)
@@ -124,9 +149,14 @@ class PeerProtocol(H11Protocol):
 class _Introduced:
     """The app, told who is at the other end of this connection and how to hang up on it."""
 
-    def __init__(self, app: Any, transport: asyncio.Transport) -> None:
+    def __init__(
+        self, app: Any, transport: asyncio.Transport, expect_reading: Callable[[float], None]
+    ) -> None:
         self._app = app
-        self._extensions: dict[str, Any] = {"hang_up": transport.abort}
+        self._extensions: dict[str, Any] = {
+            "hang_up": transport.abort,
+            "expect_reading": expect_reading,
+        }
         peer = _peer_behind(transport)
         if peer is not None:
             self._extensions["peer"] = peer

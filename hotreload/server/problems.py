@@ -25,13 +25,16 @@ from hotreload.errors import (
 RETRY_AFTER = 5
 """Seconds until something that was only put off is worth another try."""
 
+NAMED_WRONGLY = 422
+"""An operator named what is not there."""
+
 _STATUS: tuple[tuple[type[HotReloadError], int], ...] = (
     (BadRequest, 400),
     (Busy, 409),
     (Superseded, 409),
     (NotNewEnough, 409),
     (CheckpointRejected, 422),
-    (SourceUnavailable, 422),  # an operator named what is not there
+    (SourceUnavailable, NAMED_WRONGLY),
     (TryAgain, 503),
     (NotServing, 503),
     (EngineLost, 503),
@@ -118,17 +121,17 @@ def to_json(value: Any) -> bytes:
 def _status(error: HotReloadError) -> int:
     if isinstance(error, Refused):
         return error.status
+    if isinstance(error, SourceUnavailable) and error.retry_after is not None:
+        return 503  # the source itself is away, and nothing is said about the name
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
 def _headers(error: HotReloadError) -> dict[str, str]:
     if isinstance(error, Refused):
         return error.headers
-    if isinstance(error, NotServing) and error.retry_after is not None:
+    if isinstance(error, NotServing | TryAgain) and error.retry_after is not None:
         return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
-    if isinstance(error, NotNewEnough) or (
-        isinstance(error, TryAgain) and not isinstance(error, SourceUnavailable)
-    ):
+    if isinstance(error, NotNewEnough | TryAgain) and _status(error) != NAMED_WRONGLY:
         return {"Retry-After": str(RETRY_AFTER)}
     return {}
 

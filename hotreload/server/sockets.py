@@ -21,10 +21,11 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from hotreload.errors import ConfigError
+from hotreload.errors import ConfigError, NotServing
 from hotreload.events import Event, GateChanged
 from hotreload.server.limits import Limits
 from hotreload.server.peers import PeerProtocol
+from hotreload.server.problems import problem_of
 from hotreload.types import GateState
 
 log = logging.getLogger("hotreload.server")
@@ -140,6 +141,36 @@ def _listen(path: Path, mode: int, gid: int | None) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def turn_away(listeners: Sequence[socket.socket], fault: ConfigError) -> None:
+    """Answer everybody who waits in these sockets, which nobody will serve, with 503 and why.
+
+    systemd starts the service anew for each connection that is left in a socket of its own, even
+    for one whose client is gone.
+    """
+    answer = _refusal(fault)
+    for listener in listeners:
+        with contextlib.suppress(OSError):  # nobody waits any more, or it is closed already
+            listener.setblocking(False)
+            for _ in range(BACKLOG):
+                connection, _ = listener.accept()
+                _tell(connection, answer)
+
+
+def _tell(connection: socket.socket, answer: bytes) -> None:
+    with connection, contextlib.suppress(OSError):  # whoever has left is told nothing
+        connection.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            connection.recv(2**16)  # what is unread would be a reset in place of the answer
+        connection.sendall(answer)
+
+
+def _refusal(fault: ConfigError) -> bytes:
+    problem = problem_of(NotServing(f"hotreload cannot start: {fault}", code=fault.code))
+    headers = [*problem.raw_headers, (b"connection", b"close")]
+    lines = [b"HTTP/1.1 503 Service Unavailable", *(b": ".join(header) for header in headers)]
+    return b"\r\n".join([*lines, b"", bytes(problem.body)])
 
 
 class HttpServer(uvicorn.Server):

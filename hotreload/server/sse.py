@@ -1,23 +1,18 @@
 """Server-sent events, written as the client reads them."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Send
 
-from hotreload.server.exchange import ClientGone, hang_up
 from hotreload.server.problems import to_json
 
 
 class EventWriter:
     """One answer as `text/event-stream`; its first write starts it."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, *, write_seconds: float) -> None:
-        self._scope = scope
-        self._receive = receive
+    def __init__(self, send: Send) -> None:
         self._send = send
-        self._write_seconds = write_seconds
         self._headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
         self.is_started = False
 
@@ -43,13 +38,8 @@ class EventWriter:
         await self._chunk(b"", more=False)
 
     async def _chunk(self, chunk: bytes, *, more: bool = True) -> None:
-        try:
-            async with asyncio.timeout(self._write_seconds):
-                await self._start()
-                await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
-        except TimeoutError:  # it reads nothing, and inside the gate it would hold up every swap
-            await hang_up(self._scope, self._receive)
-            raise ClientGone from None
+        await self._start()
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
 
     async def _start(self) -> None:
         if self.is_started:

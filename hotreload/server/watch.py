@@ -131,7 +131,7 @@ class EventStream:
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        out = EventWriter(scope, receive, send, write_seconds=self._limits.write_seconds)
+        out = EventWriter(send)
         drop = scope.get("extensions", {}).get("hang_up", lambda: None)
         with self._feeds.listening(drop) as feed:
             async with while_connected(receive):

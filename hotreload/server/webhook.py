@@ -5,7 +5,7 @@ so its body is not even read.
 import hmac
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,7 +23,7 @@ _HEADER = "X-Webhook-Secret"
 class Webhook:
     """What its sender must know, and what it sets off."""
 
-    secret: str
+    secret: str = field(repr=False)
     wake: Callable[[str], None]
 
 

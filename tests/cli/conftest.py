@@ -36,14 +36,15 @@ class Command:
         kept = {name: value for name, value in os.environ.items() if "HOTRELOAD" not in name}
         self.environ = kept | {"PYTHONPATH": str(ROOT), "HOTRELOAD_SOCKET": str(socket)}
 
-    async def start(self, *args: str) -> asyncio.subprocess.Process:
+    async def start(
+        self, *args: str, stderr: int = asyncio.subprocess.PIPE
+    ) -> asyncio.subprocess.Process:
         """Start it, as from a terminal: what runs in a shell's background ignores SIGINT."""
-        pipe = asyncio.subprocess.PIPE
         command = (sys.executable, "-c", AS_FROM_A_TERMINAL, *args)
         return await asyncio.create_subprocess_exec(
             *command,
-            stdout=pipe,
-            stderr=pipe,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
             env=self.environ,
             cwd=self.folder,
         )

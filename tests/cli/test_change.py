@@ -77,6 +77,30 @@ async def test_a_path_that_exists_is_made_absolute(world: World, hotreload: Comm
     assert names == [str(hotreload.folder / "step-2"), "/elsewhere/step-3"]
 
 
+async def test_a_branch_is_one_though_a_folder_of_its_name_lies_here(
+    world: World, hotreload: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("main", "feature/x"):
+        (hotreload.folder / name).mkdir(parents=True)
+    known = world.view.status()
+    hub = {**known, "source": {**known["source"], "kind": "huggingface"}}
+    monkeypatch.setattr(world.view, "status", lambda: hub)
+    for name in ("main", "feature/x", "./main"):
+        await hotreload("reload", name)
+    names = [name for _, name, _ in world.control.asked]
+    assert names == ["main", "feature/x", str(hotreload.folder / "main")]
+
+
+async def test_what_is_written_like_a_path_is_one_whether_it_is_there_or_not(
+    world: World, hotreload: Command
+) -> None:
+    hotreload.environ["HOME"] = "/home/somebody"
+    for name in ("./step-9", "~/step-9", "step-9"):
+        await hotreload("reload", name)
+    names = [name for _, name, _ in world.control.asked]
+    assert names == [str(hotreload.folder / "step-9"), "/home/somebody/step-9", "step-9"]
+
+
 async def test_a_timeout_exits_5_and_the_attempt_goes_on(world: World, hotreload: Command) -> None:
     said = await hotreload("reload", "--wait", "--timeout", "0.05")
     assert (said.code, said.out) == (5, "")

@@ -37,6 +37,13 @@ def test_a_client_verb_starts_without_anything_heavy(module: str) -> None:
     assert loaded & HEAVY == set()
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_verb_does_its_work_also_where_nobody_listens(tmp_path: Path, closed: str) -> None:
+    verb = f"'{sys.executable}' -m hotreload.cli tiny '{tmp_path / 'model'}' {closed}"
+    assert subprocess.run(["sh", "-c", verb], cwd=ROOT, check=False).returncode == 0
+    assert (tmp_path / "model" / "config.json").is_file()
+
+
 def test_the_overview_lists_every_verb_with_what_it_does() -> None:
     text = build_parser().format_help()
     listed = {name for _, names in GROUPS for name in names}

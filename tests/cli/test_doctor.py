@@ -3,27 +3,40 @@
 import json
 import os
 import socket
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hotreload.cli import machine, main
-from hotreload.cli.checkup import (
-    CHECKS,
-    Facts,
+from hotreload.cli import check_places, check_room, checkup, doctor, machine, main
+from hotreload.cli.advice import Check, Facts
+from hotreload.cli.check_places import (
     check_clock,
-    check_device_free,
-    check_devices,
-    check_disk,
     check_folders,
-    check_jax,
-    check_socket,
     check_source_file_system,
     check_state_file_system,
     check_token,
+    check_webhook,
 )
-from hotreload.cli.machine import User, accelerators, file_system, user_called
+from hotreload.cli.check_room import check_cache, check_disk, check_inotify, check_memory
+from hotreload.cli.checkup import (
+    CHECKS,
+    check_device_free,
+    check_devices,
+    check_jax,
+    check_socket,
+)
+from hotreload.cli.machine import (
+    Process,
+    User,
+    accelerators,
+    file_system,
+    free_in_groups,
+    unknown_groups,
+)
 from hotreload.config import load
+from hotreload.engine import headroom
 from hotreload.tiny import write_tiny
 
 SOMEBODY = User("somebody", 4321, frozenset({4321}))
@@ -38,7 +51,8 @@ def world(tmp_path: Path) -> Path:
             each.chmod(each.stat().st_mode | 0o555)
     write_tiny(folder / "model", "served by step 1")
     (folder / "checkpoints").mkdir()
-    (folder / "state").mkdir(mode=0o777)
+    (folder / "state").mkdir()
+    (folder / "state").chmod(0o777)
     return folder
 
 
@@ -52,9 +66,20 @@ def sets(world: Path, *more: str) -> list[str]:
     ]
 
 
-def facts(world: Path, *more: str, user: User = SOMEBODY, devices: tuple[Path, ...] = ()) -> Facts:
+def facts(
+    world: Path, *more: str, user: User = SOMEBODY, devices: tuple[Path, ...] = (), **given: Any
+) -> Facts:
     settings = load(None, sets(world, *more), {}).settings
-    return Facts(settings, user, devices)
+    return Facts(settings, user, devices, **given)
+
+
+def of_hub(world: Path, *more: str, user: User = SOMEBODY, model: bool = False) -> Facts:
+    """Facts of a daemon that follows a hub, without a model of its own."""
+    kept = [one for one in sets(world) if "source.path" not in one and "engine.model" not in one]
+    named = [f"engine.model={world / 'model'}"] if model else []
+    hub = ["source.kind=huggingface", "source.repo=a/b", *more]
+    settings = load(None, [*kept, *named, *hub], {}).settings
+    return Facts(settings, user, (), units=(world / "units",))
 
 
 def test_a_machine_that_is_fit_exits_0_and_says_a_line_a_check(
@@ -114,20 +139,71 @@ def test_the_process_that_holds_a_device_is_named(world: Path) -> None:
     assert check_device_free(facts(world, devices=(node,))).verdict == "ok"
 
 
+def test_the_daemon_that_holds_its_device_is_told_from_a_stranger(world: Path) -> None:
+    node = world / "accel0"
+    with node.open("w") as opened, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(world / "s"))
+        listener.listen()
+        held = check_device_free(facts(world, devices=(node,)))
+        assert (held.verdict, "the daemon itself, " in held.says) == ("ok", True), held
+        other = subprocess.Popen(
+            ["sh", "-c", "echo; read wait"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=opened,
+        )
+        with other:
+            assert other.stdout is not None
+            other.stdout.readline()
+            held = check_device_free(facts(world, devices=(node,)))
+            other.communicate()
+    assert (held.verdict, held.says) == ("warn", f"held by {node}: sh (pid {other.pid})")
+
+
 def test_only_numbered_nodes_make_an_accelerator(tmp_path: Path) -> None:
     (tmp_path / "vfio").mkdir()
     (tmp_path / "vfio" / "vfio").touch()
-    assert accelerators(tmp_path) == []
+    assert accelerators(tmp_path, tmp_path) == []
     (tmp_path / "vfio" / "0").touch()
     (tmp_path / "accel1").touch()
-    found = [str(node.relative_to(tmp_path)) for node in accelerators(tmp_path)]
+    found = [str(node.relative_to(tmp_path)) for node in accelerators(tmp_path, tmp_path)]
     assert found == ["accel1", "vfio/0", "vfio/vfio"]
 
 
+def test_a_vfio_group_is_an_accelerator_only_if_google_made_what_is_in_it(tmp_path: Path) -> None:
+    groups, dev = tmp_path / "groups", tmp_path / "dev"
+    (dev / "vfio").mkdir(parents=True)
+    vendors = {"0": "0x8086", "1": "0x1ae0", "2": None}
+    for name in ("vfio", *vendors):
+        (dev / "vfio" / name).touch()
+    for group, vendor in vendors.items():
+        for address, kind, made_by in (("0", "0x060400", "0x1022"), ("1", "0x120000", vendor)):
+            device = groups / group / "devices" / address
+            device.mkdir(parents=True)
+            if made_by is not None:
+                (device / "class").write_text(f"{kind}\n")
+                (device / "vendor").write_text(f"{made_by}\n")
+    found = accelerators(dev, groups)
+    assert [node.name for node in found] == ["1", "2", "vfio"]
+    assert unknown_groups(found, groups) == [dev / "vfio" / "2"]
+
+
 def test_jax_is_asked_in_a_process_of_its_own_and_only_on_demand(world: Path) -> None:
-    asked = Facts(facts(world).settings, SOMEBODY, (), ask_jax=True)
+    asked = facts(world, ask_jax=True)
     assert "cpu" in check_jax(asked).says.lower()
     assert check_jax(facts(world)).says.startswith("not asked")
+
+
+def test_a_cpu_is_not_what_was_asked_for_where_a_tpu_is_wanted(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkup, "ASK_JAX", "print('cpu'); print('TFRT_CPU_0')")
+    found = check_jax(facts(world, "engine.device=tpu", ask_jax=True))
+    assert (found.verdict, "[engine] device is 'tpu'" in found.says) == ("fail", True)
+    assert "JAX_PLATFORMS" in found.todo
+    assert check_jax(facts(world, "engine.device=cpu", ask_jax=True)).verdict == "ok"
+    unseen = check_jax(facts(world, ask_jax=True, devices=(world / "accel0",)))
+    assert (unseen.verdict, "not the accelerator" in unseen.says) == ("warn", True)
 
 
 def test_folders_closed_to_the_daemon_are_named(world: Path) -> None:
@@ -139,21 +215,32 @@ def test_folders_closed_to_the_daemon_are_named(world: Path) -> None:
     assert (found.verdict, found.todo) == ("fail", f"chown somebody {world / 'state'}")
 
 
+def mounted_as(kind: str, world: Path) -> Path:
+    mounts = world / "mountinfo"
+    mounts.write_text(f"22 1 8:1 / / rw - {kind} /dev/sda1 rw\n")
+    return mounts
+
+
 @pytest.mark.parametrize(
-    ("kind", "verdict"), [("nfs4", "warn"), ("fuse.gcsfuse", "warn"), ("ext4", "ok")]
+    ("kind", "verdict"),
+    [
+        ("nfs4", "warn"),
+        ("fuse.gcsfuse", "warn"),
+        ("virtiofs", "warn"),
+        ("glusterfs", "warn"),
+        ("beegfs", "warn"),
+        ("afs", "warn"),
+        ("ext4", "ok"),
+    ],
 )
-def test_remote_file_systems_are_told(
-    world: Path, monkeypatch: pytest.MonkeyPatch, kind: str, verdict: str
-) -> None:
-    monkeypatch.setattr(machine, "file_system", lambda path: kind)
-    assert check_source_file_system(facts(world)).verdict == verdict
+def test_file_systems_that_the_source_polls_are_told(world: Path, kind: str, verdict: str) -> None:
+    found = check_source_file_system(facts(world, mounts=mounted_as(kind, world)))
+    assert (found.verdict, f" is on {kind}" in found.says) == (verdict, True)
 
 
-def test_a_state_that_a_reboot_forgets_is_told(
-    world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine, "file_system", lambda path: "tmpfs")
-    assert "a reboot forgets" in check_state_file_system(facts(world)).says
+def test_a_state_that_a_reboot_forgets_is_told(world: Path) -> None:
+    found = check_state_file_system(facts(world, mounts=mounted_as("tmpfs", world)))
+    assert "a reboot forgets" in found.says
 
 
 def test_the_nearest_mount_names_the_file_system(tmp_path: Path) -> None:
@@ -168,12 +255,60 @@ def test_the_nearest_mount_names_the_file_system(tmp_path: Path) -> None:
     assert file_system(Path("/srv"), mounts) == "ext4"
 
 
-def test_a_socket_that_cannot_be_had_is_told(world: Path) -> None:
-    assert check_socket(facts(world)).says == f"{world / 's'} is free"
+def test_who_listens_on_the_socket_is_told_without_connecting(world: Path) -> None:
+    """Whoever connects to systemd's socket starts the daemon."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(world / "s"))
         listener.listen()
-        assert check_socket(facts(world)).says == f"{world / 's'} is listened on"
+        found = check_socket(facts(world))
+        assert found.says.endswith(f"(pid {os.getpid()}) listens on {world / 's'}")
+        examined = checkup.examine(facts(world))
+        assert examined["socket"] == found
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_a_socket_that_systemd_alone_holds_is_no_daemon(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "listening_on", lambda path: "socket:[1]")
+    monkeypatch.setattr(machine, "holders", lambda opened: iter([Process(1, "systemd")]))
+    (world / "s").touch()
+    with socket.socket(socket.AF_UNIX) as bound:
+        (world / "s").unlink()
+        bound.bind(str(world / "s"))
+    assert "systemd holds" in check_socket(facts(world)).says
+    assert facts(world).daemon == []
+
+
+def test_a_socket_where_the_daemon_may_not_write_is_not_called_free(world: Path) -> None:
+    world.chmod(0o755)
+    found = check_socket(facts(world))
+    assert (found.verdict, found.says) == (
+        "warn",
+        f"nobody listens, and somebody may not write to {world}",
+    )
+    assert "hotreload.socket" in found.todo
+
+
+def test_a_folder_we_may_not_look_into_is_not_called_free(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lstat(path: Path) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    found = checkup._made(check_socket, facts(world))
+    assert (found.verdict, found.todo) == ("warn", "run it as root, or as the user")
+
+
+def test_a_socket_that_cannot_be_had_is_told(world: Path) -> None:
+    world.chmod(0o777)
+    assert check_socket(facts(world)).says == f"{world / 's'} is free"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(world / "s"))
+    assert check_socket(facts(world)).says == f"{world / 's'} is free"  # a stale one is replaced
     (world / "s").unlink()
     (world / "s").write_text("in the way")
     assert check_socket(facts(world)).verdict == "fail"
@@ -189,19 +324,144 @@ def test_a_full_disk_is_told_before_the_start(world: Path) -> None:
     assert (found.verdict, "8796.1 GB" in found.says) == ("fail", True)
 
 
-def test_a_token_must_be_there_and_secret(world: Path) -> None:
-    token = world / "token"
-    hub = ("source.kind=huggingface", "source.repo=a/b", f"source.token_file={token}")
-    settings = load(None, [*sets(world)[:1], *sets(world)[2:], *hub], {}).settings
-    me = user_called(None)
-    assert me is not None
-    patient = Facts(settings, me, ())
-    assert check_token(patient).verdict == "fail"
-    token.write_text("hf_x")
-    token.chmod(0o644)
-    assert check_token(patient).todo == f"chmod 600 {token}"
-    token.chmod(0o600)
-    assert check_token(patient).verdict == "ok"
+def test_the_room_a_hub_needs_is_not_called_enough_before_it_is_known(world: Path) -> None:
+    for check in (check_disk, check_cache, check_memory):
+        found = check(of_hub(world))
+        assert (found.verdict, "none is to be seen yet" in found.todo) == ("warn", True)
+    (world / "model" / "model.safetensors").unlink()
+    assert check_disk(facts(world)).verdict == "warn"
+    commit = world / "state" / "hub" / "a--b" / ("0" * 40)
+    commit.mkdir(parents=True)
+    (world / "state" / "hub").chmod(0o777)
+    with (commit / "model.safetensors").open("wb") as sparse:
+        sparse.truncate(1 << 43)
+    for check, verdict in ((check_disk, "fail"), (check_cache, "fail"), (check_memory, "warn")):
+        found = check(of_hub(world))
+        assert (found.verdict, "8796.1 GB" in found.says or "26388.3" in found.says) == (
+            verdict,
+            True,
+        )
+
+
+def test_a_cache_the_daemon_may_not_write_to_fails(world: Path) -> None:
+    cache = world / "cache"
+    asked = of_hub(world, f"source.cache={cache}", model=True)
+    world.chmod(0o755)
+    found = check_cache(asked)
+    assert (found.verdict, found.todo) == ("fail", f"install -d -o somebody {cache}")
+    cache.mkdir()
+    cache.chmod(0o777)
+    assert check_cache(of_hub(world, f"source.cache={cache}", model=True)).verdict == "ok"
+    assert check_cache(facts(world)).says == "nothing is downloaded"
+
+
+@pytest.mark.parametrize(
+    ("setting", "check"), [("token_file", check_token), ("webhook", check_webhook)]
+)
+def test_a_secret_must_be_there_be_secret_and_reach_the_daemon(
+    world: Path, setting: str, check: Check
+) -> None:
+    secret = world / "secret"
+    asked = of_hub(world, f"source.{setting}={secret}")
+    assert (check(asked).verdict, check(asked).says) == ("fail", f"{secret} is not there")
+    secret.write_text("")
+    assert check(asked).says == f"{secret} is empty"
+    secret.write_text("hf_x")
+    secret.chmod(0o644)
+    assert check(asked).todo == f"chmod 600 {secret}"
+    secret.chmod(0o600)
+    found = check(asked)
+    assert (found.verdict, "no unit passes it on" in found.says) == ("fail", True)
+    drop_in = world / "units" / "hotreload.service.d" / "20-hub.conf"
+    drop_in.parent.mkdir(parents=True)
+    drop_in.write_text(f"[Service]\nLoadCredential=secret:{secret}\n")
+    assert (check(asked).verdict, "LoadCredential" in check(asked).says) == ("ok", True)
+    me = User("me", secret.stat().st_uid, frozenset())
+    assert check(of_hub(world, f"source.{setting}={secret}", user=me)).says.endswith("is secret")
+
+
+@pytest.mark.parametrize(
+    ("devices", "running", "sets"),
+    [((), False, 3), ((), True, 2), ((Path("/dev/accel0"),), False, 1)],
+)
+def test_memory_for_what_is_loaded_on_the_host_is_reckoned_as_the_engine_does(
+    world: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    devices: tuple[Path, ...],
+    running: bool,
+    sets: int,
+) -> None:
+    with (world / "model" / "big.safetensors").open("wb") as sparse:
+        sparse.truncate(10 * 10**9)
+    if running:
+        monkeypatch.setattr(machine, "listening_on", lambda path: "socket:[1]")
+        me = Process(os.getpid(), "hotreload")
+        monkeypatch.setattr(machine, "holders", lambda opened: iter([me]))
+    monkeypatch.setattr(machine, "memory_available", lambda pid: sets * 10**10 + 10**9)
+    found = check_memory(facts(world, devices=devices))
+    assert (found.verdict, f"({sets} x the weights)" in found.says) == ("ok", True)
+    monkeypatch.setattr(machine, "memory_available", lambda pid: sets * 10**10 - 10**9)
+    assert check_memory(facts(world, devices=devices)).verdict == "warn"
+
+
+def test_memory_honours_the_limits_that_the_engine_honours(tmp_path: Path) -> None:
+    group = tmp_path / "tree" / "a" / "b"
+    group.mkdir(parents=True)
+    for each, limit in ((group, "max"), (group.parent, "5000")):
+        (each / "memory.max").write_text(f"{limit}\n")
+        (each / "memory.current").write_text("4000\n")
+        (each / "memory.stat").write_text("anon 7\ninactive_file 100\n")
+    membership = tmp_path / "cgroup"
+    membership.write_text("1:name=systemd:/x\n0::/a/b\n")
+    ours = list(free_in_groups(membership, tmp_path / "tree"))
+    assert ours == list(headroom._free_in_groups(membership, tmp_path / "tree")) == [1100]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_user_watches", "1000"), ("max_user_instances", "0")]
+)
+def test_inotify_limits_that_are_too_low_are_raised_for_good(
+    world: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    limits = {"max_user_watches": "100000", "max_user_instances": "128"}
+    for each, usual in limits.items():
+        (world / each).write_text(f"{usual}\n")
+    monkeypatch.setattr(check_room, "INOTIFY", world)
+    assert check_inotify(facts(world)).verdict == "ok"
+    (world / name).write_text(f"{value}\n")
+    found = check_inotify(facts(world))
+    assert found.verdict == "warn"
+    assert f"fs.inotify.{name} = " in found.todo
+    assert "/etc/sysctl.d/" in found.todo
+
+
+def test_inotify_instances_of_a_user_are_counted(tmp_path: Path) -> None:
+    for process in ("12", "34", "self"):
+        (tmp_path / process / "fd").mkdir(parents=True)
+    for fd, link in (("12/fd/3", "anon_inode:inotify"), ("12/fd/4", "anon_inode:inotify")):
+        (tmp_path / fd).symlink_to(link)
+    (tmp_path / "34/fd/1").symlink_to("/dev/null")
+    assert machine.inotify_instances(os.geteuid(), tmp_path) == 2
+    assert machine.inotify_instances(os.geteuid() + 1, tmp_path) == 0
+
+
+def test_root_looks_as_somebody_without_rights_until_the_user_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """root may do everything: looking as root would find every folder fit."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(doctor, "SERVICE_USER", "nobody-made-me")
+    user = doctor._user(None)
+    assert (user.name, user.uid) == ("nobody-made-me", machine.NOBODY)
+
+
+def test_settings_that_cannot_be_read_exit_78_as_the_help_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.toml").write_text("[engine\n")
+    assert main(["doctor", "--config", str(tmp_path / "bad.toml")]) == 78
+    assert "is not TOML" in capsys.readouterr().err
+    assert "78 when the settings" in doctor.DESCRIPTION
 
 
 def test_checkpoints_from_the_future_are_told(world: Path) -> None:
@@ -209,3 +469,21 @@ def test_checkpoints_from_the_future_are_told(world: Path) -> None:
     ahead.mkdir()
     os.utime(ahead, (4e9, 4e9))
     assert "in the future" in check_clock(facts(world)).says
+
+
+def test_a_link_to_nothing_does_not_keep_the_clock_from_being_looked_at(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (world / "checkpoints" / "latest").symlink_to("gone")
+    (world / "model" / "gone.safetensors").symlink_to("gone")
+    monkeypatch.setattr(check_places, "clock_is_unsynchronised", lambda: False)
+    found = checkup.examine(facts(world))
+    assert (found["clock"].verdict, found["disk"].verdict) == ("ok", "ok")
+
+
+def test_a_clock_that_nothing_keeps_right_is_told(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_places, "clock_is_unsynchronised", lambda: True)
+    found = check_clock(facts(world))
+    assert (found.verdict, found.todo) == ("warn", "timedatectl set-ntp true")

@@ -24,6 +24,30 @@ def test_help_says_how_it_exits_and_fits_a_terminal(name: str) -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["top", "--interval", "x"], "'x' is no number of seconds"),
+        (["top", "--interval", "0"], "must be from 0.05 to 3600 seconds, not 0"),
+        (["reload", "--timeout", "x"], "'x' is no number of seconds"),
+        (["reload", "--timeout", "-1"], "must be a positive number of seconds, not -1"),
+        (["reload", "--timeout", "nan"], "must be a positive number of seconds, not nan"),
+    ],
+)
+def test_what_is_no_time_is_told_in_the_users_words(
+    command: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(command)
+    assert words in capsys.readouterr().err
+
+
+def test_the_daemon_is_said_to_follow_a_hub_too() -> None:
+    text = verbs()["serve"].format_help()
+    assert "revision on a hub" in text
+    assert "source.kind=huggingface" in text
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_example_is_one_the_parser_takes(name: str) -> None:
     text = verbs()[name].format_help().replace("\\\n", " ")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.cli import main
+from hotreload.cli import install_unit, main
 from hotreload.cli.units import Installation, render, shipped
+from hotreload.errors import ConfigError
 
 COMMAND = Path(sys.executable)
 """Any file that can be run will do."""
@@ -59,12 +60,22 @@ def test_the_devices_found_are_let_in_by_path(tmp_path: Path) -> None:
     assert "10-devices.conf" not in rendered(tmp_path / "none")
 
 
+def test_an_engine_on_the_cpu_is_given_no_devices(tmp_path: Path) -> None:
+    """With JAX_PLATFORMS=tpu,cpu beside [engine] device = "cpu" it would not start."""
+    config = settings(tmp_path, "[engine]\ndevice = 'cpu'\n")
+    devices = rendered(config, devices=[Path("/dev/accel0")])["10-devices.conf"]
+    assert "DeviceAllow" not in devices
+    assert "Environment=JAX_PLATFORMS=cpu\n" in devices
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
         ("[source]\npath = '/home/ml/checkpoints'", "ProtectHome=read-only"),
         ("[engine]\nmodel = '/tmp/model'", "PrivateTmp=no"),
         ("[state]\ndirectory = '/mnt/disk/state'", "ReadWritePaths=/mnt/disk/state"),
+        ("[source]\ncache = '/mnt/disk/hub'", "ReadWritePaths=/mnt/disk/hub"),
+        ("[source]\ncache = '/home/ml/hub'", "ProtectHome=read-only"),
     ],
 )
 def test_folders_the_sandbox_would_hide_are_let_in(tmp_path: Path, text: str, line: str) -> None:
@@ -72,6 +83,28 @@ def test_folders_the_sandbox_would_hide_are_let_in(tmp_path: Path, text: str, li
     config = settings(tmp_path, text)
     paths = rendered(config)["30-paths.conf"]
     assert line in paths.splitlines()
+
+
+def test_folders_that_systemd_makes_need_no_line(tmp_path: Path) -> None:
+    made = "[state]\ndirectory = '/var/lib/hotreload/a'\n[source]\ncache = '/var/cache/hotreload'\n"
+    paths = rendered(settings(tmp_path, made)).get("30-paths.conf", "")
+    assert "ReadWritePaths" not in paths
+
+
+def test_each_secret_of_a_hub_is_a_credential(tmp_path: Path) -> None:
+    hub = "[source]\nkind = 'huggingface'\nrepo = 'a/b'\nwebhook = '/etc/keys/hook'\n"
+    alone = rendered(settings(tmp_path, hub))["20-hub.conf"]
+    assert "[Service]\nLoadCredential=hook:/etc/keys/hook\n" in alone
+    assert "hf-token" not in alone
+    both = rendered(settings(tmp_path, f"{hub}token_file = '/etc/keys/hub'\n"))["20-hub.conf"]
+    assert "LoadCredential=hub:/etc/keys/hub\nLoadCredential=hook:/etc/keys/hook\n" in both
+
+
+def test_secrets_whose_credentials_would_have_one_name_are_refused(tmp_path: Path) -> None:
+    hub = "[source]\nkind = 'huggingface'\nrepo = 'a/b'\n"
+    config = settings(tmp_path, f"{hub}token_file = '/a/secret'\nwebhook = '/b/secret'\n")
+    with pytest.raises(ConfigError, match="/b/secret has the name of /a/secret"):
+        rendered(config)
 
 
 def test_following_a_hub_passes_its_token_as_a_credential(tmp_path: Path) -> None:
@@ -97,6 +130,48 @@ def test_files_are_written_whole_beneath_the_prefix_and_what_comes_next_is_told(
     told = capsys.readouterr()
     assert "systemctl enable --now hotreload.socket hotreload.service" in told.out
     assert f"{tmp_path}/c is not there" in told.err
+
+
+def test_folders_of_the_daemons_own_are_made_before_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub = "[source]\nkind = 'huggingface'\nrepo = 'a/b'\ncache = '/mnt/hub'\n"
+    config = settings(tmp_path, f"{hub}[state]\ndirectory = '/mnt/state'\n")
+    there = ["--prefix", str(tmp_path), "--config", str(config), "--exec", str(COMMAND)]
+    assert main(["install-unit", *there]) == 0
+    told = capsys.readouterr().out
+    for folder in ("/mnt/hub", "/mnt/state"):
+        assert f"install -d -m 0750 -o hotreload -g hotreload {folder}\n" in told
+
+
+def test_a_drop_in_that_no_longer_applies_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = ["--prefix", str(tmp_path), "--config", str(tmp_path / "hotreload.toml")]
+    install = ["install-unit", *there, "--exec", str(COMMAND)]
+    drop_ins = tmp_path / "etc/systemd/system/hotreload.service.d"
+    settings(tmp_path, "[source]\nkind = 'huggingface'\nrepo = 'a/b'\n")
+    assert main(install) == 0
+    (drop_ins / "override.conf").write_text("# an operator's own\n")
+    settings(tmp_path, "[source]\npath = '/srv'\n")
+    capsys.readouterr()
+    assert main([*install, "--dry-run"]) == 0
+    assert f"### {drop_ins}/20-hub.conf\n# would be removed\n" in capsys.readouterr().out
+    assert (drop_ins / "20-hub.conf").exists()
+    assert main(install) == 0
+    assert f"removed {drop_ins}/20-hub.conf" in capsys.readouterr().out
+    assert not (drop_ins / "20-hub.conf").exists()
+    assert (drop_ins / "override.conf").exists()
+
+
+def test_what_is_written_for_another_place_is_not_started_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install_unit, "_go_on", lambda *_, **__: pytest.fail("it ran commands"))
+    there = ["--prefix", str(tmp_path), "--exec", str(COMMAND)]
+    assert main(["install-unit", *there, "--enable"]) == 2
+    assert "--enable" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from hotreload.cli.columns import columns, cut, padded
+from hotreload.cli.exits import TimedOut
+from hotreload.cli.top import AWAY, GLANCE_SECONDS, Watch
 from hotreload.cli.top_frame import frame, written
 from hotreload.events import (
     AttemptFinished,
@@ -114,10 +116,55 @@ def test_a_frame_is_never_larger_than_the_screen(size: tuple[int, int]) -> None:
 
 
 def test_a_daemon_that_is_away_leaves_what_is_known_below_the_news() -> None:
-    lines = shown(*BOOTED, fault="cannot reach the daemon on /x")
+    lines = shown(*BOOTED, fault=(AWAY, "cannot reach the daemon on /x"))
     assert lines[:2] == ["hotreload: not reachable, trying again", "cannot reach the daemon on /x"]
     assert lines[2].startswith("serving")
-    assert shown(fault="away") == ["hotreload: not reachable, trying again", "away", "q quits"]
+    only = shown(fault=(AWAY, "away"))
+    assert only == ["hotreload: not reachable, trying again", "away", "q quits"]
+
+
+class Asked:
+    """A daemon that notes what it is asked, and how long it may take to answer."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, float]] = []
+
+    def get(self, path: str, timeout: float) -> Any:
+        self.asked.append((path, timeout))
+        answer = self.answers[path]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_a_daemon_that_does_not_answer_is_soon_said_to_start_or_hang() -> None:
+    """For as long as a look takes nothing is redrawn, and nobody can quit."""
+    silent = Asked({"/status": TimedOut("no answer on /x within 1 s")})
+    watch = Watch(silent)
+    watch.look_again()
+    assert silent.asked == [("/status", GLANCE_SECONDS)]
+    assert GLANCE_SECONDS <= 1
+    assert watch.lines(colour=False)[0] == "hotreload: it starts, or it hangs; trying again"
+
+
+def test_how_many_leaves_the_last_swap_changed_is_told_and_asked_once_a_generation() -> None:
+    status = after(*BOOTED)
+    status.observe(GenerationLive(generation(4, a=1, b=3)))
+    answers = {"/status": status.snapshot(), "/leaves": status.leaves()}
+    daemon = Asked({**answers, "/history": {"attempts": []}})
+    watch = Watch(daemon)
+    watch.look_again()
+    watch.look_again()
+    assert "leaves changed at the last swap: 1 of 2" in watch.lines(colour=False)
+    assert [path for path, _ in daemon.asked].count("/leaves") == 1
+
+
+def test_after_a_start_no_leaves_have_changed() -> None:
+    answers = {"/status": after(*BOOTED).snapshot(), "/leaves": after(*BOOTED).leaves()}
+    watch = Watch(Asked({**answers, "/history": {"attempts": []}}))
+    watch.look_again()
+    assert not any("leaves" in line for line in watch.lines(colour=False))
 
 
 def test_what_would_drive_the_terminal_is_shown_as_what_it_is() -> None:

@@ -39,6 +39,10 @@ class Fault:
     without_ranges: bool = False
     drop: bool = False
     """The connection is closed without an answer."""
+    silent: bool = False
+    """Nothing is answered until `release` is set, and then nothing either."""
+    drip: bool = False
+    """Headers come letter by letter, without an end, until `release` is set."""
     seen: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
 
@@ -50,6 +54,8 @@ class Asked:
     line: str
     range: str | None
     token: str | None
+    headers: str
+    """All of them."""
 
 
 class LocalHub:
@@ -63,6 +69,8 @@ class LocalHub:
         self.token: str | None = None
         self.headers: dict[str, str] = {}
         """Sent with every answer."""
+        self.cdn: LocalHub | None = None
+        """Where large files lie, if not here."""
         handler = type("Bound", (_Answers,), {"hub": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -148,9 +156,11 @@ class _Answers(BaseHTTPRequestHandler):
     def _answer(self, path: str) -> None:
         line = f"{self.command} {path}"
         token = self.headers.get("Authorization")
-        self.hub.asked.append(Asked(line, self.headers.get("Range"), token))
+        self.hub.asked.append(Asked(line, self.headers.get("Range"), token, str(self.headers)))
         self.fault = self._fault_for(line)
-        if self.fault is not None and self.fault.drop:
+        if self.fault is not None and (self.fault.silent or self.fault.drip):
+            self._hold_up(self.fault)
+        elif self.fault is not None and self.fault.drop:
             self.close_connection = True
         elif self.fault is not None and self.fault.status is not None:
             self._error(self.fault.status, self.fault.code, self.fault.headers)
@@ -158,6 +168,13 @@ class _Answers(BaseHTTPRequestHandler):
             self._error(401, "RepoNotFound")
         else:
             self._route(path)
+
+    def _hold_up(self, fault: Fault) -> None:
+        self.close_connection = True
+        if fault.drip:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Letters: ")
+        while not fault.release.wait(0.01):
+            self.wfile.write(b"x" if fault.drip else b"")
 
     def _fault_for(self, line: str) -> Fault | None:
         for fault in self.hub.faults:
@@ -199,7 +216,8 @@ class _Answers(BaseHTTPRequestHandler):
             self._error(404, "EntryNotFound", commit)
         elif name.endswith(LARGE):
             digest = hashlib.sha256(data).hexdigest()
-            where = {"Location": f"{self.hub.url}/cdn/{digest}", "X-Linked-Etag": f'"{digest}"'}
+            place = (self.hub.cdn or self.hub).url
+            where = {"Location": f"{place}/cdn/{digest}", "X-Linked-Etag": f'"{digest}"'}
             self._send(302, b"", commit | where | {"X-Linked-Size": str(len(data))})
         else:
             self._body(data, commit)

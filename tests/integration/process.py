@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -47,19 +47,26 @@ class Process:
         write_tiny(self.checkpoints / f"step_{number}", words(number), damage=damage)
 
     @contextmanager
-    def running(self, failpoints: str = "") -> Iterator["Process"]:
+    def running(self, failpoints: str = "", through: Sequence[str] = ()) -> Iterator["Process"]:
         """Serve from here to the end of the block, whichever way it ends."""
-        self.start(failpoints)
-        try:
+        with self.begun(failpoints, through):
             self.until(lambda: self.get("/readyz") is not None, START_SECONDS)
             yield self
+
+    @contextmanager
+    def begun(self, failpoints: str = "", through: Sequence[str] = ()) -> Iterator[None]:
+        """Started, and not waited for; it ends with the block."""
+        self.start(failpoints, through)
+        try:
+            yield
         finally:
             if self.child.poll() is None:
                 self.child.kill()
             self.child.wait()
 
-    def start(self, failpoints: str = "") -> None:
-        command = [sys.executable, "-m", "hotreload.cli", "serve"]
+    def start(self, failpoints: str = "", through: Sequence[str] = ()) -> None:
+        """Start it, by way of another command if one is given."""
+        command = [*through, sys.executable, "-m", "hotreload.cli", "serve"]
         options = [f"--set={setting}" for setting in self.sets]
         env = {**os.environ, VARIABLE: failpoints}
         with self.log.open("ab") as log:

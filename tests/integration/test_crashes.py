@@ -14,7 +14,7 @@ import pytest
 from hotreload.core.ledger import Ledger, from_json, to_json
 from hotreload.failpoints import POINTS
 from hotreload.types import Generation, Revision
-from tests.integration.process import Process
+from tests.integration.process import START_SECONDS, Process
 from tests.integration.running import words
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(240)]
@@ -119,6 +119,7 @@ def test_the_second_death_over_a_revision_refuses_it(tmp_path: Path) -> None:
 STOPS = {
     "staging=hang": 1,
     "copying=hang@2": 1,  # a thread, which cannot be cancelled: it is left behind
+    "draining=hang": 1,
     "swapping=delay:1.5": 2,  # from here on it goes on to its end
     "probing=hang": 1,  # until probe_timeout, and is rolled back then
 }
@@ -157,16 +158,43 @@ def stop_at(folder: Path, failpoint: str, good: int) -> None:
     assert refused == ({"probe"} if point in ("probing", "rolling_back") else set())
 
 
-def test_a_second_sigterm_waits_for_nothing(tmp_path: Path) -> None:
-    process = made(tmp_path)
-    with process.running("swapping=hang"):
-        process.drop(2)
-        process.until(lambda: process.get("/status")["phase"] == "swapping")
+@pytest.mark.parametrize("point", ["copying", "swapping", "probing", "rolling_back"])
+def test_a_second_sigterm_waits_for_nothing(tmp_path: Path, point: str) -> None:
+    process = made(tmp_path, "reload.probe_timeout=60")
+    with process.running(f"{point}=hang" + ("@2" if point == "copying" else "")):
+        process.drop(2, "gibberish" if point == "rolling_back" else None)
+        process.until(lambda: process.get("/status")["phase"] == PHASE_AT.get(point, point))
         process.child.send_signal(signal.SIGTERM)
         process.until(lambda: process.said("daemon.stopping"))
         process.child.send_signal(signal.SIGTERM)
         assert process.child.wait(3) == 1
     assert ledger_of(process).under_way is not None  # it counts as a death over step_2
+
+
+MOMENTS = [
+    "before the engine is built",
+    "while it is built",
+    "while it is asked for the first time",
+]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_told_to_stop_while_it_boots_it_exits_0(tmp_path: Path, moment: str) -> None:
+    process = made(tmp_path)
+    is_early = moment == "before the engine is built"
+    copies = tmp_path / "state" / "boot"  # what it starts from lies there until it has started
+    with process.begun("copying=hang" if is_early else ""):
+        process.until(lambda: copies.is_dir() and any(copies.iterdir()), START_SECONDS)
+        if moment == "while it is asked for the first time":
+            process.until(lambda: not any(copies.iterdir()), START_SECONDS)
+        process.child.send_signal(signal.SIGTERM)
+        assert process.child.wait(2 * EXIT_SECONDS) == 0
+    assert not process.said("generation.live")
+    assert not process.socket.exists()
+    # A thread that hangs cannot be cancelled: the next start clears what it was writing.
+    assert len(process.said("daemon.left_behind")) == len(list(copies.iterdir())) == is_early
+    ledger = ledger_of(process)
+    assert (ledger.under_way, ledger.last_good, ledger.refused) == (None, None, {})
 
 
 # --- the state folder ------------------------------------------------------------------------

@@ -176,14 +176,62 @@ async def test_what_this_engine_can_and_what_it_cannot(tmp_path: Path) -> None:
         )
         assert short.choices[0].message.content == "served by"
         assert short.choices[0].finish_reason == "length"
+        await streams_with_usage_and_stop_strings(client)
         await refuses(client, "seed", seed=1)
         can = running.daemon.engine.capabilities
-        if not can.logprobs:
-            await refuses(client, "logprobs", logprobs=True)
-        if not can.grammars:
-            await refuses(client, "response_format", response_format={"type": "json_object"})
+        await answers_with_logprobs(client, can=can.logprobs)
+        await answers_in_json(client, can=can.grammars)
         await refuses(client, "max_tokens", max_tokens=10_000)
         assert await whole_chat(client, "x") == (running.live.number, "served by step 1")
+
+
+async def streams_with_usage_and_stop_strings(client: openai.AsyncOpenAI) -> None:
+    """`stop` ends in mid-sentence, and is not told though each of its tokens came by itself."""
+    options: Any = {"stream": True, "stream_options": {"include_usage": True}}
+    wish = {"model": "tiny", "temperature": 0, "stop": ["step 1"], **options}
+    chat = await client.chat.completions.create(messages=hello("x"), **wish)
+    *chunks, last = [chunk async for chunk in chat]
+    told = [chunk.choices[0] for chunk in chunks]
+    assert "".join(choice.delta.content or "" for choice in told) == "served by "
+    assert [choice.finish_reason for choice in told[-2:]] == [None, "stop"]
+    assert (last.choices, {chunk.usage for chunk in chunks}) == ([], {None})
+    assert last.usage.prompt_tokens > 1
+    assert last.usage.completion_tokens == 4
+    several = await client.completions.create(prompt=["x", "yz"], n=2, **wish)
+    *pieces, last = [piece async for piece in several]
+    texts = [""] * 4
+    for piece in pieces:
+        texts[piece.choices[0].index] += piece.choices[0].text
+    assert texts == ["served by "] * 4
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (1 + 2, 4 * 4)
+    assert one_generation([*chunks, *pieces, last]) == 1
+
+
+async def answers_with_logprobs(client: openai.AsyncOpenAI, *, can: bool) -> None:
+    if not can:
+        await refuses(client, "logprobs", logprobs=True)
+        await refuses(client, "logprobs", logprobs=True, top_logprobs=2, stream=True)
+        with pytest.raises(openai.BadRequestError, match="logprobs: ") as caught:
+            await client.completions.create(model="tiny", prompt="x", logprobs=1)
+        assert (caught.value.param, caught.value.code) == ("logprobs", "unsupported_parameter")
+        return
+    answer = await client.chat.completions.create(
+        model="tiny", messages=hello(), temperature=0, logprobs=True
+    )
+    assert answer.choices[0].logprobs is not None
+    assert answer.choices[0].logprobs.content
+
+
+async def answers_in_json(client: openai.AsyncOpenAI, *, can: bool) -> None:
+    wish: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": [7]}}}
+    if not can:
+        await refuses(client, "response_format", response_format=wish)
+        await refuses(client, "response_format", response_format={"type": "json_object"})
+        return
+    answer = await client.chat.completions.create(
+        model="tiny", messages=hello(), temperature=0, response_format=wish
+    )
+    assert json.loads(answer.choices[0].message.content or "") == 7
 
 
 async def refuses(client: openai.AsyncOpenAI, param: str, **more: Any) -> None:

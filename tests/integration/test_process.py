@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.process import Process
+from tests.integration.process import START_SECONDS, Process
 from tests.integration.running import words
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(240)]
@@ -58,6 +58,28 @@ def test_kill_minus_nine_in_an_attempt_restarts_on_the_last_good_generation(
         assert first["label"] in ("step_1", "step_2")
         process.live("step_2")  # tried once more
         assert process.ask()["text"] == words(2)
+
+
+def test_what_answers_badly_at_the_start_is_passed_over_by_the_next_one(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    process.drop(1)
+    process.drop(2, "gibberish")  # sound files, and the newest
+    process.start()
+    assert process.child.wait(START_SECONDS) == 70
+    assert "what the engine started with is refused" in process.log.read_text()
+    with process.running():
+        status = process.get("/status")
+        assert status["label"] == "step_1"
+        assert [(r["label"], r["code"]) for r in status["refused"]] == [("step_2", "probe")]
+        assert process.ask()["text"] == words(1)
+
+
+def test_a_model_that_answers_badly_is_a_wrong_setting(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    process.drop(1, "gibberish")
+    process.start()
+    assert process.child.wait(START_SECONDS) == 78
+    assert "step_1 fails the probe" in process.log.read_text()
 
 
 def test_sigterm_answers_what_is_under_way_and_a_second_one_does_not_wait(
@@ -120,14 +142,26 @@ def test_an_idle_daemon_costs_next_to_nothing_and_status_answers_at_once(
 def test_settings_that_cannot_work_are_told_in_one_line_and_exit_78(tmp_path: Path) -> None:
     process = Process(tmp_path, "engine.args={max_total_tokens=2048, chunked_prefil_size=1}")
     process.drop(1)
-    command = [sys.executable, "-m", "hotreload.cli", "serve"]
-    run = subprocess.run(
-        [*command, *(f"--set={setting}" for setting in process.sets)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert run.returncode == 78
-    assert "chunked_prefil_size" in run.stderr
-    assert "Traceback" not in run.stderr
+    with process.begun():
+        assert process.child.wait(60) == 78
+    said = process.log.read_text()
+    assert "chunked_prefil_size" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.skipif(any(Path("/dev").glob("accel*")), reason="there is an accelerator")
+def test_without_the_accelerator_it_was_told_to_use_it_says_so_in_one_line_and_exits_69(
+    tmp_path: Path,
+) -> None:
+    process = Process(tmp_path)
+    process.drop(1)
+    with process.begun(through=("env", "JAX_PLATFORMS=tpu")):
+        assert process.child.wait(START_SECONDS) == 69
+    (line,) = process.said("daemon.no_device")
+    assert (line["level"], line["exit_code"]) == ("critical", 69)
+    assert "device can be used: Unable to initialize backend 'tpu'" in line["cause"]
+    assert "hotreload doctor" in line["cause"]
+    assert "\n" not in line["cause"]
+    assert process.said("daemon.internal_error") == process.said("boot.passed_over") == []
+    assert "Traceback" not in process.log.read_text()
+    assert not process.socket.exists()

@@ -1,15 +1,17 @@
 """A machine that runs out of things while the daemon serves."""
 
+import json
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
 from tests.integration.process import Process
-from tests.integration.running import words
+from tests.integration.running import request_for, words
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(180)]
 
@@ -32,14 +34,47 @@ def without_descriptors(process: Process) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, usual)
 
 
+@contextmanager
+def kept_connection(process: Process) -> Iterator[Callable[[], str]]:
+    """Asks on a connection that is there already."""
+    connection = HTTPConnection("hotreload", timeout=20)
+    with socket.socket(socket.AF_UNIX) as connection.sock:
+        connection.sock.connect(str(process.socket))
+
+        def asks() -> str:
+            connection.request("POST", "/generate", json.dumps(request_for("Who serves?")))
+            answer = connection.getresponse()
+            assert answer.status == 200
+            return str(json.loads(answer.read())["text"])
+
+        assert asks() == words(1)
+        yield asks
+
+
+def test_started_with_nothing_open_it_serves_and_no_socket_becomes_its_stderr(
+    tmp_path: Path,
+) -> None:
+    process = Process(tmp_path)
+    process.drop(1)
+    with process.running(through=("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")):
+        process.drop(2)
+        process.live("step_2")
+        assert process.ask()["text"] == words(2)
+        opened = Path(f"/proc/{process.child.pid}/fd")
+        assert [str((opened / name).readlink()) for name in "012"] == ["/dev/null"] * 3
+        assert process.stop() == 0
+
+
 def test_out_of_file_descriptors_it_keeps_its_weights_and_recovers(tmp_path: Path) -> None:
     process = Process(tmp_path)
     process.drop(1)
     with process.running():
         process.live("step_1")
-        with without_descriptors(process):
+        with kept_connection(process) as asks, without_descriptors(process):
             process.until(lambda: "Too many open files" in process.log.read_text())
             process.drop(2)
+            for _ in range(3):
+                assert asks() == words(1)
             assert process.child.poll() is None
         process.live("step_2")
         assert process.ask()["text"] == words(2)

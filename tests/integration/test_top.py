@@ -1,7 +1,9 @@
 """`hotreload top` on a terminal (tmux), before a real daemon on the real engine."""
 
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -97,7 +99,8 @@ def test_it_follows_a_swap_and_a_rejection_in_place(process: Process, screen: Te
     screen.shows("serving  generation 1: step_1", "q quits")
     process.drop(2)
     screen.shows("reloading", "attempt in progress: step_2", ">staging")
-    text = screen.shows("serving  generation 2: step_2", "last attempt: step_2")
+    text = screen.shows("serving  generation 2: step_2", "last attempt: step_2", "leaves changed")
+    assert re.search(r"leaves changed at the last swap: [1-9]\d* of \d+\n", text)
     assert text.count("WHEN") == 1
     process.drop(3, damage="nan")
     text = screen.shows("last attempt: step_3", "rejected", "nonfinite")
@@ -168,6 +171,19 @@ def test_without_a_terminal_it_prints_one_frame_and_ends(process: Process) -> No
     assert "generation" in ran.stdout.splitlines()[0]
     assert "\x1b" not in ran.stdout
     assert "q quits" not in ran.stdout
+
+
+def test_a_socket_where_nobody_accepts_is_told_and_can_be_left(tmp_path: Path) -> None:
+    """As during a start under systemd, which holds the socket."""
+    path = tmp_path / "nobody"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        with terminal(tmp_path, path) as screen:
+            screen.top()
+            screen.shows("it starts, or it hangs", "no answer on", "q quits")
+            screen.press("q")
+            screen.shows("ended: 0")
 
 
 def test_it_outlives_a_restart_of_the_daemon(process: Process, screen: Terminal) -> None:

@@ -61,6 +61,8 @@ CONTRACT = [
     "engine_lost_timestamp_seconds",
     "fetched_bytes_total",
     "fetch_progress_ratio",
+    "fetch_size_bytes",
+    "fetch_remaining_seconds",
 ]
 HISTOGRAMS = {
     "phase_seconds",

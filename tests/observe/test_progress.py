@@ -1,5 +1,7 @@
 """How far a download is: the pace, the metrics and the events; the log has its own test."""
 
+import math
+
 from hotreload.events import Event, GenerationLive, PhaseEntered, Progress
 from hotreload.observe.fetched import Fetched
 from hotreload.observe.history import event_fields
@@ -67,8 +69,26 @@ def metrics(*events: Event) -> tuple[float, float]:
     fetched = Fetched()
     for event in events:
         fetched.observe(event)
-    count, ratio = fetched.collect()
+    count, ratio, *_ = fetched.collect()
     return count.samples[0].value, ratio.samples[0].value
+
+
+def size_and_rest(fetched: Fetched) -> tuple[float, float]:
+    *_, size, rest = fetched.collect()
+    return size.samples[0].value, rest.samples[0].value
+
+
+def test_metrics_say_how_large_a_download_is_and_how_long_it_still_takes() -> None:
+    clock = Clock()
+    fetched = Fetched(clock)
+    assert size_and_rest(fetched) == (0, 0)
+    fetched.observe(far(500))
+    clock.now += 2
+    assert size_and_rest(fetched) == (1000, math.inf)
+    fetched.observe(far(600))
+    assert size_and_rest(fetched) == (1000, 8.0)
+    fetched.observe(PhaseEntered(NEW, Phase.VALIDATING))
+    assert size_and_rest(fetched) == (0, 0)
 
 
 def test_both_metrics_are_there_from_the_start_at_0() -> None:

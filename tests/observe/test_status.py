@@ -214,8 +214,11 @@ def test_the_first_generation_changed_no_leaf_and_before_it_there_are_none() -> 
     assert (first["leaves"], first["changed"], first["previous"]) == ({"a": 1, "b": 2}, [], None)
 
 
-def test_a_source_whose_last_look_failed_is_stale_since_the_last_one_that_worked() -> None:
+def test_a_hub_is_stale_until_it_is_seen_and_since_the_last_look_that_worked() -> None:
     status = Status(ledger_view=Pages, source_kind="huggingface", wall=lambda: 1_700_000_000.0)
+    unseen = status.snapshot()["source"]
+    assert (unseen["stale"], unseen["last_seen"]) == (True, None)
+    assert unseen["error"] == "not seen since the start"
     status.observe(SourceScanned("start"))
     seen = status.snapshot()["source"]
     assert seen == {
@@ -226,6 +229,19 @@ def test_a_source_whose_last_look_failed_is_stale_since_the_last_one_that_worked
     }
     status.observe(SourceScanned("rescan", "503"))
     assert status.snapshot()["source"] == {**seen, "stale": True, "error": "503"}
+
+
+def test_an_event_of_a_download_says_how_fast_it_is_and_how_long_it_takes() -> None:
+    now = [100.0]
+    status = Status(ledger_view=Pages, clock=lambda: now[0])
+    for done in (250, 350, 1000):
+        status.observe(told := Progress(STEP_8, Phase.FETCHING, done, 1000))
+        fields = status.event(told)
+        assert (fields["event"], fields["done"]) == ("reload.progress", done)
+        paces = {250: (0, None), 350: (50, 13.0), 1000: (188, 0.0)}
+        assert (fields["bytes_per_second"], fields["seconds_left"]) == paces[done]
+        now[0] += 2
+    assert "seconds_left" not in status.event(Waiting("a pin"))
 
 
 def test_a_download_under_way_says_how_far_it_is() -> None:

@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.config import load
 from hotreload.events import AttemptFinished, GateChanged, GenerationLive, PhaseEntered, Progress
-from hotreload.observe.systemd import LONGEST_STATUS, PROGRESS_SECONDS, Notifier, Systemd
+from hotreload.observe.systemd import (
+    LONGEST_BOOT,
+    LONGEST_STATUS,
+    PROGRESS_SECONDS,
+    Notifier,
+    Systemd,
+)
+from hotreload.parts import longest_boot
 from hotreload.types import Attempt, GateState, Generation, Outcome, Phase, Reason, Revision
 
 STEP_1, STEP_2 = Revision("aaaa", "step_1"), Revision("bbbb", "step_2")
@@ -195,6 +203,20 @@ async def test_a_start_and_an_attempt_ask_for_more_time(listener: Listener) -> N
     listener.heard()
     systemd._tick()
     assert listener.heard() == [EXTEND]
+
+
+def test_a_start_is_vouched_for_as_long_as_it_was_given(listener: Listener) -> None:
+    systemd = Systemd(Notifier(listener.environ), is_alive=lambda within: True, longest_boot=0.0)
+    systemd._tick()
+    assert listener.nothing()
+
+
+def test_a_start_from_a_hub_is_given_the_time_of_a_download_beside_the_usual() -> None:
+    hub = ["source.kind=huggingface", "source.repo=a/b"]
+    folder = load(None, ["reload.fetch_timeout=2h"], {}).settings
+    far = load(None, [*hub, "reload.fetch_timeout=2h"], {}).settings
+    assert longest_boot(folder) == LONGEST_BOOT
+    assert longest_boot(far) == LONGEST_BOOT + 7200
 
 
 @pytest.mark.parametrize(

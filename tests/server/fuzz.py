@@ -1,6 +1,7 @@
 """Schemathesis on a server's unix socket, by the server's own /openapi.json."""
 
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -61,26 +62,33 @@ def session_on(path: Path) -> requests.Session:
     return session
 
 
-def fuzz(path: Path, *, examples: int, only: str = "") -> dict[str, set[int]]:
+def fuzz(
+    at: Path | str, *, examples: int, only: str = "", headers: Mapping[str, str] | None = None
+) -> dict[str, set[int]]:
     """Ask every operation, as it is described and not; return the statuses each answered with.
 
-    Blocks. Fails at the first answer that is not described, and at a 500.
+    Of what listens on a socket, or at a TCP address; the headers are sent with each request.
+    Blocks. Fails at the first answer that is not described, and at a 5xx that is no putting off.
     """
-    with session_on(path) as session:
-        schema = schemathesis.openapi.from_dict(session.get("http://hotreload/openapi.json").json())
+    with session_on(at) if isinstance(at, Path) else requests.Session() as session:
+        base = "http://hotreload" if isinstance(at, Path) else at
+        schema = schemathesis.openapi.from_dict(session.get(f"{base}/openapi.json").json())
+        session.headers.update(headers or {})
         seen: dict[str, set[int]] = {}
         for result in schema.get_all_operations():
             operation = result.ok()  # type: ignore[union-attr]
             if operation.path != ENDLESS and operation.path.startswith(only):
                 statuses = seen.setdefault(f"{operation.method.upper()} {operation.path}", set())
-                _ask(operation.as_strategy(), session, examples, statuses)
+                _ask(operation.as_strategy(), session, base, examples, statuses)
                 with suppress(Unsatisfiable):  # what takes nothing cannot be given wrong things
                     wrong = operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
-                    _ask(wrong, session, examples, statuses)
+                    _ask(wrong, session, base, examples, statuses)
     return seen
 
 
-def _ask(strategy: Any, session: requests.Session, examples: int, statuses: set[int]) -> None:
+def _ask(
+    strategy: Any, session: requests.Session, base: str, examples: int, statuses: set[int]
+) -> None:
     @given(case=strategy)
     @settings(
         max_examples=examples,
@@ -92,7 +100,7 @@ def _ask(strategy: Any, session: requests.Session, examples: int, statuses: set[
     def ask(case: Case[Any]) -> None:
         if isinstance(case.body, dict):
             case.body.pop("model", None)  # a name at random is a 404 and shows nothing else
-        answer = case.call(base_url="http://hotreload", session=session)
+        answer = case.call(base_url=base, session=session)
         statuses.add(answer.status_code)
         assert answer.status_code < 500 or answer.status_code in PUT_OFF, answer.text
         case.validate_response(answer, checks=CHECKS)

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import json
 import os
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from hotreload.core.gate import Gate
 from hotreload.errors import ConfigError
 from hotreload.server.activation import take_over
 from hotreload.server.limits import Limits
-from hotreload.server.sockets import HttpServer, bind_unix
+from hotreload.server.sockets import HttpServer, bind_unix, turn_away
 from tests.server.world import FIRST, World, answer_on
 
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -209,3 +210,33 @@ async def test_an_answer_under_way_at_the_stop_ends_its_connection(
     assert (status, headers["connection"]) == (200, "close")
     writer.close()
     await asyncio.wait_for(lasting.serving, 10)
+
+
+def test_who_waits_for_one_that_cannot_start_is_told_and_nobody_is_left(
+    listener: socket.socket,
+) -> None:
+    """Also one that has left, and one that has sent nothing: each would start us again."""
+    path = listener.getsockname()
+    with ExitStack() as connections:
+        gone, silent, waiting = (
+            connections.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(3)
+        )
+        for client in (gone, silent, waiting):
+            client.connect(path)
+        gone.sendall(LIVEZ)
+        gone.close()
+        waiting.sendall(LIVEZ)
+        turn_away([listener], ConfigError("[engine] tp: is too many"))
+        for client in (silent, waiting):
+            answer = client.makefile("rb").read()
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+            assert f"content-length: {len(body)}".encode() in head
+            assert json.loads(body)["detail"] == "hotreload cannot start: [engine] tp: is too many"
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_turning_away_from_a_socket_that_is_closed_does_nothing(listener: socket.socket) -> None:
+    listener.close()
+    turn_away([listener], ConfigError("why"))

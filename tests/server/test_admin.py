@@ -10,15 +10,18 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.routing import Route
 
 from hotreload.errors import (
     BadRequest,
     Busy,
     EngineLost,
     HotReloadError,
+    NotEnoughMemory,
     NotServing,
     SourceUnavailable,
 )
+from hotreload.server import admin
 from hotreload.types import Outcome, Reason
 from tests.server.world import World, attempt, serving
 
@@ -115,6 +118,68 @@ async def test_an_attempt_goes_on_when_its_waiter_leaves(world: World) -> None:
     assert world.metrics.finished == [("/admin/reload_weights", 499)]
     assert world.control.promise is not None
     assert not world.control.promise.done()
+
+
+@pytest.mark.parametrize("path", ["/admin/reload_weights", "/admin/rollback"])
+async def test_a_timeout_also_counts_while_it_is_not_known_what_is_meant(
+    world: World, path: str
+) -> None:
+    world.control.may_accept.clear()
+    answer = await post(world, path, {"timeout": 0.02})
+    assert (answer.status_code, answer.json()["code"]) == (504, "timed_out")
+    world.control.may_accept.set()  # it goes on all the same
+    await world.until(lambda: world.control.promise is not None)
+
+
+async def test_without_waiting_nobody_waits_long_to_hear_what_is_meant(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(admin, "ACCEPTED_WITHIN", 0.02)
+    world.control.may_accept.clear()
+    answer = await post(world, "/admin/reload_weights", {"wait": False})
+    assert (answer.status_code, answer.json()["accepted"]) == (202, True)
+    world.control.refusal = SourceUnavailable("/ckpt/step-9 is not there")
+    world.control.may_accept.set()
+    await world.until(lambda: bool(caplog.records))
+    told = [(record.message, getattr(record, "cause", None)) for record in caplog.records]
+    assert told == [("admin.not_done", "/ckpt/step-9 is not there")]
+
+
+async def test_a_client_that_leaves_before_it_is_known_what_is_meant_is_counted_as_gone(
+    world: World,
+) -> None:
+    world.control.may_accept.clear()
+    _, writer = await world.raw()
+    writer.write(b"POST /admin/reload_weights HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+    await world.until(lambda: world.control.came == 1)
+    writer.close()
+    await world.until(lambda: bool(world.metrics.finished))
+    assert world.metrics.finished == [("/admin/reload_weights", 499)]
+    world.control.may_accept.set()
+    await world.until(lambda: world.control.promise is not None)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "retry_after"),
+    [
+        (SourceUnavailable("the hub does not answer in time", retry_after=4.2), "5"),
+        (SourceUnavailable("429", code="rate_limited", retry_after=7200.0), "7200"),
+        (NotEnoughMemory("no thread could be started", code="threads"), "5"),
+    ],
+)
+async def test_a_source_that_is_away_is_a_503_that_says_when_to_ask_again(
+    world: World, refusal: HotReloadError, retry_after: str
+) -> None:
+    world.control.refusal = refusal
+    answer = await post(world, "/admin/reload_weights")
+    assert (answer.status_code, answer.json()["code"]) == (503, refusal.code)
+    assert answer.headers["retry-after"] == retry_after
+
+
+async def test_what_is_not_there_is_not_worth_another_try(world: World) -> None:
+    world.control.refusal = SourceUnavailable("org/name has no such branch", code="denied")
+    answer = await post(world, "/admin/reload_weights")
+    assert (answer.status_code, "retry-after" in answer.headers) == (422, False)
 
 
 async def test_an_ask_that_ends_with_the_daemon_is_a_503(world: World) -> None:
@@ -215,6 +280,14 @@ async def test_no_swap_happens_while_checksums_are_computed(world: World) -> Non
         assert (await ask).status_code == 200
 
 
+def admin_routes_of(world: World) -> list[tuple[str, str]]:
+    """The method and path of every route under /admin."""
+    routes = [route for route in world.app.routes if isinstance(route, Route)]
+    found = [(min(route.methods or ()), route.path) for route in routes if "/admin" in route.path]
+    assert len(found) >= 7
+    return found
+
+
 async def test_admin_routes_do_not_answer_over_tcp(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -222,12 +295,14 @@ async def test_admin_routes_do_not_answer_over_tcp(
         serving(tmp_path, tcp=True) as world,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{world.tcp_port}") as client,
     ):
-        answer = await client.post("/admin/pin")
+        world.control.outcome = attempt()
+        refusals = [await client.request(*each) for each in admin_routes_of(world)]
         status = await client.get("/status")
         generated = await client.post("/generate", json={"text": "hi"})
-    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
-    assert "unix socket" in answer.json()["detail"]
-    assert [record.message for record in caplog.records] == ["admin.refused"]
+    for answer in refusals:
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        assert "unix socket" in answer.json()["detail"]
+    assert [record.message for record in caplog.records] == ["admin.refused"] * len(refusals)
     assert (status.status_code, generated.status_code) == (200, 200)
     assert world.control.asked == []
 
@@ -267,20 +342,28 @@ async def test_what_is_sent_over_tcp_does_not_wait_for_what_was_sent_before(tmp_
 ASK_AS = """
 import json, os, socket, sys
 path, uid, gid, groups = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+method, route = sys.argv[5:]
 os.setgroups(groups); os.setgid(gid); os.setuid(uid)
 with socket.socket(socket.AF_UNIX) as s:
     s.connect(path)
-    s.sendall(b"POST /admin/pin HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+    head = f"{method} {route} HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n"
+    s.sendall(head.encode())
     sys.stdout.buffer.write(b"".join(iter(lambda: s.recv(65536), b"")))
 """
 
 
-async def pin_as(world: World, uid: int, gid: int, groups: list[int]) -> tuple[int, Any]:
-    """Ask to pin as another user, from a process of its own: its status and fields."""
+async def asked_as(
+    world: World,
+    uid: int,
+    gid: int,
+    groups: list[int],
+    ask: tuple[str, str] = ("POST", "/admin/pin"),
+) -> tuple[int, Any]:
+    """Ask to pin, or else, as another user, from a process of its own: its status and fields."""
     world.path.parent.chmod(0o755)
     for folder in world.path.parent.parents[:2]:
         folder.chmod(0o755)
-    args = [ASK_AS, str(world.path), str(uid), str(gid), json.dumps(groups)]
+    args = [ASK_AS, str(world.path), str(uid), str(gid), json.dumps(groups), *ask]
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", *args, stdout=asyncio.subprocess.PIPE
     )
@@ -293,12 +376,14 @@ async def pin_as(world: World, uid: int, gid: int, groups: list[int]) -> tuple[i
 async def test_another_user_is_refused_and_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    status, said = await pin_as(world, NOBODY, NOBODY, [])
-    assert (status, said["code"]) == (403, "forbidden")
-    assert f"uid {NOBODY}" in said["detail"]
-    assert [(record.message, getattr(record, "uid", None)) for record in caplog.records] == [
-        ("admin.refused", NOBODY)
-    ]
+    world.control.outcome = attempt()
+    routes = admin_routes_of(world)
+    for method, route in routes:
+        status, said = await asked_as(world, NOBODY, NOBODY, [], (method, route))
+        assert (status, said["code"]) == (403, "forbidden")
+        assert f"uid {NOBODY}" in said["detail"]
+    logged = [(each.message, vars(each)["uid"], vars(each)["path"]) for each in caplog.records]
+    assert logged == [("admin.refused", NOBODY, route) for _, route in routes]
     assert world.control.asked == []
 
 
@@ -308,8 +393,8 @@ async def test_another_user_is_refused_and_logged(
 )
 async def test_members_of_the_admin_group_may(tmp_path: Path, gid: int, groups: list[int]) -> None:
     async with serving(tmp_path, admin_group=4242) as world:
-        status, said = await pin_as(world, NOBODY, gid, groups)
-        outsider, _ = await pin_as(world, NOBODY, NOBODY, [4243])
+        status, said = await asked_as(world, NOBODY, gid, groups)
+        outsider, _ = await asked_as(world, NOBODY, NOBODY, [4243])
     assert (status, said["pinned"], outsider) == (200, True, 403)
 
 

@@ -1,6 +1,7 @@
 """What clients send that they should not; none of it reaches the engine."""
 
 import asyncio
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +100,19 @@ async def test_a_body_that_says_it_is_too_big_is_not_read(world: World) -> None:
 
 async def test_a_body_that_turns_out_too_big_is_refused_and_not_kept(tmp_path: Path) -> None:
     async def endless(pieces: int) -> Any:
+        piece = b"x" * 2**16
         for _ in range(pieces):
-            yield b"x" * 2**16
+            yield piece
 
     limits = Limits(body_bytes=2**20)
     async with serving(tmp_path, limits=limits) as world, world.client() as client:
+        assert (await client.post("/generate", json={"text": "a"})).status_code == 200
+        tracemalloc.start()
         answer = await client.post("/generate", content=endless(512))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
         again = await client.post("/generate", json={"text": "a"})
+    assert peak < 4 * 2**20  # of the 32 MiB that were sent
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_long")
     assert "body_bytes" in answer.json()["detail"]
     assert again.status_code == 200

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,7 @@ async def test_a_client_that_leaves_a_stream_closes_the_generation(world: World)
     await asyncio.wait_for(world.engine.went_on.wait(), 5)
     await world.until(lambda: bool(world.metrics.finished))
     assert (world.engine.running, world.gate.inside) == (0, 0)
+    assert world.metrics.finished == [("/generate", 499)]
 
 
 async def test_a_client_that_leaves_before_the_first_token_closes_the_generation(
@@ -106,8 +109,10 @@ async def test_a_client_that_leaves_while_held_frees_its_place(world: World) -> 
     await world.until(lambda: world.gate.held == 1)
     writer.close()
     await world.until(lambda: world.gate.held == 0)
+    await world.until(lambda: bool(world.metrics.finished))
     world.go_live(SECOND)
     assert world.engine.requests == []
+    assert world.metrics.finished == [("/generate", 499)]
 
 
 async def test_a_thousand_requests_are_held_and_answered_by_the_next_generation(
@@ -216,6 +221,72 @@ async def test_a_stream_that_nobody_reads_does_not_hold_up_a_swap(tmp_path: Path
         await world.gate.drained(5)
         writer.close()
     assert (world.engine.running, world.engine.inside_when_closed) == (0, [1])
+
+
+LARGE = "x" * 1_000_000
+"""More than the socket takes of an answer that nobody reads."""
+
+
+async def test_answers_that_nobody_reads_keep_no_place_and_no_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=Limits(concurrent=1, write_seconds=0.2)) as world:
+        world.engine.words = [LARGE]
+        reader, writer = await world.sent(ASK)
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await world.until(lambda: bool(world.metrics.finished))
+        world.send(writer, ASK)  # before the first answer is read: its own waits for that
+        await world.until(lambda: len(world.engine.requests) == 2)
+        async with world.client() as client:
+            refused = await client.post("/generate", json=ASK)
+            await world.until(lambda: ("/generate", 499) in world.metrics.finished)
+            world.engine.words = ["served"]
+            answer = await client.post("/generate", json=ASK)
+        assert (refused.status_code, refused.json()["code"]) == (503, "too_many_requests")
+        assert answer.status_code == 200
+        await world.until(lambda: not world.server.server_state.connections)
+        assert len(sockets_open()) == 2, "ours of this test, and the one that listens"
+
+
+@pytest.mark.parametrize("head", [b"", b"Connection: close\r\n"])
+async def test_an_answer_that_nobody_reads_keeps_no_connection_when_all_of_it_is_written(
+    tmp_path: Path, head: bytes
+) -> None:
+    async with serving(tmp_path, limits=Limits(write_seconds=0.1)) as world:
+        world.engine.words = [LARGE]
+        reader, writer = await world.raw()
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        world.send(writer, ASK, head)
+        await world.until(lambda: bool(world.metrics.finished))
+        assert len(sockets_open()) == 3
+        await world.until(lambda: len(sockets_open()) == 2)
+    assert world.metrics.finished == [("/generate", 200)]
+
+
+async def test_an_answer_that_is_read_slowly_is_sent_whole(tmp_path: Path) -> None:
+    loop, got = asyncio.get_running_loop(), 0
+    async with serving(tmp_path, limits=Limits(write_seconds=0.5)) as world:
+        world.engine.words = [LARGE * 6]
+        reader, writer = await world.raw()
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        world.send(writer, ASK)
+        with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as ours:
+            ours.setblocking(False)
+            while got <= len(LARGE) * 4:  # and the JSON round it
+                await asyncio.sleep(0.02)  # thrice as long for all of it as for nothing
+                piece = await loop.sock_recv(ours, 80_000)
+                assert piece, f"cut off after {got} bytes"
+                got += len(piece)
+
+
+def sockets_open() -> list[str]:
+    """The sockets of this process, without what makes up the loop itself."""
+    loop: Any = asyncio.get_running_loop()
+    own = {loop._ssock.fileno(), loop._csock.fileno()}
+    return [
+        name
+        for name in os.listdir("/proc/self/fd")
+        if int(name) not in own and os.path.exists(f"/proc/self/fd/{name}")
+        if os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+    ]
 
 
 async def test_a_request_that_takes_too_long_ends(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ async def test_what_does_not_come_in_time_is_a_409_that_says_what_is_live(tmp_pa
     assert "1 is live" in answer.json()["detail"]
     assert answer.headers["x-hotreload-generation"] == "1"
     assert (openai.status_code, openai.json()["error"]["code"]) == (409, "generation_not_live")
+    assert int(openai.headers["retry-after"]) >= 1
     assert world.engine.requests == []
 
 

@@ -287,6 +287,16 @@ async def test_what_the_engine_cannot_do_is_named_as_openai_does(world: World) -
     assert (error["message"], error["code"]) == ("seed: ignored here", "unsupported")
 
 
+@pytest.mark.parametrize("written", ["max_tokens", "max_completion_tokens"])
+async def test_too_long_an_answer_is_refused_by_the_name_that_was_written(
+    world: World, written: str
+) -> None:
+    cannot = "sampling_params.max_new_tokens"
+    world.engine.misfit = BadRequest(f"{cannot}: at most 9", param=cannot)
+    status, error = await refused(world, "/v1/chat/completions", CHAT | {written: 10})
+    assert (status, error["param"], error["message"]) == (400, written, f"{written}: at most 9")
+
+
 async def test_another_model_is_a_404_that_names_ours(
     world: World, client: openai.AsyncOpenAI
 ) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from starlette.routing import Route
 
 from hotreload.server.described import OPERATIONS
@@ -38,7 +39,10 @@ async def test_the_document_holds_every_route_and_the_statuses_it_answers_with(
     chat = paths["/v1/chat/completions"]["post"]
     assert set(chat["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
     assert chat["requestBody"]["content"]["application/json"]["schema"]["required"] == ["messages"]
-    assert "422" in paths["/admin/reload_weights"]["post"]["responses"]
+    reload = paths["/admin/reload_weights"]["post"]["responses"]
+    for status in ("409", "422", "503"):  # how an attempt ended, or why there was none
+        assert set(reload[status]["content"]) == {"application/json", "application/problem+json"}
+    assert "Retry-After" in reload["503"]["headers"]
 
 
 async def test_schemathesis_finds_no_500_and_no_answer_that_is_not_described(
@@ -49,6 +53,32 @@ async def test_schemathesis_finds_no_500_and_no_answer_that_is_not_described(
         world.go_live(replace(FIRST, number=2**53))  # as new as any that is asked for
         seen = await asyncio.to_thread(fuzz, world.path, examples=8)
         assert world.gate.inside == world.gate.held == 0
+    assert seen["POST /webhook/huggingface"] == {404}
     assert seen["POST /generate"] >= {200, 400}
     assert seen["POST /v1/chat/completions"] >= {200, 400}
     assert seen["POST /admin/perturb_weights"] >= {200, 400}
+
+
+async def test_schemathesis_over_tcp_finds_the_same_and_admin_routes_closed(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=QUICK, tcp=True, webhook="knock-knock") as world:
+        world.go_live(replace(FIRST, number=2**53))
+        address = f"http://127.0.0.1:{world.tcp_port}"
+        seen = await asyncio.to_thread(fuzz, address, examples=5)
+        assert world.gate.inside == world.gate.held == 0
+        assert world.control.asked == []
+        assert world.woken == []
+    assert seen["POST /generate"] >= {200, 400}
+    assert {code for route in seen if " /admin/" in route for code in seen[route]} == {403}
+
+
+@pytest.mark.parametrize(
+    ("headers", "statuses"), [({}, {401, 403}), ({"X-Webhook-Secret": "knock-knock"}, {202})]
+)
+async def test_schemathesis_finds_the_webhook_as_it_is_described(
+    tmp_path: Path, headers: dict[str, str], statuses: set[int]
+) -> None:
+    async with serving(tmp_path, webhook="knock-knock") as world:
+        only = "/webhook"
+        seen = await asyncio.to_thread(fuzz, world.path, examples=20, only=only, headers=headers)
+        assert bool(world.woken) == (202 in statuses)
+    assert seen == {"POST /webhook/huggingface": statuses}

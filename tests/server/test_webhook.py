@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from hotreload.server.webhook import Webhook
 from tests.server.world import serving
 
 PATH = "/webhook/huggingface"
@@ -46,6 +47,10 @@ async def test_who_does_not_know_it_wakes_nobody_and_does_not_learn_it(
         assert (answer.status_code, answer.json()["code"]) == (status, code)
         assert "knock" not in answer.text
         assert world.woken == []
+
+
+def test_the_secret_is_not_shown_with_what_holds_it() -> None:
+    assert "knock" not in repr(Webhook("knock-knock", print))
 
 
 async def test_without_a_secret_there_is_no_webhook(tmp_path: Path) -> None:

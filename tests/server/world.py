@@ -14,7 +14,7 @@ from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
 from hotreload.events import Event, Events, GenerationLive
-from hotreload.observe.history import History, attempt_fields, event_fields
+from hotreload.observe.history import History, attempt_fields
 from hotreload.observe.status import Status
 from hotreload.server.app import create_app
 from hotreload.server.limits import Limits
@@ -48,6 +48,10 @@ class FakeEngine:
         self.went_on = asyncio.Event()
         self.logprob = 0.5
         self.end: Fields = {"type": "stop"}
+        self.swaps_ahead = 0
+        """So many answers are ended for a swap before they have said anything."""
+        self.swap: Callable[[], None] = lambda: None
+        """Called as each of these ends."""
         self.leaves = dict(LEAVES)
 
     async def prepare(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -79,6 +83,12 @@ class FakeEngine:
         prompts, copies = request.get("text"), request.get("copies", 1)
         is_batch = isinstance(prompts, list) or copies > 1
         count = copies * (len(prompts) if isinstance(prompts, list) else 1)
+        if self.swaps_ahead:
+            self.swaps_ahead -= 1
+            self.swap()
+            ended = self._ended_for_a_swap()
+            yield [ended] * count if is_batch and not request.get("stream") else ended
+            return
         if not request.get("stream"):
             await self.may_answer.wait()
             answers = [self._chunk(len(self.words)) for _ in range(count)]
@@ -91,6 +101,10 @@ class FakeEngine:
                 extra = {"index": index} if is_batch else {}
                 yield self._chunk(so_far) | extra
             await self.may_answer.wait()
+
+    def _ended_for_a_swap(self) -> Fields:
+        why = {"type": "abort", "code": "swap", "message": "ended early for a swap"}
+        return {"text": "", "meta_info": {"completion_tokens": 0, "finish_reason": why}}
 
     def _chunk(self, words: int) -> Fields:
         whole = words == len(self.words)
@@ -112,11 +126,17 @@ class FakeControl:
         self.refusal: HotReloadError | None = None
         self.outcome: Attempt | None = None
         self.promise: asyncio.Future[Attempt] | None = None
+        self.may_accept = asyncio.Event()
+        """Until then it is still finding out what is meant, as with a hub that takes its time."""
+        self.may_accept.set()
+        self.came = 0
 
     async def reload(self, name: str | None, *, force: bool) -> asyncio.Future[Attempt]:
+        await self._find_out()
         return self._accept("reload", name, force)
 
     async def rollback(self, number: int | None) -> asyncio.Future[Attempt]:
+        await self._find_out()
         return self._accept("rollback", number, False)
 
     async def perturb(self, noise: Noise) -> asyncio.Future[Attempt]:
@@ -127,6 +147,10 @@ class FakeControl:
 
     async def unpin(self) -> None:
         self.asked.append(("unpin", None, False))
+
+    async def _find_out(self) -> None:
+        self.came += 1
+        await self.may_accept.wait()
 
     def _accept(self, verb: str, name: Any, force: bool) -> asyncio.Future[Attempt]:
         if self.refusal is not None:
@@ -179,7 +203,7 @@ class View:
         return attempt_fields(attempt)
 
     def event(self, event: Event) -> Fields:
-        return event_fields(event)
+        return self._status.event(event)
 
     def live(self) -> Generation | None:
         return self._status.live
@@ -260,12 +284,14 @@ class World:
     async def sent(self, fields: Fields) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A bare connection on which POST /generate has been sent."""
         reader, writer = await self.raw()
-        body = json.dumps(fields).encode()
-        writer.write(
-            b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
-        )
-        writer.write(body)
+        self.send(writer, fields)
         return reader, writer
+
+    def send(self, writer: asyncio.StreamWriter, fields: Fields, head: bytes = b"") -> None:
+        """Send POST /generate on a bare connection, with more of a head."""
+        body = json.dumps(fields).encode()
+        head += b"Content-Length: %d\r\n" % len(body)
+        writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n" + body)
 
     async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A bare connection; it is closed with the world, if not before."""

@@ -1,6 +1,7 @@
 """A hub source at work on a local hub, and commits that are pushed to it."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,14 +18,18 @@ LONG = 3600.0
 """A poll that never comes in a test: what is seen then was woken."""
 
 
+def identify(folder: Path, cancel: threading.Event) -> str:
+    return content_id(survey(folder), DIGESTS)
+
+
 def hub_source(
     hub: LocalHub, cache: Path, publish: Callable[[Event], None] = lambda _: None, **settings: Any
 ) -> HuggingFaceSource:
-    settings = {"poll": 0.05, "endpoint": hub.url, **settings}
+    usual = {"poll": 0.05, "endpoint": hub.url, "content_of": identify}
+    settings = {**usual, **settings}
     return HuggingFaceSource(
         settings.pop("repo", REPO),
         cache=cache,
-        content_of=lambda folder: content_id(survey(folder), DIGESTS),
         publish=publish,
         **settings,
     )

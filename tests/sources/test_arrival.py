@@ -1,9 +1,11 @@
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hotreload.checks.files import survey
+from hotreload.checks import files
+from hotreload.checks.files import content_id, survey
 from tests.sources.watching import (
     Clock,
     arrive,
@@ -138,6 +140,31 @@ async def test_a_flipped_link_is_followed_at_once(root: Path, pattern: str) -> N
         (root / "new").rename(root / "latest")
         await watch.wishes_for("step_3")
         assert (await watch.source.resolve(None)).label == "step_3"
+
+
+@pytest.mark.parametrize("between_two", ["headers", "digests"])
+async def test_a_link_flipped_in_the_middle_of_a_look_mixes_no_two_steps(
+    root: Path, monkeypatch: pytest.MonkeyPatch, between_two: str
+) -> None:
+    steps = {f"step_{n}": write(root / "runs" / f"step_{n}", shards=2) for n in (2, 3)}
+    ids = {name: content_id(survey(folder)) for name, folder in steps.items()}
+    (root / "latest").symlink_to(steps["step_2"])
+    (root / "next").symlink_to(steps["step_3"])
+    reads = {"headers": "read_header", "digests": "_digest"}[between_two]
+    really = getattr(files, reads)
+
+    def read_and_flip(*given: Any) -> Any:
+        result = really(*given)
+        if (root / "next").is_symlink():
+            (root / "next").rename(root / "latest")
+        return result
+
+    monkeypatch.setattr(files, reads, read_and_flip)
+    async with watching(root, pattern="latest") as watch:
+        await watch.wishes_for("step_3")
+    assert not (root / "next").is_symlink()
+    assert {revision.id for revision in watch.wishes} <= set(ids.values())
+    assert all(revision.id == ids[revision.label] for revision in watch.wishes)
 
 
 async def test_a_root_that_is_a_link_is_followed_when_it_is_flipped(tmp_path: Path) -> None:

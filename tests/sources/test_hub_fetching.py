@@ -187,6 +187,16 @@ async def test_a_list_of_files_that_breaks_off_is_the_hubs_fault_and_not_the_dis
     await fetched(source)
 
 
+async def test_a_list_of_files_that_does_not_end_fills_no_memory(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "LARGEST_LISTING", 100)
+    hub.push(large())
+    with pytest.raises(SourceUnavailable, match="the hub's list of files is longer than") as no:
+        await fetched(hub_source(hub, tmp_path))
+    assert no.value.code == "denied"
+
+
 async def test_a_body_that_stalls_is_asked_for_again_from_there(
     hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,28 +370,63 @@ async def test_a_download_that_is_given_up_reads_nothing_any_more(
     folder = await fetched(hub_source(hub, tmp_path))
     folder.rename(folder.with_name(f".partial-{sha}"))
     asked = hub.count("/cdn/")
-    asking = client.HubClient(REPO, endpoint=hub.url, token=lambda: None)
-
-    def go_on(cancel: threading.Event) -> Snapshot:
-        cancel.set()
-        lies_here = download.Download(
-            asking,
-            Snapshots(tmp_path, REPO),
-            sha,
-            allow=sorted(SERVED),
-            kept=None,
-            content_of=lambda folder: pytest.fail("it was given up"),
-            bytes=download.Bytes(),
-            cancel=cancel,
-        )
-        try:
-            return lies_here.run()
-        finally:
-            asking.hang_up()
-
     with pytest.raises(SourceUnavailable, match="was given up"):
-        await in_thread(go_on)
+        await in_thread(lambda cancel: given_up(hub, tmp_path, sha, cancel, kept=None))
     assert hub.count("/cdn/") == asked
+
+
+async def test_a_download_that_is_given_up_deletes_nothing_any_more(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    hub.push(large("one"))
+    wanted_again = await fetched(hub_source(hub, tmp_path))
+    second = hub.push({**large("two"), "config.json": b'{"two": true}'})  # nothing to read here
+    with pytest.raises(SourceUnavailable, match="was given up"):
+        await in_thread(lambda cancel: given_up(hub, tmp_path, second, cancel, kept=[second]))
+    assert wanted_again.is_dir()
+
+
+def given_up(
+    hub: LocalHub, cache: Path, sha: str, cancel: threading.Event, *, kept: list[str] | None
+) -> Snapshot:
+    """A download that nobody wants any more when it begins."""
+    cancel.set()
+    asking = client.HubClient(REPO, endpoint=hub.url, token=lambda: None)
+    lies_here = download.Download(
+        asking,
+        Snapshots(cache, REPO),
+        sha,
+        allow=sorted(SERVED),
+        kept=kept,
+        content_of=lambda folder, cancel: pytest.fail("it was given up"),
+        bytes=download.Bytes(),
+        cancel=cancel,
+    )
+    try:
+        return lies_here.run()
+    finally:
+        asking.hang_up()
+
+
+async def test_a_long_hash_that_is_given_up_ends_and_holds_up_no_later_fetch(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    sha = hub.push(large())
+    await fetched(hub_source(hub, tmp_path))
+    hashing = threading.Event()
+
+    def long(folder: Path, cancel: threading.Event) -> str:
+        hashing.set()
+        assert cancel.wait(PATIENCE)
+        raise SourceUnavailable("not wanted any more", code="cancelled")
+
+    source = hub_source(hub, tmp_path, content_of=long)
+    fetching = asyncio.create_task(source.fetch(Revision(sha)))
+    await in_thread(lambda cancel: hashing.wait(PATIENCE))
+    fetching.cancel()
+    await asyncio.wait({fetching})
+    assert fetching.cancelled()
+    assert threads.all_left_behind() == []
 
 
 async def test_what_is_no_commit_is_not_asked_for(hub: LocalHub, tmp_path: Path) -> None:

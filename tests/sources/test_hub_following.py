@@ -1,5 +1,9 @@
 """What a hub source wishes, and what it says while the hub does not answer."""
 
+import asyncio
+import base64
+import errno
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +12,12 @@ from typing import Any
 import pytest
 from huggingface_hub.utils._http import reset_sessions
 
+from hotreload.core import threads
 from hotreload.errors import BadRequest, SourceUnavailable
+from hotreload.sources import huggingface
+from hotreload.sources.hub import client, token
 from tests.hub.local_hub import REPO, LocalHub, local_hub
-from tests.sources.following import LONG, checkpoint, following, hub_source
+from tests.sources.following import LONG, Following, checkpoint, following, hub_source
 
 
 @pytest.fixture
@@ -187,6 +194,92 @@ async def test_a_name_that_is_not_known_and_a_port_where_nobody_listens_are_told
         await hub_source(hub, tmp_path, endpoint="http://hub.invalid").resolve(None)
 
 
+async def test_a_hub_that_takes_connections_and_answers_nothing_is_said_to(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.1)
+    hub.push(checkpoint("one"))
+    hub.fault("HEAD", silent=True)
+    with pytest.raises(SourceUnavailable, match=r"the hub at http.* does not answer in time") as no:
+        await hub_source(hub, tmp_path).resolve(None)
+    assert (no.value.code, no.value.retry_after) == ("source", huggingface.SOON)
+
+
+async def test_a_hub_that_drips_holds_up_no_later_look_and_nobody_for_ever(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface, "ANSWER_WITHIN", 0.2)
+    monkeypatch.setattr(threads, "LEAVE_AFTER", 0.02)
+    sha = hub.push(checkpoint("one"))
+    fault = hub.fault("HEAD", drip=True)
+    async with following(hub, tmp_path) as follow:
+        await follow.waits_for("the hub does not answer in time: nothing for 0.2 s; asked again")
+        await follow.wished_shas(sha)
+        assert follow.waiting is None
+        assert threads.left_behind() is None
+    fault.release.set()
+    while threads.all_left_behind():  # noqa: ASYNC110 - a thread ends, no event tells
+        await asyncio.sleep(0)
+
+
+async def test_who_asks_behind_one_that_gets_no_answer_is_told_in_time(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface, "ANSWER_WITHIN", 0.2)
+    hub.push(checkpoint("one"))
+    source = hub_source(hub, tmp_path)
+    async with source._asking:
+        with pytest.raises(SourceUnavailable, match="does not answer in time"):
+            await source.resolve(None)
+    assert hub.asked == []
+
+
+async def test_a_start_while_the_hub_wants_silence_goes_on_when_that_is_over(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    sha = hub.push(checkpoint("one"))
+    hub.fault("HEAD", status=429, headers={"Retry-After": "1"})
+    follow = Following(hub, tmp_path)
+    with pytest.raises(SourceUnavailable, match="429"):
+        await follow.source.resolve(None)
+    running = asyncio.create_task(follow.run())
+    await follow.wished_shas(sha)  # and not in five minutes, as if it were denied
+    assert "left alone for 1 s more; asked again by itself" in repr(follow.happened)
+    assert hub.count("HEAD") == 2
+    await follow.source.close()
+    await running
+
+
+async def test_silence_is_kept_by_those_who_stood_in_line_when_it_was_asked_for(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    hub.push(checkpoint("one"))
+    hub.fault("HEAD", status=429, headers={"Retry-After": "7200"})
+    source = hub_source(hub, tmp_path)
+    asks = await asyncio.gather(*(source.resolve(None) for _ in range(3)), return_exceptions=True)
+    assert all(isinstance(ask, SourceUnavailable) for ask in asks)
+    assert [getattr(ask, "code", None) for ask in asks] == ["rate_limited"] * 3
+    assert hub.count("HEAD") == 1
+
+
+async def test_an_answer_that_an_operator_gets_ends_a_long_wait_for_the_next_look(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    sha = hub.push(checkpoint("one"))
+    fault = hub.fault("HEAD", status=401, times=1000)
+    async with following(hub, tmp_path, poll=LONG) as follow:
+        await follow.waits_for("401")
+        with pytest.raises(SourceUnavailable, match="401") as denied:
+            await follow.source.resolve(None)
+        assert denied.value.retry_after is None
+        fault.times = 0
+        await follow.source.resolve(None)
+        await follow.wished_shas(sha)
+        assert (follow.waiting, follow.looks("request")) == (None, 1)
+        await follow.source.resolve(None)  # all is well: nobody need look again
+        assert not follow.source._woken.is_set()
+
+
 @pytest.mark.parametrize("headers", [{}, {"X-Repo-Commit": "../../etc"}], ids=str)
 async def test_what_is_no_hub_is_said_to_be_none(
     hub: LocalHub, tmp_path: Path, headers: dict[str, str]
@@ -207,6 +300,18 @@ async def test_a_client_library_that_is_set_offline_says_which_variable(
             await hub_source(hub, tmp_path).resolve(None)
     finally:
         reset_sessions()
+
+
+async def test_a_listing_that_says_none_is_left_counts_as_asking_for_silence(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    hub.push(checkpoint("one"))
+    source = hub_source(hub, tmp_path)
+    revision = await source.resolve(None)
+    hub.headers["RateLimit"] = '"api";r=0;t=300'
+    await source.fetch(revision)
+    with pytest.raises(SourceUnavailable, match="left alone for 3"):
+        await source.resolve(None)
 
 
 # --- without the hub ---------------------------------------------------------------------
@@ -299,6 +404,82 @@ async def test_the_token_goes_to_the_hub_and_nowhere_else(
         await follow.until(lambda: bool(follow.wishes))
         assert hub.asked[-1].token == "Bearer hf_verysecret"
         assert "secret" not in repr(follow.happened) + caplog.text
+
+
+@pytest.fixture
+def netrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody's passwords, for every host there is."""
+    file = tmp_path / "netrc"
+    file.write_text("machine 127.0.0.1 login somebody password else\n")
+    file.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(file))
+
+
+@pytest.mark.usefixtures("netrc")
+@pytest.mark.parametrize(("token", "shown"), [("hf_ours", "Bearer hf_ours"), (None, None)])
+async def test_passwords_in_a_netrc_are_shown_to_nobody(
+    hub: LocalHub, tmp_path: Path, token: str | None, shown: str | None
+) -> None:
+    hub.push(checkpoint("one"))
+    with local_hub() as hub.cdn:
+        hub.cdn.commits = hub.commits
+        source = hub_source(hub, tmp_path, token=lambda: token)
+        await source.fetch(await source.resolve(None))
+        assert {asked.token for asked in hub.asked} == {shown}
+        assert {asked.token for asked in hub.cdn.asked} == {None}
+
+
+async def test_the_token_is_not_shown_to_whom_the_hub_sends_us(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    hub.token = "hf_ours"
+    hub.push(checkpoint("one"))
+    with local_hub() as hub.cdn:  # the same host, and another port
+        hub.cdn.commits = hub.commits
+        source = hub_source(hub, tmp_path, token=lambda: "hf_ours")
+        folder = await source.fetch(await source.resolve(None))
+        assert (folder / "model.safetensors").read_bytes() == checkpoint("one")["model.safetensors"]
+        (came,) = hub.cdn.asked
+    assert came.line.startswith("GET /cdn/")
+    assert not re.search("authorization|hf_ours", came.headers, re.IGNORECASE)
+    assert hub.asked[-1].token == "Bearer hf_ours"
+
+
+@pytest.mark.usefixtures("netrc")
+async def test_a_user_in_the_variable_logs_in(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sha = hub.push(checkpoint("one"))
+    monkeypatch.setenv("HF_ENDPOINT", hub.url.replace("://", "://us:p%40ss@"))
+    assert (await hub_source(hub, tmp_path, endpoint=None).resolve(None)).id == sha
+    assert hub.asked[-1].token == "Basic " + base64.b64encode(b"us:p@ss").decode()
+
+
+async def test_a_proxy_that_the_environment_names_is_used(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sha = hub.push(checkpoint("one"))
+    for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", hub.url)
+    source = hub_source(hub, tmp_path, endpoint="http://hub.invalid")
+    assert (await source.resolve(None)).id == sha
+
+
+def test_a_token_that_cannot_be_read_is_none_and_is_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    why: Exception = PermissionError(errno.EACCES, "Permission denied")
+
+    def unreadable() -> str:
+        raise why
+
+    monkeypatch.setattr("huggingface_hub.get_token", unreadable)
+    token._tell_once.cache_clear()
+    assert [token.usual_token() for _ in range(3)] == [None] * 3
+    assert [getattr(record, "why", None) for record in caplog.records] == ["Permission denied"]
+    why = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+    assert token.usual_token() is None
 
 
 async def test_a_password_in_the_variable_is_not_said(

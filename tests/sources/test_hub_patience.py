@@ -6,7 +6,7 @@ from email.utils import format_datetime
 import pytest
 
 from hotreload.sources.hub.faults import HubFault, Kind, wait_asked_for
-from hotreload.sources.hub.patience import Patience
+from hotreload.sources.hub.patience import Asking, Patience
 
 
 class Clock:
@@ -38,6 +38,27 @@ def test_what_passes_is_waited_for_longer_each_time_and_never_for_long() -> None
 
 def test_what_somebody_must_change_is_asked_seldom() -> None:
     assert waits(Kind.DENIED, 6) == [300, 600, 1200, 2400, 3600, 3600]
+
+
+def test_looks_that_succeed_do_not_end_the_growing_for_downloads_that_fail() -> None:
+    patient, _ = patience()
+    waited = []
+    for _ in range(3):
+        patient.after_answer(None)
+        waited.append(patient.after_fault(HubFault("x", Kind.DENIED), Asking.DOWNLOAD))
+    assert waited == [300, 600, 1200]
+    assert patient.after_fault(HubFault("x", Kind.DENIED)) == 300  # nor the other way round
+    patient.after_download()
+    assert patient.after_fault(HubFault("x", Kind.DENIED), Asking.DOWNLOAD) == 300
+
+
+def test_downloads_that_are_limited_without_a_time_are_asked_for_less_and_less() -> None:
+    patient, clock = patience(chance=0.0)
+    for expected in (60, 120, 240):
+        patient.after_answer(None)
+        patient.after_fault(HubFault("x", Kind.LIMITED), Asking.DOWNLOAD)
+        assert patient.silence == expected
+        clock.now += expected
 
 
 def test_an_answer_ends_the_growing() -> None:

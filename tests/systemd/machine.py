@@ -102,7 +102,9 @@ class Machine:
     def run(self, command: str, *, check: bool = True) -> str:
         """Run a shell command inside, as root; what it prints, stripped."""
         done = self.attempt(command)
-        assert not check or done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        if check and done.returncode:
+            journal = self.attempt("journalctl -o cat --no-pager | tail -n 40").stdout
+            raise AssertionError(f"{command}: {done.stdout}{done.stderr}\n{journal}")
         return done.stdout.strip()
 
     def attempt(self, command: str) -> subprocess.CompletedProcess[str]:

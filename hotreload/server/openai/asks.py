@@ -2,7 +2,7 @@
 words; `in_openai_words` puts them back."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -82,14 +82,16 @@ def includes_usage(fields: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def in_openai_words() -> Iterator[None]:
-    """Name a field that the engine refuses as its client wrote it."""
+def in_openai_words(given: Callable[[], Collection[str]] = tuple) -> Iterator[None]:
+    """Name a field that the engine refuses as its client wrote it; `given` are those it wrote."""
     try:
         yield
     except BadRequest as error:
         name = _ENGINE_NAMES.get(error.param or "")
         if name is None:
             raise
+        if name == "max_tokens" and "max_completion_tokens" in given():
+            name = "max_completion_tokens"
         words = str(error).removeprefix(f"{error.param}: ")
         raise BadRequest(f"{name}: {words}", code=error.code, param=name) from error
 

@@ -34,6 +34,9 @@ class Dialect:
     shape: Shape
 
 
+_GIVEN = "hotreload.given"
+"""Where a request's scope keeps the names of its fields, for what refuses them later."""
+
 DIALECTS = {
     "/v1/completions": Dialect(fields.COMPLETION, completion_ask, COMPLETION),
     "/v1/chat/completions": Dialect(fields.CHAT, chat_ask, CHAT),
@@ -63,7 +66,7 @@ class OpenAIRoute(ModelRoute):
     """A route to the model whose refusals name fields as OpenAI does."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with in_openai_words():
+        with in_openai_words(lambda: scope.get(_GIVEN, ())):
             await super().__call__(scope, receive, send)
 
 
@@ -71,6 +74,7 @@ async def _read(asking: Asking, model: str, dialect: Dialect, request: Request) 
     nesting = asking.limits.nesting
     given = await read_fields(request, dialect.kinds, nesting=nesting, unread=ASKS_FOR_NOTHING)
     drop_unsupported(given)
+    request.scope[_GIVEN] = frozenset(given)
     _check_model(given.get("model", model), model)
     at_least = oldest_wanted(request, given)
     engine_request = dialect.to_engine(given)

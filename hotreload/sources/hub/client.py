@@ -3,17 +3,19 @@
 Blocking, for threads. The requests are huggingface_hub's; what they bring is checked by others.
 """
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from hotreload import __version__
 from hotreload.sources.hub.faults import (
     HubFault,
+    Kind,
     fault_of_answer,
     fault_of_connection,
     wait_asked_for,
@@ -21,6 +23,7 @@ from hotreload.sources.hub.faults import (
 
 CONNECT_SECONDS, ANSWER_SECONDS, SILENT_SECONDS = 10.0, 10.0, 30.0
 CHUNK = 1 << 20
+LARGEST_LISTING = 64 << 20
 SHA = re.compile(r"[0-9a-f]{40}")
 PUBLIC_HUB = "https://huggingface.co"
 MOST_MOVES = 5
@@ -47,8 +50,16 @@ class Head:
 class HubClient:
     """Speaks with a hub about one repo."""
 
-    def __init__(self, repo: str, *, endpoint: str | None, token: Callable[[], str | None]) -> None:
-        self.repo = repo
+    def __init__(
+        self,
+        repo: str,
+        *,
+        endpoint: str | None,
+        token: Callable[[], str | None],
+        limited: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        """`limited` hears, in the thread that reads, how long the hub has no more to give."""
+        self.repo, self._limited = repo, limited
         usual = os.environ.get("HF_ENDPOINT", "").rstrip("/") or PUBLIC_HUB
         self.endpoint = endpoint or usual
         self._shown = _without_password(self.endpoint)
@@ -97,15 +108,27 @@ class HubClient:
 
     def _listed(self, answer: Any, sha: str) -> list[HubFile]:
         try:
-            said = answer.json()
+            said = json.loads(self._short_body(answer, sha))
             files = [_file(entry) for entry in said["siblings"]]
-        except (ValueError, KeyError, TypeError):
+        except HubFault:
+            raise
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise self._no_hub(sha) from None
         except Exception as error:  # of the HTTP client's; some are OSErrors and no disk's
             raise fault_of_connection(error, self._name(sha), self._shown) from None
         if said.get("sha") != sha:
             raise HubFault(f"{self._name(sha)}: the hub answers for another commit")
         return files
+
+    def _short_body(self, answer: Any, sha: str) -> bytes:
+        """What is read at once must not fill the memory that serves."""
+        body = bytearray()
+        for piece in answer.iter_content(CHUNK):
+            body += piece
+            if len(body) > LARGEST_LISTING:
+                words = f"the hub's list of files is longer than {LARGEST_LISTING >> 20} MiB"
+                raise HubFault(f"{self._name(sha)}: {words}", Kind.DENIED)
+        return bytes(body)
 
     def _pieces(self, answer: Any, name: str) -> Iterator[bytes]:
         """As they come: what waits for a whole piece would be lost with the process."""
@@ -119,25 +142,40 @@ class HubClient:
     def _asking(
         self, method: str, url: str, revision: str, more: Mapping[str, str] | None = None
     ) -> Iterator[Any]:
-        """One request; its connection is given back whatever comes of it."""
-        session = _hub().get_session()
+        """One request; its connection is given back whatever comes of it.
+
+        A GET goes where the hub sends it: elsewhere without the token.
+        """
         headers = {**self._headers(), "Accept-Encoding": "identity", **(more or {})}
+        for _ in range(MOST_MOVES):
+            with closing(self._request(method, url, revision, headers)) as answer:
+                moved_to = answer.headers.get("Location") if method == "GET" else None
+                if not (moved_to and 300 <= answer.status_code < 400):
+                    yield answer
+                    return
+            url, before = urljoin(url, moved_to), url
+            if _place(url) != _place(before):
+                headers.pop("authorization", None)
+        raise self._no_hub(revision)
+
+    def _request(self, method: str, url: str, revision: str, headers: Mapping[str, str]) -> Any:
+        session = _hub().get_session()
         silent = ANSWER_SECONDS if method == "HEAD" else SILENT_SECONDS
         try:
             answer = session.request(
                 method,
                 url,
                 headers=headers,
+                auth=_login_in(url),
                 timeout=(CONNECT_SECONDS, silent),
-                allow_redirects=method == "GET",
+                allow_redirects=False,
                 stream=True,
             )
         except Exception as error:  # of the HTTP client's many kinds
             raise fault_of_connection(error, self._name(revision), self._shown) from None
-        try:
-            yield answer
-        finally:
-            answer.close()
+        if answer.status_code < 400 and (wait := wait_asked_for(answer.headers)) is not None:
+            self._limited(wait)
+        return answer
 
     def _headers(self) -> dict[str, str]:
         headers: dict[str, str] = _hub().build_hf_headers(
@@ -162,6 +200,20 @@ def _without_password(endpoint: str) -> str:
     scheme, _, rest = endpoint.partition("://")
     place, slash, path = rest.partition("/")
     return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}"
+
+
+def _login_in(url: str) -> Any:
+    """What `requests` is to log in with. With None it would put a ~/.netrc in the token's place."""
+    parts = urlsplit(url)
+    if parts.username:
+        return unquote(parts.username), unquote(parts.password or "")
+    return lambda request: request
+
+
+def _place(url: str) -> tuple[str, str]:
+    """Whom a token for this address may be shown to."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc
 
 
 def _says(answer: Any, code: str) -> bool:

@@ -26,6 +26,9 @@ FIRST_PAUSE = 0.5
 ROOM_LEFT = 64 * 2**20
 """So much of the disk stays free: others write to it, too."""
 
+ContentOf = Callable[[Path, threading.Event], str]
+"""The content id of a folder's files; hashes no further once the event is set."""
+
 
 @dataclass(slots=True)
 class Bytes:
@@ -48,7 +51,7 @@ class Download:
         *,
         allow: Sequence[str],
         kept: Collection[str] | None,
-        content_of: Callable[[Path], str],
+        content_of: ContentOf,
         bytes: Bytes,
         cancel: threading.Event,
     ) -> None:
@@ -64,6 +67,7 @@ class Download:
             self._folder = self._snapshots.partial(self._sha)
             files = self._choose()
             self._reuse(files)
+            self._leave_if_cancelled()  # what is wanted now may be what would be deleted
             if self._kept is not None:
                 self._snapshots.prune(self._kept)
             self._check_room(files)
@@ -71,7 +75,8 @@ class Download:
                 self._get(file)
             self._drop_strays(files)
             self._leave_if_cancelled()
-            return self._snapshots.finish(self._sha, files, self._content_of(self._folder))
+            content = self._content_of(self._folder, self._cancel)
+            return self._snapshots.finish(self._sha, files, content)
 
     # --- which files, and what is there of them ------------------------------------------
 

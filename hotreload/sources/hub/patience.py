@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable
+from enum import Enum
 
 from hotreload.sources.hub.faults import HubFault, Kind
 
@@ -10,6 +11,13 @@ LONGEST_PASSING = 300.0
 DENIED_FIRST, DENIED_LONGEST = 300.0, 3600.0
 LIMITED_FIRST = 60.0
 JITTER = 0.1
+
+
+class Asking(Enum):
+    """What is asked of a hub; looks that succeed say nothing about downloads that fail."""
+
+    LOOK = "look"
+    DOWNLOAD = "download"
 
 
 class Patience:
@@ -23,7 +31,7 @@ class Patience:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._poll, self._clock, self._chance = poll, clock, chance
-        self._failures = 0
+        self._failures = {Asking.LOOK: 0, Asking.DOWNLOAD: 0}
         self._silent_until = 0.0
 
     @property
@@ -33,31 +41,36 @@ class Patience:
 
     def after_answer(self, limit: float | None) -> float:
         """How long to wait after an answer; `limit` is how long the hub has no more to give."""
-        self._failures = 0
+        self._failures[Asking.LOOK] = 0
         if limit is not None:
-            self._be_silent(limit)
+            self.be_silent(limit)
         return max(self._around(self._poll), self.silence)
 
-    def heed(self, fault: HubFault) -> None:
+    def after_download(self) -> None:
+        """A whole one came: the next that fails is the first again."""
+        self._failures[Asking.DOWNLOAD] = 0
+
+    def heed(self, fault: HubFault, asking: Asking = Asking.LOOK) -> None:
         """Remember how long the hub wants to be left alone, whoever asked."""
         if fault.retry_after is not None:
-            self._be_silent(fault.retry_after)
+            self.be_silent(fault.retry_after)
         elif fault.kind is Kind.LIMITED:
-            self._be_silent(LIMITED_FIRST * (1 << min(self._failures, 6)))
+            self.be_silent(LIMITED_FIRST * (1 << min(self._failures[asking], 6)))
 
-    def after_fault(self, fault: HubFault) -> float:
+    def after_fault(self, fault: HubFault, asking: Asking = Asking.LOOK) -> float:
         """How long to wait after a fault in what we do by ourselves."""
-        self.heed(fault)
-        self._failures += 1
-        return max(self._around(self._wait(fault.kind)), self.silence)
+        self.heed(fault, asking)
+        self._failures[asking] += 1
+        wait = self._wait(fault.kind, self._failures[asking])
+        return max(self._around(wait), self.silence)
 
-    def _wait(self, kind: Kind) -> float:
-        doubled = float(1 << min(self._failures - 1, 10))
+    def _wait(self, kind: Kind, failures: int) -> float:
+        doubled = float(1 << min(failures - 1, 10))
         if kind is Kind.DENIED:
             return max(self._poll, min(DENIED_FIRST * doubled, DENIED_LONGEST))
         return max(self._poll, min(self._poll * doubled, LONGEST_PASSING))
 
-    def _be_silent(self, seconds: float) -> None:
+    def be_silent(self, seconds: float) -> None:
         """At least so long, and not all at the same moment as everybody else who was told."""
         until = self._clock() + seconds * (1 + JITTER * self._chance())
         self._silent_until = max(self._silent_until, until)

@@ -1,0 +1,124 @@
+"""What the operator decides about attempts and arrivals reaches the parts that go by it."""
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotreload import daemon
+from hotreload.config import load
+from hotreload.core.reload import KeepPrevious, Rules
+from hotreload.daemon import Daemon
+from hotreload.errors import NotServing
+from hotreload.parts import make_rules
+from hotreload.settings import Settings
+from hotreload.types import Generation, Revision
+from tests.fakes import FakeEngine, Steps
+
+LIVE = Generation(1, Revision("aaaa", "step_1"), "fp", 1.0)
+
+
+def settings(folder: Path, *sets: str) -> Settings:
+    usual = [f"source.path={folder}", f"state.directory={folder / 'state'}", "metrics.address=''"]
+    return load(None, [*usual, *sets], {}).settings
+
+
+def record(monkeypatch: pytest.MonkeyPatch, part: str, made: dict[str, Any]) -> None:
+    """Keep what the daemon makes the part of."""
+    make = getattr(daemon, part)
+
+    def recorded(**parts: Any) -> Any:
+        made.update(parts)
+        return make(**parts)
+
+    monkeypatch.setattr(daemon, part, recorded)
+
+
+def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
+    rules = make_rules(
+        settings(
+            tmp_path,
+            "reload.fetch_timeout=11",
+            "reload.validate_timeout=12",
+            "reload.stage_timeout=13",
+            "reload.drain_timeout=14",
+            "server.limits.request_seconds=15",
+            "reload.on_drain_timeout=abort",
+            "reload.probe_timeout=16",
+            "reload.keep_previous=host",
+        )
+    )
+    assert rules == Rules(
+        fetch_timeout=11,
+        validate_timeout=12,
+        stage_timeout=13,
+        drain_timeout=14,
+        longest_drain=15,
+        abort_on_drain_timeout=True,
+        probe_timeout=16,
+        keep_previous=KeepPrevious.HOST,
+    )
+
+
+@pytest.mark.parametrize(
+    ("decision", "aborts", "replays"),
+    [("postpone", False, False), ("abort", True, False), ("replay", True, True)],
+)
+def test_what_a_drain_ends_is_aborted_and_replayed_as_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decision: str, aborts: bool, replays: bool
+) -> None:
+    made: dict[str, Any] = {}
+    record(monkeypatch, "create_app", made)
+    decided = settings(tmp_path, f"reload.on_drain_timeout={decision}")
+    Daemon(decided)._make_server(lasting=False)
+    assert make_rules(decided).abort_on_drain_timeout == aborts
+    assert made["replay"] == replays
+
+
+def test_the_first_stop_ends_the_alarm_that_xlas_handler_sets(tmp_path: Path) -> None:
+    daemon = Daemon(settings(tmp_path))
+    signal.alarm(60)
+    try:
+        daemon.stop()
+    finally:
+        assert signal.alarm(0) == 0
+
+
+@pytest.mark.parametrize("kept", list(KeepPrevious))
+def test_the_reconciler_goes_by_the_operators_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: KeepPrevious
+) -> None:
+    made: dict[str, Any] = {}
+    record(monkeypatch, "Reconciler", made)
+    decided = settings(tmp_path, "reload.min_interval=17", f"reload.keep_previous={kept}")
+    engine: Any = FakeEngine(Steps(), LIVE.revision)
+    Daemon(decided)._join(engine, LIVE)
+    assert (made["min_interval"], made["rules"]) == (17.0, make_rules(decided))
+    assert made["rules"].keep_previous is kept
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "awaiting"),
+    [
+        ("reload.while_closed=refuse", "swapping", None),
+        ("reload.max_held=0", "too_many_held", "too_many_awaiting"),
+    ],
+)
+async def test_who_arrives_while_the_gate_is_closed_is_treated_as_decided(
+    tmp_path: Path, setting: str, code: str, awaiting: str | None
+) -> None:
+    gate = Daemon(settings(tmp_path, setting)).gate
+    gate.open(LIVE)
+    if awaiting:
+        await refused_as(awaiting, gate.passing(at_least=2, within=1.0))
+    gate.hold()
+    await refused_as(code, gate.passing())
+
+
+async def refused_as(code: str, passing: Any) -> None:
+    with pytest.raises(NotServing) as caught:
+        async with asyncio.timeout(5), passing:
+            pass
+    assert caught.value.code == code
