@@ -16,13 +16,12 @@ from pathlib import Path
 from hotreload import failpoints
 from hotreload.core.gate import Gate
 from hotreload.core.ports import Engine, Source
-from hotreload.core.threads import checked_at, deadline, left_behind, uninterrupted
+from hotreload.core.threads import checked_at, deadline, outlast, uninterrupted
 from hotreload.errors import (
     CheckpointRejected,
     DrainTimedOut,
     EngineLost,
     ProbeFailed,
-    SourceUnavailable,
     Superseded,
 )
 from hotreload.events import GenerationLive, PhaseEntered, Publish
@@ -152,11 +151,11 @@ class Reload:
 
     async def _fetch(self) -> Path:
         async with self._phase(Phase.FETCHING, self._rules.fetch_timeout, "fetch_timeout"):
-            if (work := left_behind()) is not None:
-                raise SourceUnavailable(
-                    f"{work} still hangs; until it ends nothing else is read", code="hanging"
-                )
-            return await self._while_wanted(self._source.fetch(self.revision))
+            return await self._while_wanted(self._fetch_alone())
+
+    async def _fetch_alone(self) -> Path:
+        await outlast()
+        return await self._source.fetch(self.revision)
 
     async def _validate(self, path: Path) -> Checkpoint:
         async with self._phase(Phase.VALIDATING, self._rules.validate_timeout, "validate_timeout"):

@@ -19,6 +19,9 @@ log = logging.getLogger("hotreload.threads")
 LEAVE_AFTER = 5.0
 """How long a cancel waits for a thread that may hang; one buffer read is plenty."""
 
+OUTLAST = 60.0
+"""So long what comes next waits for a thread that was left behind: most are busy, and hang not."""
+
 
 async def uninterrupted[T](work: Coroutine[Any, Any, T]) -> T:
     """Run to the end even when cancelled meanwhile; the cancel is raised again afterwards.
@@ -122,6 +125,20 @@ async def in_thread[T](
         del job
 
 
+async def outlast() -> None:
+    """Wait a while for what reads something and was left behind; SourceUnavailable if it hangs.
+
+    No read is begun beside one that was given up: it may hang, and so would the next.
+    """
+    ends = [asyncio.wrap_future(each.ended) for each in _left() if each.is_read]
+    if ends:
+        await asyncio.wait(ends, timeout=OUTLAST)
+    if (work := left_behind()) is not None:
+        raise SourceUnavailable(
+            f"{work} still hangs; until it ends nothing else is read", code="hanging"
+        )
+
+
 def left_behind() -> str | None:
     """What reads something, was left behind and still hangs, in words."""
     return next((each.name for each in _left() if each.is_read), None)
@@ -134,12 +151,23 @@ def all_left_behind() -> list[str]:
 
 def _left() -> list["_Thread"]:
     threads = (each for each in threading.enumerate() if isinstance(each, _Thread))
-    return [each for each in threads if each.is_left]
+    return [each for each in threads if each.is_left and not each.ended.done()]
 
 
 class _Thread(threading.Thread):
     is_left = False
     is_read = True
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.ended: Future[None] = Future()
+        self.ended.set_running_or_notify_cancel()  # nobody who waits for it can cancel it
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self.ended.set_result(None)
 
 
 class _Job[T]:

@@ -17,6 +17,7 @@ from hotreload.sources.hub.client import SHA, Head, HubClient
 from hotreload.sources.hub.download import Bytes, ContentOf, Download
 from hotreload.sources.hub.faults import HubFault, Kind
 from hotreload.sources.hub.patience import Asking, Patience
+from hotreload.sources.hub.remedies import BY_SETTINGS, Remedies
 from hotreload.sources.hub.select import SERVED_FILES
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots
 from hotreload.types import Phase, Revision
@@ -49,14 +50,19 @@ class HuggingFaceSource:
         token: Callable[[], str | None] = lambda: None,
         kept: Callable[[], Collection[str]] | None = None,
         folders: Collection[Path] = (),
+        remedies: Remedies = BY_SETTINGS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._repo, self._revision, self._allow = repo, revision, allow
         self._patience = Patience(poll, clock=clock)
         self._client = HubClient(
-            repo, endpoint=endpoint, token=token, limited=self._patience.be_silent
+            repo,
+            endpoint=endpoint,
+            token=token,
+            limited=self._patience.be_silent,
+            remedies=remedies,
         )
-        self._snapshots = Snapshots(cache, repo)
+        self._snapshots = Snapshots(cache, repo, remedies)
         self._content_of, self._publish, self._kept = content_of, publish, kept
         self._folders, self._named = folders, dict[str, Path]()
         self._asking, self._fetching = asyncio.Lock(), asyncio.Lock()

@@ -101,7 +101,7 @@ FAULTS_OF_A_HUB: dict[str, tuple[dict[str, Any], str]] = {
     "no repo": ({"status": 404, "code": "RepoNotFound"}, "check the name, and --token-file or"),
     "no branch": ({"status": 404, "code": "RevisionNotFound"}, "check what stands behind the @"),
     "limited": ({"status": 429, "headers": {"Retry-After": "9"}}, "for 9 s; run it again then"),
-    "odd": ({"status": 418}, "is HF_ENDPOINT a hub?"),
+    "odd": ({"status": 418}, "understand us; check HF_ENDPOINT"),
     "no hub": ({"status": 200}, "check HF_ENDPOINT"),
 }
 

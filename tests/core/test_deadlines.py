@@ -11,7 +11,7 @@ from hotreload.core import threads
 from hotreload.core.reload import Rules
 from hotreload.core.threads import deadline, in_thread
 from hotreload.errors import SourceUnavailable
-from hotreload.types import Outcome, Revision
+from hotreload.types import Outcome, Phase, Revision
 from tests.core.conftest import World
 from tests.core.test_reload import NEW, assert_whole
 from tests.fakes import HANG
@@ -41,10 +41,37 @@ async def test_a_phase_that_takes_too_long_is_postponed_and_names_its_setting(
         assert_whole(world, "after")
 
 
+async def test_what_is_only_busy_when_it_is_given_up_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "LEAVE_AFTER", 0.02)
+    began, go = threading.Event(), threading.Event()
+
+    def load(_: threading.Event) -> bool:
+        began.set()
+        return go.wait()
+
+    loading = asyncio.create_task(in_thread(load, leave_as="the loading of step_9"))
+    await asyncio.to_thread(began.wait)
+    loading.cancel()
+    await asyncio.wait({loading})
+    assert threads.left_behind() == "the loading of step_9"
+    try:
+        async with world.running():
+            world.source.publish(NEW)
+            await world.until(lambda: world.status_phase is Phase.FETCHING)
+            assert "fetch" not in world.steps.entered
+            go.set()
+            assert (await world.attempted()).outcome is Outcome.LIVE
+    finally:
+        go.set()
+
+
 async def test_while_a_read_hangs_no_other_is_begun(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "LEAVE_AFTER", 0.02)
+    monkeypatch.setattr(threads, "OUTLAST", 0.02)
     began, go = threading.Event(), threading.Event()
 
     def hang(_: threading.Event) -> bool:

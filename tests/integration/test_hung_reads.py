@@ -63,6 +63,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 @pytest.fixture
 def mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mount]:
     monkeypatch.setattr(threads, "LEAVE_AFTER", 0.2)
+    monkeypatch.setattr(threads, "OUTLAST", 0.0)
     made = Mount(monkeypatch)
     yield made
     made.come_back()

@@ -122,7 +122,8 @@ class Prometheus:
 
     def over(self, expr: str, start: float, end: float) -> list[dict[str, str]]:
         """The labels of the series that an expression gave, as numbers, from start to end."""
-        found = self.steps(expr, start, end, 0.1)
+        # One step more: what came just before the end may lie between the last two.
+        found = self.steps(expr, start, end + TICK, TICK)
         return [labels for labels, values in found if not all(map(math.isnan, values))]
 
 

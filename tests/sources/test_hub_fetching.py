@@ -485,7 +485,7 @@ async def test_two_processes_do_not_download_into_one_folder(hub: LocalHub, tmp_
     fault = hub.fault("/cdn/", hold=1 << 20)
     first = asyncio.create_task(fetched(hub_source(hub, tmp_path)))
     await in_thread(lambda cancel: fault.seen.wait(PATIENCE))
-    with pytest.raises(SourceUnavailable, match=r"give each daemon its own \[source\] cache"):
+    with pytest.raises(SourceUnavailable, match=r"give each its own \[source\] cache"):
         await fetched(hub_source(hub, tmp_path))
     fault.release.set()
     await first

@@ -20,6 +20,7 @@ from hotreload.sources.hub.faults import (
     fault_of_connection,
     wait_asked_for,
 )
+from hotreload.sources.hub.remedies import BY_SETTINGS, Remedies
 
 CONNECT_SECONDS, ANSWER_SECONDS, SILENT_SECONDS = 10.0, 10.0, 30.0
 CHUNK = 1 << 20
@@ -57,9 +58,10 @@ class HubClient:
         endpoint: str | None,
         token: Callable[[], str | None],
         limited: Callable[[float], None] = lambda seconds: None,
+        remedies: Remedies = BY_SETTINGS,
     ) -> None:
         """`limited` hears, in the thread that reads, how long the hub has no more to give."""
-        self.repo, self._limited = repo, limited
+        self.repo, self.remedies, self._limited = repo, remedies, limited
         usual = os.environ.get("HF_ENDPOINT", "").rstrip("/") or PUBLIC_HUB
         self.endpoint = endpoint or usual
         self._shown = _without_password(self.endpoint)
@@ -73,7 +75,7 @@ class HubClient:
                 sha, moved_to = answer.headers.get(_COMMIT), answer.headers.get("Location", "")
                 # A repo without that file has commits all the same, and says which.
                 if answer.status_code >= 400 and not (sha and _says(answer, "EntryNotFound")):
-                    raise fault_of_answer(answer, self._name(revision), self.repo)
+                    raise fault_of_answer(answer, self._name(revision), self.repo, self.remedies)
                 if sha and SHA.fullmatch(sha):  # it becomes a folder's name
                     return Head(sha, wait_asked_for(answer.headers))
             if not moved_to.startswith("/"):  # a renamed repo is found on the same hub
@@ -86,7 +88,7 @@ class HubClient:
         url = f"{self.endpoint}/api/models/{self.repo}/revision/{sha}?blobs=true"
         with self._asking("GET", url, sha) as answer:
             if answer.status_code >= 400:
-                raise fault_of_answer(answer, self._name(sha), self.repo)
+                raise fault_of_answer(answer, self._name(sha), self.repo, self.remedies)
             return self._listed(answer, sha)
 
     @contextmanager
@@ -99,7 +101,7 @@ class HubClient:
                 yield iter(())
                 return
             if answer.status_code >= 400:
-                raise fault_of_answer(answer, name, self.repo)
+                raise fault_of_answer(answer, name, self.repo, self.remedies)
             yield self._pieces(answer, name)
 
     def hang_up(self) -> None:
@@ -191,7 +193,7 @@ class HubClient:
         return f"{self.repo}@{revision[:12] if len(revision) == 40 else revision}"
 
     def _no_hub(self, revision: str) -> HubFault:
-        words = f"what answers at {self._shown} is no hub; check [source] endpoint"
+        words = f"what answers at {self._shown} is no hub; {self.remedies.endpoint}"
         return HubFault(f"{self._name(revision)}: {words}")
 
 

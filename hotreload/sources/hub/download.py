@@ -58,6 +58,7 @@ class Download:
         self._client, self._snapshots, self._sha = client, snapshots, sha
         self._allow, self._kept, self._content_of = allow, kept, content_of
         self._bytes, self._cancel = bytes, cancel
+        self._remedies = client.remedies
         self._verified: set[str] = set()
         self._name = f"{client.repo}@{sha[:12]}"
 
@@ -91,7 +92,7 @@ class Download:
         chosen = serving_files(files, text)
         if not any(file.name.endswith(".safetensors") for file in chosen):
             raise CheckpointCorrupt(
-                f"{self._name}: holds no safetensors file that [source] allow lets through",
+                f"{self._name}: holds no safetensors file {self._remedies.files}",
                 code="missing",
             )
         return chosen
@@ -150,7 +151,7 @@ class Download:
             self._start_over(path)
         raise CheckpointCorrupt(
             f"{self._name}: {file.name}: came {TRIES_OF_BAD_BYTES} times with other bytes than "
-            "the hub's own digest says; `hotreload reload --force` asks for it again",
+            f"the hub's own digest says; {self._remedies.again} asks for it again",
             code="digest",
         )
 
@@ -218,10 +219,10 @@ class Download:
                 self._snapshots.give_up(self._sha)  # a full disk hurts others, too
                 raise self._no_room(str(error.strerror)) from None
             words = f"{self._snapshots.folder}: cannot be written to: {error.strerror}"
-            raise SourceUnavailable(f"{words}; check [source] cache") from error
+            raise SourceUnavailable(f"{words}; check {self._remedies.cache}") from error
 
     def _no_room(self, why: str) -> NotEnoughMemory:
-        words = "free some space, or set [source] cache to a larger disk"
+        words = f"free some space, or set {self._remedies.cache} to a larger disk"
         return NotEnoughMemory(
             f"{self._name}: no room for it in {self._snapshots.folder}: {why}; {words}", code="disk"
         )

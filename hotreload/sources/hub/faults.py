@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from hotreload.errors import SourceUnavailable
+from hotreload.sources.hub.remedies import Remedies
 
 LONGEST_WAIT = 86400.0
 """No hub is waited for longer than a day, whatever it asks for."""
@@ -34,36 +35,36 @@ class HubFault(SourceUnavailable):
         self.kind = kind
 
 
-def fault_of_answer(response: Any, name: str, repo: str) -> HubFault:
+def fault_of_answer(response: Any, name: str, repo: str, remedies: Remedies) -> HubFault:
     """The fault that an answer with an error status stands for; `name` is `org/name@revision`."""
     status, code = response.status_code, response.headers.get("X-Error-Code")
     what = f"{name}: {status}: "
     if status == 429:
         wait = wait_asked_for(response.headers)
         for_so_long = f" for {wait:.0f} s" if wait else ""
-        words = f"the hub wants to be left alone{for_so_long}; a larger [source] poll asks less"
+        words = f"the hub wants to be left alone{for_so_long}; {remedies.limited}"
         return HubFault(what + words, Kind.LIMITED, retry_after=wait)
     if code == "EntryNotFound":  # a 404, too
         return HubFault(f"{what}the hub lists a file that it does not have")
     if status in (401, 403, 404):
-        return HubFault(what + _denied(status, code, repo), Kind.DENIED)
+        return HubFault(what + _denied(status, code, repo, remedies), Kind.DENIED)
     if status >= 500:
         wait = wait_asked_for(response.headers)
         return HubFault(f"{what}the hub has trouble of its own", retry_after=wait)
-    return HubFault(f"{what}the hub does not understand us; is [source] endpoint a hub?")
+    return HubFault(f"{what}the hub does not understand us; {remedies.endpoint}")
 
 
-def _denied(status: int, code: str | None, repo: str) -> str:
+def _denied(status: int, code: str | None, repo: str, remedies: Remedies) -> str:
     if code == "GatedRepo":
         return f"access to {repo} is gated; accept its conditions with the token's account"
     if code == "RevisionNotFound":
-        return f"{repo} has no such branch, tag or commit; check [source] revision"
+        return f"{repo} has no such branch, tag or commit; {remedies.revision}"
     if status == 403:
         return f"the token may not read {repo}; give it read access to this repo"
     if status == 404:
-        return f"there is no {repo} that this token may read; check [source] repo and token_file"
+        return f"there is no {repo} that this token may read; {remedies.repo}"
     return (
-        f"the hub wants a token; set [source] token_file, or check that the token may read {repo} "
+        f"the hub wants a token; {remedies.token}, or check that the token may read {repo} "
         "and that the name is right"
     )
 

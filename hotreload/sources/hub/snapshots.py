@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from hotreload.errors import SourceUnavailable
 from hotreload.sources.hub.client import HubFile
+from hotreload.sources.hub.remedies import BY_SETTINGS, Remedies
 
 MANIFEST = ".snapshot.json"
 PARTIAL = ".partial-"
@@ -44,8 +45,9 @@ class Snapshot:
 class Snapshots:
     """The snapshots of one repo below a cache folder."""
 
-    def __init__(self, cache: Path, repo: str) -> None:
+    def __init__(self, cache: Path, repo: str, remedies: Remedies = BY_SETTINGS) -> None:
         self.folder = cache / repo.replace("/", "--")
+        self._remedies = remedies
 
     def find(self, sha: str) -> Snapshot | None:
         """The verified snapshot of a commit, if all of its files still have their sizes."""
@@ -120,7 +122,7 @@ class Snapshots:
         except BlockingIOError:
             raise SourceUnavailable(
                 f"{self.folder}: a download into it is still under way; if it is another "
-                "process's, give each daemon its own [source] cache"
+                f"process's, give each its own {self._remedies.cache}"
             ) from None
         finally:
             os.close(lock)
