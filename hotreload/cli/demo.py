@@ -97,7 +97,8 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(tempfile.mkdtemp(prefix="hotreload-demo-"))
     is_over_well = False
     try:
-        with Stage(folder, free_port() if args.keep else None).serving() as stage:
+        port = free_port() if args.keep else None
+        with ended_by_any_signal(), Stage(folder, port).serving() as stage:
             told = tell(stage)
             is_over_well = print_closing(told)
             if args.keep:
@@ -110,6 +111,22 @@ def run(args: argparse.Namespace) -> int:
         else:
             print(f"everything is kept in {folder}; the daemon's log is {folder}/hotreload.log")
     return 0 if is_over_well else 1
+
+
+@contextmanager
+def ended_by_any_signal() -> Iterator[None]:
+    """A closed terminal is as good as Ctrl-C: the daemon is ours, and would be left behind."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Stage:
@@ -237,19 +254,21 @@ def tell(stage: Stage) -> Told:
         clients.warm_up()
         for chapter in STORY:
             say(f"dropping {chapter.label}: {chapter.what}")
+            failed = len(clients.failures)
             stage.drop(chapter.number, chapter.damage)
             attempt = stage.outcome_of(chapter.label)
-            say(f"  {ending(attempt)}")
+            say(f"  {ending(attempt, len(clients.failures) - failed)}")
             say(f"  {stage.ask()}")
             chapters.append((chapter, attempt))
     return Told(chapters, clients)
 
 
-def ending(attempt: Fields) -> str:
-    """How an attempt ended, in words."""
+def ending(attempt: Fields, failed: int) -> str:
+    """How an attempt ended, in words, and how many requests failed meanwhile."""
     if attempt["outcome"] == "live":
-        pause = duration(attempt["pause_seconds"])
-        return painted(f"live: clients waited {pause}, none failed", "good")
+        waited = f"live: clients waited {duration(attempt['pause_seconds'])}"
+        words = f"{waited}, {failed or 'none'} failed"
+        return painted(words, "bad" if failed else "good")
     how = "live for a moment, rolled back" if attempt["rolled_back"] else "refused"
     return painted(f"{how}: {attempt['reason']}", "bad")
 
@@ -278,7 +297,7 @@ def print_closing(told: Told) -> bool:
 def keep_serving(stage: Stage) -> None:
     """Say what to type next, and wait for Ctrl-C."""
     command = "hotreload" if shutil.which("hotreload") else f"{sys.executable} -m hotreload.cli"
-    print(
+    say(
         f"""
 the daemon goes on; its status page is http://127.0.0.1:{stage.port}/
 in another terminal:

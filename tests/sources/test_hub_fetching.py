@@ -19,6 +19,7 @@ from hotreload.core.threads import in_thread
 from hotreload.errors import CheckpointRejected, NotEnoughMemory, SourceUnavailable
 from hotreload.events import Event, Progress
 from hotreload.sources.hub import client, download
+from hotreload.sources.hub.select import INDEX, LARGEST_INDEX
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots
 from hotreload.sources.huggingface import HuggingFaceSource
 from hotreload.types import Phase, Revision
@@ -103,6 +104,15 @@ async def test_a_repo_of_pickles_is_refused_before_anything_comes(
     with pytest.raises(CheckpointRejected, match="holds no safetensors file") as caught:
         await fetched(hub_source(hub, tmp_path, allow=["*"]))
     assert caught.value.code == "missing"
+    assert hub.count("GET .*/resolve/") == 0
+
+
+async def test_an_index_too_large_to_be_read_is_refused_before_anything_comes(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    hub.push({**checkpoint("one"), INDEX: b" " * (LARGEST_INDEX + 1)})
+    with pytest.raises(CheckpointRejected, match=r"is 32 MiB, no more than 32 MiB are read"):
+        await fetched(hub_source(hub, tmp_path / "cache"))
     assert hub.count("GET .*/resolve/") == 0
 
 

@@ -86,7 +86,8 @@ class Download:
         files = listed_files(self._client.files(self._sha), self._allow)
         index = next((file for file in files if file.name == INDEX), None)
         text = None
-        if index is not None and index.size <= LARGEST_INDEX:
+        if index is not None:
+            self._check_readable(index)
             self._get(index)
             text = (self._folder / INDEX).read_bytes()
         chosen = serving_files(files, text)
@@ -96,6 +97,12 @@ class Download:
                 code="missing",
             )
         return chosen
+
+    def _check_readable(self, index: HubFile) -> None:
+        """The checks would refuse it for that, too, but only after every shard was fetched."""
+        if index.size > LARGEST_INDEX:
+            words = f"is {_mb(index.size)}, no more than {_mb(LARGEST_INDEX)} are read"
+            raise CheckpointCorrupt(f"{self._name}: {INDEX} {words}", code="io")
 
     def _reuse(self, files: Sequence[HubFile]) -> None:
         """Take over what is here already: an earlier try's, or the same bytes in a snapshot."""

@@ -27,7 +27,7 @@ SERVED_FILES = (
     "chat_template.json",
 )
 """What an engine loads of a repo."""
-LARGEST_INDEX = 256 * 2**20
+LARGEST_INDEX = 32 * 2**20
 
 
 def listed_files(files: Sequence[HubFile], allow: Sequence[str]) -> list[HubFile]:
