@@ -74,6 +74,23 @@ def test_what_answers_badly_at_the_start_is_passed_over_by_the_next_one(tmp_path
         assert process.ask()["text"] == words(1)
 
 
+def test_a_compilation_cache_torn_by_a_kill_costs_a_compilation_and_no_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "jax"
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(cache))
+    process = Process(tmp_path)
+    process.drop(1)
+    with process.running():
+        assert process.stop() == 0
+    for entry in cache.glob("*-cache"):
+        os.truncate(entry, entry.stat().st_size // 2)
+    with process.running():
+        assert process.ask()["text"] == words(1)
+        assert "Error reading persistent compilation cache entry" in process.log.read_text()
+        assert process.stop() == 0
+
+
 def test_a_model_that_answers_badly_is_a_wrong_setting(tmp_path: Path) -> None:
     process = Process(tmp_path)
     process.drop(1, "gibberish")

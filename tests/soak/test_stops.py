@@ -12,7 +12,6 @@ POINTS = {
     "fetching=hang": 1,
     "validating=hang": 1,
     "staged=hang": 1,
-    "draining=hang": 1,
     "swapped=delay:1.5": 2,
     "rolling_back=delay:1.5": 1,
     "committed=delay:1.5": 2,
