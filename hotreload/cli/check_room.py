@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hotreload.cli import machine
 from hotreload.cli.advice import Advice, Facts, existing
+from hotreload.engine.host_memory import host_bytes_free
 
 INOTIFY = Path("/proc/sys/fs/inotify")
 MOST_FOLDERS = 20_000
@@ -89,7 +90,7 @@ def _unknown(says: str) -> Advice:
 def check_memory(facts: Facts) -> Advice:
     """Is there room for what is staged on the host? Device memory is looked at in an attempt."""
     one = facts.weights_bytes
-    free = machine.memory_available(facts.daemon[0].pid if facts.daemon else "self")
+    free = host_bytes_free(facts.daemon[0].pid if facts.daemon else "self")
     if one is None:
         return _unknown(f"{_gb(free)} of memory available, and loading takes a checkpoint's size")
     sets = _sets_on_host(facts)

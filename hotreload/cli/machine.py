@@ -154,40 +154,6 @@ def file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
     return kind
 
 
-def memory_available(pid: object = "self") -> int:
-    """Bytes a process may still take: of the machine, and of each control group it is in.
-
-    As the engine reckons before it stages (`engine.headroom`), which loads JAX.
-    """
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    free = int(fields["MemAvailable"].split()[0]) * 1024
-    return min([free, *free_in_groups(Path(f"/proc/{pid}/cgroup"), Path("/sys/fs/cgroup"))])
-
-
-def free_in_groups(membership: Path, tree: Path) -> Iterator[int]:
-    """What is free below each limit on the way from a control group (version 2) to the root."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return
-    for name in (line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
-        for each in (tree / name, *(tree / name).parents):
-            if each.is_relative_to(tree):
-                yield from _free_in(each)
-
-
-def _free_in(group: Path) -> Iterator[int]:
-    try:
-        limit = (group / "memory.max").read_text().strip()
-        used = int((group / "memory.current").read_text())
-        kept = [line.split() for line in (group / "memory.stat").read_text().splitlines()]
-    except OSError:  # the root has none, and neither has version 1
-        return
-    if limit != "max":
-        yield int(limit) - used + sum(int(n) for name, n in kept if name == "inactive_file")
-
-
 def credentials(folders: Sequence[Path]) -> set[str]:
     """The names of the credentials that the service's unit and drop-ins pass on."""
     files = [f for folder in folders for f in folder.glob("hotreload.service.d/*.conf")]

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import jax
 
+from hotreload.engine.host_memory import host_bytes_free
 from hotreload.errors import NotEnoughMemory
 
 
@@ -34,43 +34,6 @@ def _need_by_device(live: Mapping[str, jax.Array]) -> dict[Any, int]:
         for device in leaf.sharding.addressable_devices:
             need[device] = need.get(device, 0) + share
     return need
-
-
-def host_bytes_free() -> int:
-    """What this process may still take: of the machine, and of each group it is limited in.
-
-    A unit's MemoryMax= and a container's limit do not show in /proc/meminfo; who goes over
-    them is killed.
-    """
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    free = int(fields["MemAvailable"].split()[0]) * 1024
-    return min([free, *_free_in_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
-
-
-def _free_in_groups(membership: Path, tree: Path) -> Iterator[int]:
-    """What is free below each limit on the way from our control group (version 2) to the root."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return
-    for name in (line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
-        group = tree / name
-        for each in (group, *group.parents):
-            if each.is_relative_to(tree):
-                yield from _free_in(each)
-
-
-def _free_in(group: Path) -> Iterator[int]:
-    try:
-        limit = (group / "memory.max").read_text().strip()
-        used = int((group / "memory.current").read_text())
-        kept = (line.split() for line in (group / "memory.stat").read_text().splitlines())
-    except OSError:  # the root has none, and neither has version 1
-        return
-    if limit != "max":
-        cached = sum(int(size) for name, size in kept if name == "inactive_file")
-        yield int(limit) - used + cached
 
 
 def _check_room(where: str, need: int, free: int) -> None:

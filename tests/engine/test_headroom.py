@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hotreload.engine.headroom import _free_in_groups, host_bytes_free
+from hotreload.engine.host_memory import free_in_groups, host_bytes_free
 
 MB = 2**20
 
@@ -20,7 +20,7 @@ def test_each_limit_on_the_way_to_the_root_counts(tmp_path: Path) -> None:
     group(tree / "system.slice/hotreload.service", limit=str(50 * MB), used=30 * MB, cached=10 * MB)
     membership = tmp_path / "membership"
     membership.write_text("4:memory:/old\n0::/system.slice/hotreload.service\n")
-    assert sorted(_free_in_groups(membership, tree)) == [30 * MB, 60 * MB]
+    assert sorted(free_in_groups(membership, tree)) == [30 * MB, 60 * MB]
 
 
 def test_a_group_without_a_limit_limits_nothing(tmp_path: Path) -> None:
@@ -28,8 +28,8 @@ def test_a_group_without_a_limit_limits_nothing(tmp_path: Path) -> None:
     group(tree / "a", limit="max", used=40 * MB)
     membership = tmp_path / "membership"
     membership.write_text("0::/a\n")
-    assert list(_free_in_groups(membership, tree)) == []
-    assert list(_free_in_groups(tmp_path / "no such file", tree)) == []
+    assert list(free_in_groups(membership, tree)) == []
+    assert list(free_in_groups(tmp_path / "no such file", tree)) == []
 
 
 def test_on_this_machine_it_is_a_number() -> None:
