@@ -1,4 +1,10 @@
-# Every target works on a fresh clone: it makes .venv/ first when there is none, or an old one.
+# Every target works on a fresh clone: it makes its environment first when there is none, or an old
+# one.
+
+# Which sglang-jax: 0.0 (0.0.2, in .venv/) or 0.1 (0.1.0rc0, in .venv-0.1/).
+ENGINE ?= 0.0
+VENV = .venv$(if $(filter-out 0.0,$(ENGINE)),-$(ENGINE))
+export HOTRELOAD_ENGINE = $(ENGINE)
 
 # Set these to run on something else, for example: make bench JAX_PLATFORMS=tpu
 JAX_PLATFORMS ?= cpu
@@ -11,27 +17,34 @@ export JAX_PLATFORMS JAX_COMPILATION_CACHE_DIR TF_CPP_MIN_LOG_LEVEL
 # More arguments for pytest or the demo, for example: make test ARGS='-k gate'
 ARGS =
 
+# How many processes run tests at once: one for each core, and at most 4, because each may hold two
+# engines, about 2 GB of memory. With 0 pytest itself runs them, as a debugger needs it:
+# make test WORKERS=0 ARGS='--pdb -k gate'
+WORKERS ?= $(shell nproc | awk '{ print $$1 < 4 ? $$1 : 4 }')
+# The tests of a file stay in one process, in their order: they may share a daemon.
+SPREAD = -n $(WORKERS) --dist loadfile
+
 .PHONY: help setup demo test check bench soak
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
 
-setup: ## make .venv/ and install everything into it (quick when nothing changed)
+setup: ## make .venv/ (or .venv-0.1/) and install everything into it (quick when nothing changed)
 	@.ci/setup
 
 demo: setup ## the whole story on this machine's CPU, on the real engine
-	@.venv/bin/hotreload demo $(ARGS)
+	@$(VENV)/bin/hotreload demo $(ARGS)
 
 test: setup ## all tests but the benchmarks and the soak
-	.venv/bin/python -m pytest --ignore=tests/bench $(ARGS)
+	$(VENV)/bin/python -m pytest --ignore=tests/bench $(SPREAD) $(ARGS)
 
 check: setup ## ruff and mypy --strict
-	.venv/bin/ruff check .
-	.venv/bin/ruff format --check .
-	.venv/bin/python -m mypy
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/python -m mypy
 
 soak: setup ## what takes long: faults for HOTRELOAD_SOAK_MINUTES (10), kills, a thousand reloads
-	.venv/bin/python -m pytest tests -s -m soak $(ARGS)
+	$(VENV)/bin/python -m pytest tests -s -m soak $(ARGS)
 
 bench: setup ## the benchmarks, with their figures on the screen
-	.venv/bin/python -m pytest tests/bench -s -m 'not soak' $(ARGS)
+	$(VENV)/bin/python -m pytest tests/bench -s -m 'not soak' $(ARGS)

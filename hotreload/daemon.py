@@ -11,33 +11,30 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotreload.boot import first_generation, first_start
 from hotreload.checks.check import check_checkpoint
+from hotreload.checks.files import Digests
 from hotreload.checks.fit import Policy
-from hotreload.config import Settings
-from hotreload.core.asks import Operator
+from hotreload.core.attempts import Attempts
 from hotreload.core.gate import Gate
+from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.reload import ABORT_GRACE, Replica
-from hotreload.core.threads import deadline, in_thread, uninterrupted
-from hotreload.engine.sglang import SglangEngine
+from hotreload.core.replica import Replica
+from hotreload.core.switch import ABORT_GRACE
 from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost
-from hotreload.events import Events, GenerationLive
-from hotreload.joints import Later, View
-from hotreload.observe.history import History
-from hotreload.observe.log import LogObserver
-from hotreload.observe.metrics import Metrics, Readings
-from hotreload.observe.status import State, Status
-from hotreload.observe.systemd import Notifier, Systemd
-from hotreload.parts import (
+from hotreload.events import Events, GenerationLive, Leaving
+from hotreload.life.boot import Start
+from hotreload.life.first_switch import FirstSwitch
+from hotreload.life.joints import Arrival, Control, Serving, View, readings
+from hotreload.life.parts import (
     checkpoint_roots,
+    heeding,
     listening,
     longest_boot,
     make_rules,
@@ -45,12 +42,20 @@ from hotreload.parts import (
     model_name,
     webhook_secret,
 )
+from hotreload.life.running import RunningEngine
+from hotreload.life.start_engine import start_engine
+from hotreload.life.state import StateFile
+from hotreload.observe.history import History
+from hotreload.observe.log import LogObserver
+from hotreload.observe.metrics import Metrics
+from hotreload.observe.status import State, Status
+from hotreload.observe.systemd import Notifier, Systemd
 from hotreload.server.app import create_app
 from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer, group_id, turn_away
 from hotreload.server.webhook import Webhook
-from hotreload.start_engine import start_engine
-from hotreload.state import StateFile
+from hotreload.settings.load import Settings
+from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Checkpoint, Generation, Revision, Served
 
 log = logging.getLogger("hotreload")
@@ -61,37 +66,54 @@ STOP_DEADLINE = 30.0
 EXIT_OK, EXIT_FORCED, EXIT_NO_DEVICE, EXIT_ENGINE_LOST, EXIT_BAD_CONFIG = 0, 1, 69, 70, 78
 
 
+Run = Callable[[], Coroutine[Any, Any, None]]
+
+
 class Stopped(Exception):
     """Somebody asked us to stop."""
 
 
 class Daemon:
-    """One engine, one folder of checkpoints, one socket; `run` is its whole life."""
+    """One engine, one source of checkpoints, one server; `run` is its whole life."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.events = Events()
-        self.state = StateFile(settings.state.directory)
+        self.state = StateFile(settings.state.directory, self.events.publish)
         self.ledger = self.state.read()
         self.ledger.count_crash(time.time())
-        self.gate = Gate(
+        self.gate = Gate[RunningEngine](
             publish=self.events.publish,
             max_held=settings.reload.max_held,
             hold_arrivals=settings.reload.while_closed == "hold",
         )
-        self.source = make_source(settings, self.events.publish, self.ledger)
-        self.engine = Later()
-        self.control = Later()
-        self.history = History(self.ledger.history)
+        self.attempts = Attempts(
+            self.ledger,
+            save=self.state.save,
+            publish=self.events.publish,
+            is_lost=lambda: self.gate.is_lost,
+        )
+        self.rules = make_rules(settings)
+        self.digests = Digests()
+        """Digests of files that the source or the checks have read; both look here first."""
+        self.source = make_source(settings, self.events.publish, self.ledger, self.digests)
+        self.arrival = Arrival()
+        self.history = History(self.ledger.history, self.ledger.pins)
         self.status = Status(
             ledger_view=lambda: self.ledger,
             gate_counts=lambda: (self.gate.inside, self.gate.held),
             last_attempt=self.history.last,
             source_kind=settings.source.kind,
         )
-        self.metrics = Metrics(per_leaf=settings.metrics.per_leaf, readings=self._readings())
+        look = readings(
+            gate=self.gate,
+            arrival=self.arrival,
+            ledger=self.ledger,
+            previous_is_on_device=settings.reload.keep_previous == "device",
+        )
+        self.metrics = Metrics(per_leaf=settings.metrics.per_leaf, readings=look)
         self.systemd = Systemd(
-            Notifier(), is_alive=self._is_engine_alive, longest_boot=longest_boot(settings)
+            Notifier(), is_alive=self.arrival.is_turning, longest_boot=longest_boot(settings)
         )
         for observer in (LogObserver(), self.history, self.status, self.metrics, self.systemd):
             self.events.subscribe(observer.observe)
@@ -99,8 +121,8 @@ class Daemon:
         self._webhook = Webhook(secret, self.source.wake) if secret is not None else None
         self._stop = asyncio.Event()
         self._ended_by: Exception | None = None
-        self._replica: Replica | None = None
         self._served = Served({}, {}, {})
+        self._lasting: dict[str, Run] = {}
 
     # --- a life ------------------------------------------------------------------------
 
@@ -136,7 +158,7 @@ class Daemon:
             code = self._end(faults, EXIT_NO_DEVICE, "daemon.no_device")
         except* EngineLost as losses:
             code = self._end(losses, EXIT_ENGINE_LOST, "daemon.engine_lost")
-        except* Exception as faults:  # of ours; nobody knows what is whole, so be replaced
+        except* Exception as faults:  # a fault of ours: nobody knows what is whole, so be replaced
             log.critical("daemon.internal_error", exc_info=faults)
             code = self._end(faults, EXIT_ENGINE_LOST, "daemon.internal_error")
         # A stop that comes while a lost engine is closed must not make it a success.
@@ -146,63 +168,50 @@ class Daemon:
             await self.state.save(self.ledger)
         return code
 
-    def _end(self, causes: BaseExceptionGroup[Any], code: int, message: str) -> int:
+    def _end(self, causes: BaseExceptionGroup[Any], code: int, event: str) -> int:
         cause: Any = causes
         while isinstance(cause, BaseExceptionGroup):
             cause = cause.exceptions[0]
         self._ended_by = cause
         self._seal(cause)
-        log.critical(message, extra={"cause": str(cause), "exit_code": code})
+        log.critical(event, extra={"cause": str(cause), "exit_code": code})
         return code
 
     async def _boot_and_reconcile(self) -> None:
-        engine, weights = await first_start(
+        switch = FirstSwitch(self.attempts, start_engine=self._start_engine, go_live=self._join)
+        start = Start(
             self.settings,
-            ledger=self.ledger,
+            attempts=self.attempts,
             source=self.source,
+            validate=self._check,
             serve=self._serve,
-            check=self._check_in_time,
-            start=self._start_noted,
-            tell=self.systemd.starting,
+            switch=switch,
+            rules=self.rules,
         )
         try:
-            if not self._served.tensors:  # a folder without weights; the engine knows its needs
-                self._served = replace(self._served, tensors=engine.expected_tensors())
-            self.systemd.starting("asking for the first answers")
-            live = await first_generation(
-                engine,
-                path=weights.path if weights else None,
-                model=self.settings.engine.model,
-                ledger=self.ledger,
-                save=self.state.save,
-            )
-            self._take_signals()
-            reconciler = self._join(engine, live)
-            gc.freeze()  # what the start made stays: no collection need look at it again
+            await start.run()
+            gc.freeze()  # the start's objects stay for good: spare them every later collection
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(reconciler.run(), name="reconcile")
-                tasks.create_task(self._seal_when_lost(engine), name="watch the engine")
+                for name, run in self._lasting.items():
+                    tasks.create_task(run(), name=name)
         finally:
             self.gate.seal("hotreload is leaving", code="stopping")  # whatever the reason is
-            self.engine.arrive(None)
-            await uninterrupted(engine.close())
+            self.arrival.serving = None
+            if switch.engine is not None:
+                await uninterrupted(switch.engine.close())
 
     def _serve(self, served: Served) -> None:
         self._served = served
 
-    async def _start_noted(self, model: Path, weights: Checkpoint | None) -> SglangEngine:
-        """Start an engine; a checkpoint that kills us at that must be known to the next start."""
-        last_good = self.ledger.last_good
-        known = last_good.revision if last_good else None
-        is_operators = weights is not None and weights.path == self.settings.engine.model
-        if weights is not None and not is_operators and weights.revision != known:
-            self.ledger.begin(weights.revision)
-            await self.state.save(self.ledger)
-        named = weights.revision if weights else "random weights"
-        self.systemd.starting(f"loading {named} into the engine")
-        return await start_engine(self.settings, model, weights)
+    async def _start_engine(self, model: Path, weights: Checkpoint | None) -> RunningEngine:
+        engine = await start_engine(self.settings, model, weights)
+        if not self._served.tensors:  # a folder without weights; now there are some
+            tensors = weights.tensors if weights else engine.expected_tensors()
+            self._served = replace(self._served, tensors=tensors)
+        log.info("engine.started", extra=engine.facts())
+        return engine
 
-    async def _seal_when_lost(self, engine: SglangEngine) -> None:
+    async def _seal_when_lost(self, engine: RunningEngine) -> None:
         try:
             await engine.died()
         except EngineLost as lost:
@@ -215,7 +224,6 @@ class Daemon:
         Newcomers on a socket that outlives us are not refused: the next of us answers them.
         """
         await self._stop.wait()
-        self.systemd.stopping()
         patience = STOP_DEADLINE
         if http.lasting:
             await http.leave(patience)
@@ -225,29 +233,36 @@ class Daemon:
             await self.gate.drained(patience)
         except DrainTimedOut as late:
             log.warning("daemon.stop_deadline", extra={"cause": str(late)})
-            if self._replica is not None:
-                await self._replica.engine.abort()  # so that clients hear why
+            if (serving := self.arrival.serving) is not None:
+                await serving.replica.engine.abort()  # so that clients hear why
             with suppress(DrainTimedOut):
                 await self.gate.drained(ABORT_GRACE)
         raise Stopped
 
-    def _join(self, engine: SglangEngine, live: Generation) -> Reconciler:
-        replica = self._replica = Replica(engine, self.gate, live)
+    def _join(self, engine: RunningEngine, live: Generation) -> None:
+        """Open the gate to an engine; the tasks in `_lasting` must run as long as it is open."""
+        self._take_signals()
+        replica = Replica(engine, self.gate, live)
         reconciler = Reconciler(
             source=self.source,
             replica=replica,
-            ledger=self.ledger,
+            attempts=self.attempts,
             validate=self._check,
-            save=self.state.save,
-            publish=self.events.publish,
-            rules=make_rules(self.settings),
+            rules=self.rules,
             min_interval=self.settings.reload.min_interval,
         )
-        self.engine.arrive(engine)
-        self.control.arrive(Operator(reconciler, source=self.source, replica=replica))
-        self.events.publish(GenerationLive(live))
-        self.gate.open(live)
-        return reconciler
+        operator = Operator(
+            reconciler, source=self.source, replica=replica, publish=self.events.publish
+        )
+        self.arrival.serving = Serving(replica, operator)
+        replica.open()
+        self.events.publish(GenerationLive(live, replica.index))
+        self._lasting = {
+            "reconcile": reconciler.run,
+            "watch the engine": partial(self._seal_when_lost, engine),
+            "save what is not": partial(self.state.keep_trying, self.ledger),
+            "heed answers": heeding(self.settings, replica, operator, self.events.publish),
+        }
 
     # --- the parts ---------------------------------------------------------------------
 
@@ -258,9 +273,10 @@ class Daemon:
             check_checkpoint,
             revision,
             path,
-            served=self._served if self._served.tensors else None,
+            served=self._served,
             policy=Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite),
             root=checkpoint_roots(self.settings),
+            digests=self.digests,
         )
 
         def work(cancel: threading.Event) -> Checkpoint:
@@ -268,48 +284,13 @@ class Daemon:
 
         return await in_thread(work, leave_as=f"a check of {revision}")
 
-    async def _check_in_time(self, revision: Revision, path: Path) -> Checkpoint:
-        within = self.settings.reload.validate_timeout
-        async with deadline(within, f"checking {revision}", "[reload] validate_timeout"):
-            return await self._check(revision, path)
-
-    def _readings(self) -> Readings:
-        """What a scrape asks for; answered with plain numbers while the engine is not there."""
-        return Readings(
-            inside=lambda: self.gate.inside,
-            held=lambda: self.gate.held,
-            recompiles=lambda: self.engine.get("recompiles", 0),
-            staged_bytes=lambda: self._replica.staged_bytes if self._replica else 0,
-            weights=self._weights_held,
-            lost_at=lambda: self.ledger.lost_at,
-        )
-
-    def _weights_held(self) -> dict[str, int]:
-        """Bytes by place; what is kept on the host is no longer on the device."""
-        replica = self._replica
-        if replica is None:
-            return {}
-        on_device = self.settings.reload.keep_previous == "device"
-        previous = replica.previous if on_device else None
-        return {
-            "live": replica.live.bytes,
-            "previous": previous.bytes if previous else 0,
-            "staged": replica.staged.bytes if replica.staged else 0,
-        }
-
-    def _is_engine_alive(self, within: float) -> bool:
-        """Whether its scheduler thread was seen lately; nobody looks before it is there."""
-        is_turning: Callable[[float], bool] | None = self.engine.get("is_turning", None)
-        return is_turning is None or is_turning(within)
-
     def _make_server(self, lasting: bool) -> HttpServer:
         server = self.settings.server
         limits = Limits(**server.limits.model_dump())
         group = server.admin_group
         app = create_app(
             gate=self.gate,
-            engine=self.engine,
-            control=self.control,
+            control=Control(self.arrival),
             view=View(self.status, self.history),
             events=self.events,
             metrics=self.metrics,
@@ -339,9 +320,9 @@ class Daemon:
         """Leave in order; a second time, at once."""
         signal.alarm(0)  # XLA's handler, until ours are taken again, aborts us in 3 s
         if self._stop.is_set():
-            log.warning("daemon.stopped_at_once: asked to stop a second time")
+            log.warning("daemon.stopped_at_once", extra={"why": "asked to stop a second time"})
             os._exit(EXIT_FORCED)
-        log.info("daemon.stopping")
+        self.events.publish(Leaving())
         self._stop.set()
 
     def _seal(self, why: Exception) -> None:

@@ -11,7 +11,9 @@ HotReloadError
 ├── EngineLost                 nobody knows what is live; replace us      LOST, exit 70
 ├── NotServing                 the gate is sealed or full                 HTTP 503
 ├── BadRequest                 the caller's words are off                 HTTP 400
+├── NotSaved                   a promise a restart would break            HTTP 503
 ├── NotNewEnough               what answers is older than was asked for   HTTP 409
+├── AnswerNonfinite            the weights made NaN of a prompt           HTTP 500
 └── Busy                       another change is under way                HTTP 409
 """
 
@@ -19,6 +21,11 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from hotreload.types import Outcome, Reason
+
+MOST_WORDS = 1000
+MOST_FINDINGS = 200
+"""Bounds on what is kept and shown of an error: a file or a client may have sent megabytes, and
+the history keeps many attempts."""
 
 
 class HotReloadError(Exception):
@@ -36,7 +43,8 @@ class HotReloadError(Exception):
     @property
     def reason(self) -> Reason:
         """This error as data, for the ledger, the status and the log."""
-        return Reason(self.code, str(self), self.findings)
+        findings = tuple(cut(finding, MOST_WORDS) for finding in self.findings[:MOST_FINDINGS])
+        return Reason(self.code, cut(str(self), MOST_WORDS), findings)
 
 
 class ConfigError(HotReloadError):
@@ -161,10 +169,32 @@ class NotNewEnough(HotReloadError):
     code = "generation_not_live"
 
 
+class NotSaved(HotReloadError):
+    """The change was not made: it must survive a restart, and the disk cannot be written."""
+
+    code = "not_saved"
+
+
+class AnswerNonfinite(HotReloadError):
+    """The logits of an answer are no numbers, so there is none: token 0 for ever is no answer."""
+
+    code = "nonfinite_answer"
+
+
 class Busy(HotReloadError):
     """Another change of the weights is under way, or a pin forbids this one."""
 
     code = "busy"
+
+
+def shown(value: object, most: int = 80) -> str:
+    """A value as the words of a problem show it: cut, however large it is."""
+    return cut(repr(value[: most + 1] if isinstance(value, str | bytes) else value), most)
+
+
+def cut(text: str, most: int = 80) -> str:
+    """A text that long at most, with a mark where it was cut."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 REJECTIONS = (
@@ -189,6 +219,23 @@ REJECTIONS = (
     "probe",
     "crashed",
     "rolled_back",
+    "nonfinite_answers",
     "internal",
+    "format",
+    "no_step",
+    "stray",
 )
 """Every reason a revision can be refused for; metrics export each from the start at 0."""
+
+PASSED_OVER = (
+    "format",
+    "no_step",
+    "stray",
+    "unsafe_path",
+    "io",
+    "missing",
+    "no_marker",
+    "too_deep",
+    "unfinished",
+)
+"""Every reason a folder can be passed over for; metrics export each from the start at 0."""

@@ -5,11 +5,11 @@ so one that fails costs a log line and nothing else.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hotreload.types import Attempt, GateState, Generation, Phase, Revision
+from hotreload.types import Attempt, By, GateState, Generation, PassedOver, Phase, Revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class RevisionWanted:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What the source or the reconciler waits for, in words; None when for nothing."""
+    """What the source, the reconciler or the start waits for, in words; None when for nothing."""
 
     waiting_for: str | None
-    who: Literal["source", "reconciler"] = "source"
+    who: Literal["source", "reconciler", "start"] = "source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class PhaseEntered:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """So many of a phase's bytes are there; told a few times a second at most."""
+    """How many of a phase's bytes have arrived; published a few times a second at most."""
 
     revision: Revision
     phase: Phase
@@ -51,6 +51,8 @@ class AttemptFinished:
 
     attempt: Attempt
     live: Generation | None
+    replica: int = 0
+    """Which engine it was made on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class GenerationLive:
     """These weights answer from now on: after the boot, a reload or a rollback."""
 
     generation: Generation
+    replica: int = 0
+    """On which engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +73,55 @@ class GateChanged:
     held: int
     reason: str | None = None
     code: str | None = None
+    replica: int = 0
+    """Which engine it stands before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The daemon was told to stop; who is inside the gate is still answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceScanned:
-    """The source looked once; `cause` is what woke it (event, rescan, webhook …)."""
+    """The source looked for checkpoints; `cause` says what made it look (event, rescan …)."""
 
     cause: str
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorAsked:
+    """An operator asked for a change; `refusal` is why it is not even tried."""
+
+    by: By
+    wish: str | None = None
+    """What was named: a revision, a generation's number, the noise."""
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateSaved:
+    """The state file was written, or `error` says why it was not."""
+
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoldersPassedOver:
+    """The folders that are passed over from now on: all of them counted, the newest named."""
+
+    folders: tuple[PassedOver, ...]
+    counts: Mapping[str, int]
+    """How many there are in all, by the code of their reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersWithheld:
+    """How many answers of this generation were withheld because their logits were no numbers."""
+
+    generation: Generation
+    answers: int
 
 
 Event = (
@@ -87,7 +132,12 @@ Event = (
     | AttemptFinished
     | GenerationLive
     | GateChanged
+    | Leaving
     | SourceScanned
+    | OperatorAsked
+    | StateSaved
+    | FoldersPassedOver
+    | AnswersWithheld
 )
 Observer = Callable[[Event], None]
 Publish = Callable[[Event], None]

@@ -18,7 +18,7 @@ POINTS = {
     "fetching": "the source is asked for the files",
     "validating": "the files are about to be checked",
     "staging": "checked, and not yet loaded",
-    "copying": "a private copy is about to be made, at the start too; in a thread",
+    "copying": "a private copy is about to be made, in a thread; also when the daemon starts",
     "staged": "loaded beside the live weights",
     "draining": "the gate is closed, requests may be inside",
     "swapping": "nobody is inside, the old weights are live",
@@ -29,7 +29,7 @@ POINTS = {
     "saved": "the state file says how the attempt ended",
     "resting": "the scheduler has nothing to do, which it sees once a second; in its thread",
 }
-"""Every point, in the order an attempt passes them; the last one is no part of any."""
+"""Every point, in the order an attempt passes them; `resting` is no part of an attempt."""
 
 ACTIONS = ("kill", "hang", "raise", "delay")
 
@@ -39,7 +39,7 @@ class _Armed:
     action: str
     argument: str
     passes_left: int
-    """So often it is passed before the action comes."""
+    """How often the point is passed before the action comes."""
 
 
 _armed: dict[str, _Armed] = {}
@@ -86,7 +86,7 @@ def _parse(one: str) -> tuple[str, _Armed]:
     if action not in ACTIONS:
         raise ValueError(f"{one!r}: an action is one of {', '.join(ACTIONS)}")
     if not (count or "1").isdecimal() or int(count or "1") < 1:
-        raise ValueError(f"{one!r}: after @ stands a number, such as @2")
+        raise ValueError(f"{one!r}: after @ must stand a number, such as @2")
     point = _Armed(action, argument, int(count or "1") - 1)
     read = _error if action == "raise" else _seconds
     read(point)

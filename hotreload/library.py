@@ -1,6 +1,6 @@
 """One swap without a daemon: an engine with random weights takes on a checkpoint and answers.
 
-Beside the daemon, of the same parts. What happens is told as JSON objects, one by one.
+It uses the daemon's parts but no daemon, and yields what happens as JSON objects.
 """
 
 import tempfile
@@ -15,7 +15,6 @@ from typing import Any
 from hotreload.checks.check import check_checkpoint
 from hotreload.checks.files import Digests, content_id, survey
 from hotreload.checks.fit import Policy, served_by
-from hotreload.core.threads import in_thread, uninterrupted
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import (
     BadRequest,
@@ -30,6 +29,7 @@ from hotreload.errors import (
 from hotreload.events import Publish
 from hotreload.sources.hub.once import download, names_a_repo
 from hotreload.sources.hub.token import usual_token
+from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Checkpoint, Revision, Served
 
 PROMPT = "你是谁"
@@ -61,9 +61,9 @@ async def swap_once(
 ) -> AsyncGenerator[Fields]:
     """Start on random weights, swap the checkpoint in, ask once; yield what happens.
 
-    Model and checkpoint are folders, or `org/name@revision`, downloaded into `cache`.
-    `engine_ready_dummy`, `weights_swapped`, `generate_result`. Where it fails the last object is
-    `weights_swap_error`, with a hint. Close the generator when it is left early.
+    Model and checkpoint are folders, or `org/name@revision`, downloaded into `cache`. The objects
+    are `engine_ready_dummy`, `weights_swapped` and `generate_result`; when a step fails, the last
+    object is `weights_swap_error`, with a hint. Close the generator if you leave it early.
     """
     policy = Policy(dtype_change="cast" if cast else "reject")
     start = partial(SglangEngine.start, device=device, tp=tp, dtype=dtype, args=args or {})
@@ -133,6 +133,7 @@ async def _swapped(engine: SglangEngine, model: Path, folder: Path, policy: Poli
     began, structure = time.perf_counter(), engine.structure()
     checkpoint = await in_thread(partial(_checked, engine, model, folder, policy))
     old = await engine.exchange(await engine.stage(checkpoint))
+    await engine.scrub()  # random weights may have made NaN of a prompt
     await engine.release(old)
     _check_structure(structure, engine.structure())
     return {
@@ -150,17 +151,16 @@ async def _swapped(engine: SglangEngine, model: Path, folder: Path, policy: Poli
 def _checked(
     engine: SglangEngine, model: Path, folder: Path, policy: Policy, cancel: threading.Event
 ) -> Checkpoint:
-    """The daemon's checks; what is served is what the engine says it needs."""
+    """Run the daemon's checks against what the engine says it needs."""
     stated = served_by(model)
     ignorable = stated.ignorable | engine.ignorable
-    served = Served(engine.expected_tensors(), stated.config, stated.tokenizer, ignorable)
+    served = Served(engine.expected_tensors(), stated.config, stated.side_files, ignorable)
     folder = folder.absolute()
-    revision = Revision(content_id(survey(folder)), folder.name)
-    return check_checkpoint(revision, folder, served=served, policy=policy, cancel=cancel)
+    return check_checkpoint(None, folder, served=served, policy=policy, cancel=cancel)
 
 
 def _check_structure(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Staging sees to it; here it is looked at once more, in what answers now."""
+    """Staging refuses weights of another structure; this checks the live weights once more."""
     if changed := sorted({path for path, _ in before.items() ^ after.items()}):
         raise CheckpointIncompatible(
             f"the exchange changed the structure of {len(changed)} leaves", findings=changed[:10]
@@ -217,10 +217,11 @@ def _hint(error: HotReloadError, model: Path, checkpoint: Path) -> str:
 
 def _hint_where(error: HotReloadError, missing: Path | None) -> str:
     if missing is not None and names_a_repo(str(missing)):
-        return DOWNLOAD_HINTS.get(error.code, "what came is kept; the same command goes on there")
+        going_on = "what was downloaded is kept; run the same command again to get the rest"
+        return DOWNLOAD_HINTS.get(error.code, going_on)
     if missing is None:
         return "a model is a folder with config.json and tokenizer, a checkpoint one with weights"
-    return "name a folder that is there; relative ones start at the current folder"
+    return "name a folder that is there; relative paths start at the current folder"
 
 
 def _since(began: float) -> float:

@@ -6,6 +6,31 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+NOISY = "perturbed-"
+"""The ids of noisy revisions begin with this; no id of a source does."""
+
+
+LONGEST_SOCKET_PATH = 107
+"""Bytes that the path of a unix socket may have; the kernel takes no more."""
+
+START = "start"
+"""The verb of what a start of the daemon tries."""
+FOR_A_SWAP = "swap"
+"""The code in the finish reason of an answer that was ended early for a swap: ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """Who asked for a change, as the kernel says, when, and what for in their own words."""
+
+    verb: str
+    """reload, rollback, perturb, pin or unpin; START for what a start tried."""
+    uid: int
+    pid: int
+    at: float
+    """Wall-clock seconds."""
+    reason: str = ""
+
 
 @dataclass(frozen=True, slots=True)
 class Revision:
@@ -18,6 +43,11 @@ class Revision:
         """A folder's name may hold bytes that are no text; a label goes into logs and JSON."""
         text = self.label.encode(errors="backslashreplace").decode()
         object.__setattr__(self, "label", text)
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether an operator put noise on weights to make it."""
+        return self.id.startswith(NOISY)
 
     def __str__(self) -> str:
         return f"{self.label} ({self.id[:12]})" if self.label else self.id[:12]
@@ -46,7 +76,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFile:
-    """A file whose bytes were checked; staging loads it only while the digest still holds."""
+    """A file whose bytes were checked; staging refuses it if its digest has changed since."""
 
     name: str
     size: int
@@ -55,7 +85,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Lies on local disk and passed every check; only `checks` makes one."""
+    """A checkpoint on the local disk that passed every check; only `checks` makes one."""
 
     revision: Revision
     path: Path
@@ -63,22 +93,35 @@ class Checkpoint:
     tensors: Mapping[str, TensorSpec] = field(repr=False)
     bytes: int
 
+    @property
+    def weight_files(self) -> tuple[CheckpointFile, ...]:
+        """The weights and their index: all that an engine takes of a checkpoint."""
+        return tuple(file for file in self.files if holds_weights(file.name))
+
+
+def holds_weights(name: str) -> bool:
+    """Whether a file of this name is a shard or the index; the rest are side files."""
+    return ".safetensors" in name
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the engine serves, as a checkpoint must match it to be loadable by a leaf swap."""
+    """What the engine serves, as a checkpoint must match it to be loadable by a leaf swap.
+
+    It has no tensors while only the side files of the model are known.
+    """
 
     tensors: Mapping[str, TensorSpec] = field(repr=False)
     config: Mapping[str, Any] = field(repr=False)
-    tokenizer: Mapping[str, str] = field(repr=False)
-    """File name to digest, of the tokenizer the engine booted with."""
+    side_files: Mapping[str, str] = field(repr=False)
+    """Digests of the side files the engine booted with (tokenizer, template …), by file name."""
     ignorable: frozenset[str] = frozenset()
     """Names a file may hold though the engine loads none of them (tied weights)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Staged:
-    """A whole set of weights, held by the engine; only `Engine.stage` and `exchange` make one."""
+    """A whole set of weights, held by the engine; only `engine` makes one."""
 
     revision: Revision
     weights: Any = field(repr=False)
@@ -99,6 +142,14 @@ class Generation:
     """Wall-clock seconds; for people, never for durations."""
     leaves: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
     bytes: int = field(default=0, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease[E]:
+    """Who answers a request, from its first token to its last: these weights, on this engine."""
+
+    generation: Generation
+    engine: E
 
 
 class Phase(StrEnum):
@@ -154,6 +205,13 @@ class Attempt:
     rolled_back: bool = False
     fingerprints: tuple[str, str] | None = None
     """Of what was live before and after it, if it went live."""
+    by: By | None = None
+    """The operator who asked for it, or the start; nobody did where the source wished it."""
+
+    @property
+    def is_of_a_start(self) -> bool:
+        """Whether a start of the daemon tried it, before anything was live."""
+        return self.by is not None and self.by.verb == START
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,3 +221,11 @@ class Refusal:
     revision: Revision
     reason: Reason
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A folder that was probably meant as a checkpoint and is never tried, and why."""
+
+    label: str
+    reason: Reason

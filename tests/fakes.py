@@ -1,24 +1,29 @@
-"""Fakes for the core's two ports. They pass the same contract tests as the real things.
+"""Fakes for the ports: an engine, a source. They pass the contract tests of the real things.
 
 A fault is put before a step by name: an exception is raised there, HANG waits for ever.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
-from hotreload.errors import EngineLost, ProbeFailed, SourceUnavailable
-from hotreload.types import Checkpoint, Noise, Revision, Staged
+from hotreload.errors import AnswerNonfinite, EngineLost, ProbeFailed, SourceUnavailable
+from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
+from tests.fake_answers import FakeAnswers
 
 HANG = object()
+OVERFLOWS_ON = "~"
+"""Overflowing weights make no numbers of a prompt with it, and answer every other."""
 
 
 @dataclass(eq=False)
 class FakeWeights:
     says: str
     is_bad: bool = False
+    overflows: bool = False
     is_on_device: bool = True
 
 
@@ -43,17 +48,27 @@ class Steps:
             raise fault
 
 
-class FakeEngine:
+class FakeEngine(FakeAnswers):
     """Weights are a sentence; bad ones poison the cache of every later answer until a scrub."""
 
-    def __init__(self, steps: Steps, live: Revision) -> None:
+    def __init__(
+        self, steps: Steps, live: Revision, leaves: Mapping[str, int] | None = None
+    ) -> None:
+        super().__init__(steps.pass_through)
         self.steps = steps
-        self.live = self._staged(live, FakeWeights(live.id))
+        self.live = self._staged(live, FakeWeights(live.id), leaves)
+        self.damage: dict[str, int] = {}
+        """Checksums of live leaves that are no longer what went live."""
+        self.recompiles = 0
         self.spares: list[Staged] = []
         self.cache: set[str] = {"clean"}
         self.scrubs = 0
         self.aborts = 0
         self.on_abort: list[asyncio.Event] = []
+        self._withheld = 0
+        self._more_withheld = asyncio.Event()
+        self._death = asyncio.Event()
+        self.is_closed = False
 
     @property
     def sets_held(self) -> int:
@@ -61,8 +76,9 @@ class FakeEngine:
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         await self.steps.pass_through("stage")
-        bad = "bad" in checkpoint.revision.label
-        staged = self._staged(checkpoint.revision, FakeWeights(checkpoint.revision.id, bad))
+        revision = checkpoint.revision
+        weights = FakeWeights(revision.id, "bad" in revision.label, "overflow" in revision.label)
+        staged = self._staged(revision, weights)
         self.spares.append(staged)
         return staged
 
@@ -97,8 +113,21 @@ class FakeEngine:
     async def abort(self) -> None:
         await self.steps.pass_through("abort")
         self.aborts += 1
+        self.end_all()
         for leave in self.on_abort:
             leave.set()
+
+    def withhold(self) -> None:
+        """As if a client's prompt had overflowed: every answer is spoiled until a scrub."""
+        self.cache.add("nonsense")
+        self._withheld += 1
+        self._more_withheld.set()
+
+    async def withheld(self, beyond: int) -> int:
+        while self._withheld <= beyond:
+            self._more_withheld.clear()
+            await self._more_withheld.wait()
+        return self._withheld
 
     async def stow(self, staged: Staged) -> Staged:
         await self.steps.pass_through("stow")
@@ -114,13 +143,49 @@ class FakeEngine:
         await self.steps.pass_through("release")
         self.spares.remove(staged)
 
+    async def checksums(self) -> dict[str, int]:
+        return {**self.live.leaves, **self.damage}
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"device": "none", "engine_version": "fake"}
+
+    def expected_tensors(self) -> Mapping[str, TensorSpec]:
+        return {"leaf": TensorSpec((1,), "BF16")}
+
+    def is_turning(self, within: float) -> bool:
+        return self._lost is None
+
+    async def died(self) -> NoReturn:
+        await self._death.wait()
+        raise lost()
+
+    def die(self) -> None:
+        """As if a thread of it had ended: nobody is answered any more."""
+        if self.is_closed:
+            return
+        self._lost = lost()
+        self._death.set()
+        self.end_all()
+
+    async def close(self) -> None:
+        await self.steps.pass_through("close")
+        self.is_closed = True
+        self.end_all()
+
+    def check_answer(self, request: Mapping[str, Any]) -> None:
+        if self.live.weights.overflows and OVERFLOWS_ON in str(request.get("text")):
+            self.withhold()
+            raise AnswerNonfinite("the weights made no numbers of this prompt")
+
     def answer(self) -> str:
         if self.live.weights.is_bad:
             self.cache.add("nonsense")
         return f"{self.live.weights.says} {' '.join(sorted(self.cache))}"
 
-    def _staged(self, revision: Revision, weights: FakeWeights) -> Staged:
-        leaves = {"leaf": hash(weights.says) % 97}
+    def _staged(
+        self, revision: Revision, weights: FakeWeights, leaves: Mapping[str, int] | None = None
+    ) -> Staged:
+        leaves = leaves or {"leaf": hash(weights.says) % 97}
         return Staged(revision, weights, f"fp-{weights.says}", leaves, 10)
 
 
@@ -131,21 +196,35 @@ class FakeSource:
         self.steps = steps
         self.folder = folder
         self.known: dict[str, Revision] = {}
-        self._wishes: asyncio.Queue[Revision] = asyncio.Queue()
+        self._wishes: asyncio.Queue[Revision | None] = asyncio.Queue()
 
     def publish(self, revision: Revision) -> None:
         self.known[revision.label] = revision
         self._wishes.put_nowait(revision)
 
     async def wanted(self) -> AsyncIterator[Revision]:
-        while True:
-            yield await self._wishes.get()
+        while (wish := await self._wishes.get()) is not None:
+            yield wish
+            self._wishes.task_done()
+
+    async def heard(self) -> None:
+        """Until whoever follows took in all that was published."""
+        await self._wishes.join()
 
     async def fetch(self, revision: Revision) -> Path:
         await self.steps.pass_through("fetch")
         if revision not in self.known.values():
             raise SourceUnavailable(f"{revision} is not here")
         return self.folder / revision.label
+
+    def content_of(self, revision: Revision) -> str:
+        return f"content of {revision.id}"
+
+    def wake(self, cause: str) -> None:
+        """It looks all the time."""
+
+    async def close(self) -> None:
+        self._wishes.put_nowait(None)
 
     async def resolve(self, name: str | None) -> Revision:
         for label, revision in reversed(self.known.items()):

@@ -4,62 +4,125 @@ import asyncio
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hotreload.boot import first_engine, first_start, models, served_from
 from hotreload.checks.check import check_checkpoint
 from hotreload.checks.fit import Policy
-from hotreload.config import Settings
+from hotreload.core.attempts import Attempts
 from hotreload.core.ledger import Ledger
-from hotreload.engine.boot import DOES_NOT_START
-from hotreload.errors import CheckpointCorrupt, ConfigError
+from hotreload.engine.upstream.build import DOES_NOT_START
+from hotreload.errors import CheckpointCorrupt, ConfigError, EngineLost, ProbeFailed
+from hotreload.events import AttemptFinished, Event, PhaseEntered, Waiting
+from hotreload.life.boot import UNFIT_MODEL, Start, served_from
+from hotreload.life.first_switch import FirstSwitch
+from hotreload.life.model_files import keep_model
+from hotreload.life.parts import make_rules
+from hotreload.life.running import RunningEngine
+from hotreload.life.state_json import to_json
+from hotreload.settings.load import Settings
 from hotreload.tiny import write_tiny
-from hotreload.types import Checkpoint, Generation, Reason, Revision, Served
-from tests.fakes import HANG, FakeSource, Steps
+from hotreload.types import (
+    Attempt,
+    Checkpoint,
+    Generation,
+    Outcome,
+    Phase,
+    Reason,
+    Revision,
+    Served,
+)
+from tests.fakes import HANG, FakeEngine, FakeSource, Steps
 from tests.hub.local_hub import REPO, LocalHub, local_hub
+from tests.nobody import as_nobody
 from tests.sources.following import checkpoint, hub_source
 
+GOOD = Revision("good", "step_1")
 
-class Machine:
+
+class Starting:
+    """A start whose checks, engine and gate are a few words; it notes what it was told."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, source: Any) -> None:
+        self.settings = settings
+        self.ledger = ledger
+        self.source = source
+        self.events: list[Event] = []
+        self.saved: list[bytes] = []
+        self.started: list[str] = []
+        self.models: list[Path] = []
+        self.start_faults: dict[str, Exception] = {}
+        self.steps = Steps()
+        self.answers: Generation | None = None
+        self.served = Served({}, {}, {})
+
+    def serve(self, served: Served) -> None:
+        self.served = served
+
+    async def check(self, revision: Revision, path: Path) -> Checkpoint:
+        return Checkpoint(revision, path, (), {}, 1)
+
+    async def start_engine(self, model: Path, weights: Checkpoint | None) -> FakeEngine:
+        assert weights is not None
+        self.models.append(model)
+        self.started.append(weights.path.name)
+        if fault := self.start_faults.get(weights.path.name):
+            raise fault
+        return FakeEngine(self.steps, weights.revision)
+
+    def go_live(self, engine: RunningEngine, live: Generation) -> None:
+        self.answers = live
+
+    def note(self, event: Event) -> None:
+        self.events.append(event)
+
+    async def save(self, ledger: Ledger) -> None:
+        self.saved.append(to_json(ledger))
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        return [event.attempt for event in self.events if isinstance(event, AttemptFinished)]
+
+    async def run(self) -> Generation:
+        attempts = Attempts(self.ledger, save=self.save, publish=self.note, is_lost=lambda: False)
+        switch = FirstSwitch(attempts, start_engine=self.start_engine, go_live=self.go_live)
+        start = Start(
+            self.settings,
+            attempts=attempts,
+            source=self.source,
+            validate=self.check,
+            serve=self.serve,
+            switch=switch,
+            rules=make_rules(self.settings),
+        )
+        await start.run()
+        assert self.answers is not None
+        return self.answers
+
+
+class Machine(Starting):
     """A last good generation, a newer checkpoint, a model; and what each of them does."""
 
     def __init__(self, folder: Path) -> None:
         self.model = write_tiny(folder / "model", "served by step 0")
-        self.settings = Settings.model_validate({"engine": {"model": str(self.model)}})
-        self.ledger = Ledger()
-        good = Revision("good", "step_1")
-        self.ledger.went_live(Generation(1, good, "fp", 0.0), str(folder / "step_1"))
-        self.source = FakeSource(Steps(), folder)
-        self.source.known["step_2"] = Revision("newer", "step_2")
+        ledger = Ledger()
+        (folder / "step_1").mkdir(parents=True, exist_ok=True)
+        ledger.went_live(Generation(1, GOOD, "fp", 0.0), str(folder / "step_1"))
+        source = FakeSource(Steps(), folder)
+        source.known["step_2"] = Revision("newer", "step_2")
+        settings = Settings.model_validate({"engine": {"model": str(self.model)}})
+        super().__init__(settings, ledger, source)
         self.unfit: set[str] = set()
-        self.start_faults: dict[str, ConfigError] = {}
-        self.started: list[str] = []
 
     async def check(self, revision: Revision, path: Path) -> Checkpoint:
         if path.name in self.unfit:
             raise CheckpointCorrupt(f"{path.name} is cut short")
-        return Checkpoint(revision, path, (), {}, 1)
-
-    async def start(self, weights: Checkpoint | None) -> str:
-        assert weights is not None
-        self.started.append(weights.path.name)
-        if fault := self.start_faults.get(weights.path.name):
-            raise fault
-        return f"an engine on {weights.path.name}"
+        return await super().check(revision, path)
 
     async def first(self) -> str:
-        engine, weights = await first_engine(
-            self.settings,
-            ledger=self.ledger,
-            source=self.source,
-            model=self.model,
-            check=self.check,
-            start=self.start,
-        )
-        assert weights is not None
-        assert engine.endswith(weights.path.name)
-        return weights.path.name
+        await self.run()
+        return self.started[-1]
 
 
 def does_not_start() -> ConfigError:
@@ -86,6 +149,111 @@ async def test_what_only_the_engine_finds_fault_with_is_passed_over(machine: Mac
     machine.start_faults = {"step_1": does_not_start(), "step_2": does_not_start()}
     assert await machine.first() == "model"
     assert machine.started == ["step_1", "step_2", "model"]
+
+
+async def test_an_earlier_generation_comes_before_the_bare_model(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """Deleted by a trainer's rotation while the newest was refused: the untuned model answered."""
+    for number, name in enumerate(("step_3", "step_4"), start=2):
+        (tmp_path / name).mkdir()
+        generation = Generation(number, Revision(name, name), "fp", 0.0)
+        machine.ledger.went_live(generation, str(tmp_path / name))
+    machine.ledger.refuse(machine.source.known["step_2"], Reason("probe", "bad"), 0.0)
+    (tmp_path / "step_4").rmdir()
+    machine.unfit = {"step_4"}
+    assert await machine.first() == "step_3"
+
+
+@pytest.mark.parametrize("fails", ["check", "resolve"])
+async def test_a_fault_of_ours_passes_over_the_candidate_and_is_logged_with_its_traceback(
+    machine: Machine, fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.unfit = {"step_1"}
+    sound = machine.check
+
+    async def fail(*args: Any) -> Any:
+        if args[-1] == machine.model:
+            return await sound(*args)
+        if "step_1" in str(args[-1]):
+            raise CheckpointCorrupt("cut short")
+        raise TypeError("'int' object is not iterable")
+
+    monkeypatch.setattr(machine if fails == "check" else machine.source, fails, fail)
+    assert await machine.first() == "model"
+    named = {"check": "reload.internal_error", "resolve": "boot.internal_error"}[fails]
+    (record,) = [each for each in caplog.records if each.message == named]
+    assert record.exc_info is not None
+    assert "'int' object is not iterable" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("closed", "told"),
+    [
+        ("above/model", "{} is closed to this user"),
+        ("above", "{} is closed to this user"),
+        ("above/model/config.json", "config.json: cannot be read: Permission denied"),
+    ],
+)
+async def test_a_model_that_may_not_be_read_is_a_setting_and_names_what_is_closed(
+    tmp_path: Path, closed: str, told: str
+) -> None:
+    model = write_tiny(tmp_path / "above" / "model", "served by step 0")
+    link = tmp_path / "link"
+    link.symlink_to(model)
+    shut = tmp_path / closed
+    shut.chmod(0o000)
+    try:
+        with as_nobody(model.parent), pytest.raises(ConfigError) as caught:
+            await served_from(link)
+    finally:
+        shut.chmod(0o755)
+    assert told.format(shut) in str(caught.value)
+    assert caught.value.code == UNFIT_MODEL
+
+
+async def test_a_last_good_folder_that_is_closed_is_fetched_anew(tmp_path: Path) -> None:
+    shut = write_tiny(tmp_path / "shut" / "step_1", "served by step 1").parent
+    machine = Machine(tmp_path / "open")
+    machine.ledger = Ledger()
+    machine.ledger.went_live(Generation(1, GOOD, "fp", 0.0), str(shut / "step_1"))
+    machine.source.known["again"] = GOOD
+    shut.chmod(0o000)
+    try:
+        with as_nobody(machine.model.parent):
+            await machine.run()
+    finally:
+        shut.chmod(0o755)
+    assert machine.answers is not None
+    assert machine.answers.revision == GOOD
+    assert machine.ledger.last_good is not None
+    assert machine.ledger.last_good.path != str(shut / "step_1")
+
+
+@pytest.mark.parametrize(("pinned", "told"), [(True, 1), (False, 0)])
+async def test_a_start_that_cannot_bring_back_what_was_pinned_says_so(
+    machine: Machine, caplog: pytest.LogCaptureFixture, pinned: bool, told: int
+) -> None:
+    machine.ledger.pinned = pinned
+    machine.unfit = {"step_1"}
+    live = await machine.run()
+    lines = [line for line in caplog.records if line.message == "boot.pin_not_restored"]
+    assert len(lines) == told
+    assert live.number == 2
+    for line in lines:
+        assert "generation 1, step_1" in vars(line)["why"]
+        assert "step_2" in vars(line)["answers"]
+
+
+async def test_a_fault_of_ours_at_the_model_itself_names_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path) -> Served:
+        raise TypeError("'int' object is not iterable")
+
+    monkeypatch.setattr("hotreload.life.boot.served_by", fail)
+    with pytest.raises(ConfigError, match=r"model cannot be served: internal error.*TypeError"):
+        await served_from(machine.model)
 
 
 async def test_a_setting_that_cannot_work_is_told_at_once(machine: Machine) -> None:
@@ -150,25 +318,18 @@ async def test_a_model_folder_that_hangs_leaves_the_loop_free(
 # --- a model from a hub --------------------------------------------------------------------
 
 
-class OnlyHub:
-    """A daemon's start that has nothing but a hub; it notes what it is told."""
+class OnlyHub(Starting):
+    """A daemon's start that has nothing but a hub; its checks are the real ones."""
 
     def __init__(self, hub: LocalHub, folder: Path, ledger: Ledger) -> None:
-        self.settings = Settings.model_validate({"source": {"kind": "huggingface", "repo": REPO}})
-        self.ledger = ledger
-        self.source = hub_source(
-            hub, folder / "cache", kept=lambda: ledger.worth_keeping, poll=0.05
-        )
-        self.told: list[str] = []
-        self.waits = asyncio.Event()
-
-    def serve(self, served: Served) -> None:
-        self.served = served
-
-    def tell(self, doing: str) -> None:
-        self.told.append(doing)
-        if doing == "waiting for a checkpoint that can be served":
-            self.waits.set()
+        settings = {
+            "source": {"kind": "huggingface", "repo": REPO},
+            "state": {"directory": str(folder / "state")},
+        }
+        cache = folder / "cache"
+        source = hub_source(hub, cache, kept=lambda: ledger.worth_keeping, poll=0.05)
+        super().__init__(Settings.model_validate(settings), ledger, source)
+        self.has_waited = asyncio.Event()
 
     async def check(self, revision: Revision, path: Path) -> Checkpoint:
         content = self.source.content_of(revision)
@@ -177,22 +338,10 @@ class OnlyHub:
             revision, path, served=self.served, policy=policy, content_id=content
         )
 
-    async def start(self, model: Path, weights: Checkpoint | None) -> str:
-        assert weights is not None
-        assert weights.path == model
-        return weights.revision.id
-
-    async def first(self) -> str:
-        started, _ = await first_start(
-            self.settings,
-            ledger=self.ledger,
-            source=self.source,
-            serve=self.serve,
-            check=self.check,
-            start=self.start,
-            tell=self.tell,
-        )
-        return started
+    def note(self, event: Event) -> None:
+        super().note(event)
+        if isinstance(event, Waiting):
+            self.has_waited.set()
 
 
 def tiny(folder: Path, step: int, damage: str | None = None) -> Path:
@@ -218,14 +367,14 @@ async def test_without_a_model_a_first_commit_that_will_not_do_is_waited_out(
         if bad == "refused before":
             ledger.refuse(Revision(sha), Reason("probe", "it talked nonsense"), 0.0)
         starting = OnlyHub(hub, tmp_path, ledger)
-        running = asyncio.create_task(starting.first())
+        running = asyncio.create_task(starting.run())
         if bad == "refused before":
             await looked_at(hub, 3)
         else:
-            await asyncio.wait_for(starting.waits.wait(), 10)
+            await asyncio.wait_for(starting.has_waited.wait(), 10)
         assert not running.done()
         good = hub.push(tiny(tmp_path, 2))
-        assert await asyncio.wait_for(running, 10) == good
+        assert (await asyncio.wait_for(running, 10)).revision.id == good
 
 
 async def test_without_a_model_a_commit_that_ended_a_process_once_is_tried_again(
@@ -234,14 +383,14 @@ async def test_without_a_model_a_commit_that_ended_a_process_once_is_tried_again
     with local_hub() as hub:
         sha = hub.push(tiny(tmp_path, 1))
         starting = OnlyHub(hub, tmp_path, Ledger(crashes={sha: 1}))
-        assert await starting.first() == sha
+        assert (await starting.run()).revision.id == sha
 
 
 async def test_bytes_that_are_not_the_commits_are_never_started(tmp_path: Path) -> None:
     with local_hub() as hub:
         sha, ledger = hub.push(tiny(tmp_path, 1)), Ledger()
         starting = OnlyHub(hub, tmp_path, ledger)
-        assert await starting.first() == sha
+        assert (await starting.run()).revision.id == sha
         folder = await starting.source.fetch(Revision(sha))
         ledger.went_live(Generation(1, Revision(sha), "fp", 0.0), str(folder))
         shutil.copyfile(
@@ -249,37 +398,127 @@ async def test_bytes_that_are_not_the_commits_are_never_started(tmp_path: Path) 
         )  # whole and sound, but nobody's commit
         hub.fault("*", status=503, times=99)
         again = OnlyHub(hub, tmp_path, ledger)
-        running = asyncio.create_task(again.first())
-        await asyncio.wait_for(again.waits.wait(), 10)
+        running = asyncio.create_task(again.run())
+        await asyncio.wait_for(again.has_waited.wait(), 10)
         assert not running.done()
         running.cancel()
+
+
+async def test_without_a_model_what_the_last_good_generation_was_served_with_is_the_model(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(tmp_path)
+    write_tiny(tmp_path / "step_1", "served by step 1")
+    state = tmp_path / "state"
+    only_hub = {"source": {"kind": "huggingface", "repo": REPO}}
+    machine.settings = Settings.model_validate({**only_hub, "state": {"directory": str(state)}})
+    await machine.run()
+    assert machine.models == [tmp_path / "step_1"]
+    await keep_model(machine.model, state, is_configured=False)
+    await machine.run()
+    assert machine.models[1:] == [state / "model"]
 
 
 @pytest.mark.parametrize("then", ["another commit", "no hub"])
 async def test_a_model_from_a_hub_is_started_with_its_own_weights(
     tmp_path: Path, then: str
 ) -> None:
-    machine = Machine(tmp_path)
     with local_hub() as hub:
         first = hub.push(checkpoint("one"))
-        ledger = machine.ledger = Ledger()
-        source = hub_source(hub, tmp_path / "cache", kept=lambda: ledger.worth_keeping)
-        settings = Settings.model_validate({"source": {"kind": "huggingface", "repo": REPO}})
-        machine.model, wish = await anext(models(settings, ledger, source))
-        if then == "another commit":
-            hub.push(checkpoint("two"))
-        else:
-            hub.fault("HEAD", status=503, times=9)
-        engine, weights = await first_engine(
-            settings,
-            ledger=ledger,
-            source=source,
-            model=machine.model,
-            check=machine.check,
-            start=machine.start,
-            first_wish=wish,
-        )
-    assert engine == f"an engine on {first}"
-    assert weights is not None
-    assert weights.revision.id == first
-    assert machine.model.is_dir()
+        starting = OnlyHub(hub, tmp_path, Ledger())
+        check = starting.check
+
+        async def checked(revision: Revision, path: Path) -> Checkpoint:
+            if then == "another commit":
+                hub.push(checkpoint("two"))
+            else:
+                hub.fault("HEAD", status=503, times=9)
+            return await check(revision, path)
+
+        starting.check = checked  # type: ignore[method-assign]
+        live = await starting.run()
+    assert live.revision.id == first
+    (model,) = starting.models
+    assert model.is_dir()
+    assert model.name == starting.started[0]
+
+
+# --- a start is an attempt --------------------------------------------------------------------
+
+
+async def test_what_a_start_tries_is_in_the_history_as_any_attempt(machine: Machine) -> None:
+    """It reached neither the history nor a metric: nobody could see what a start had refused."""
+    machine.unfit = {"step_1"}
+    live = await machine.run()
+    damaged, gone, newest = machine.attempts
+    assert damaged.outcome is Outcome.REJECTED
+    assert damaged.reason is not None
+    assert damaged.reason.code == "corrupt"
+    assert gone.outcome is Outcome.POSTPONED  # the source has it no more
+    assert newest.outcome is Outcome.LIVE
+    assert newest.generation == live.number
+    assert list(newest.phases) == [
+        Phase.FETCHING,
+        Phase.VALIDATING,
+        Phase.STAGING,
+        Phase.PROBING,
+    ]
+    assert all(each.by and each.by.verb == "start" for each in machine.attempts)
+    assert list(machine.ledger.history) == machine.attempts[::-1]
+    assert machine.saved[-1] == to_json(machine.ledger)
+
+
+async def test_a_start_that_is_refused_for_its_files_alone_is_not_held_against_what_was_good(
+    machine: Machine,
+) -> None:
+    machine.unfit = {"step_1", "step_2"}
+    assert await machine.first() == "model"
+    assert list(machine.ledger.refused) == ["newer"]
+
+
+async def test_a_first_answer_that_is_bad_refuses_what_was_started_with(machine: Machine) -> None:
+    machine.steps.faults["probe"] = ProbeFailed("it talks nonsense")
+    with pytest.raises(EngineLost, match="refused: it talks nonsense"):
+        await machine.run()
+    assert machine.answers is None
+    assert list(machine.ledger.refused) == [GOOD.id]
+    assert machine.ledger.under_way is None
+    assert machine.saved[-1] == to_json(machine.ledger)
+
+
+async def test_a_model_whose_answers_are_bad_is_a_setting(machine: Machine) -> None:
+    machine.unfit = {"step_1", "step_2"}
+    machine.steps.faults["probe"] = ProbeFailed("it talks nonsense")
+    with pytest.raises(ConfigError, match="model fails the probe: it talks nonsense"):
+        await machine.run()
+
+
+async def test_a_process_that_dies_in_its_start_blames_what_was_not_good_before(
+    machine: Machine,
+) -> None:
+    blamed = []
+
+    async def start_engine(model: Path, weights: Checkpoint | None) -> FakeEngine:
+        blamed.append(machine.ledger.under_way)
+        return await Starting.start_engine(machine, model, weights)
+
+    machine.start_engine = start_engine  # type: ignore[method-assign]
+    await machine.run()
+    machine.unfit = {"step_1"}
+    machine.ledger = Ledger()
+    await machine.run()
+    assert blamed == [None, machine.source.known["step_2"]]
+
+
+async def test_a_start_says_what_it_is_at(machine: Machine) -> None:
+    await machine.run()
+    phases = [each.phase for each in machine.events if isinstance(each, PhaseEntered)]
+    assert phases == [Phase.FETCHING, Phase.VALIDATING, Phase.STAGING, Phase.PROBING, None]
+
+
+async def test_what_is_gone_is_asked_of_the_source_once(machine: Machine, tmp_path: Path) -> None:
+    """A hub that is out of reach was waited for twice, by two candidates of one generation."""
+    (tmp_path / "step_1").rmdir()
+    assert await machine.first() == "step_2"
+    outcomes = [(each.revision.label, each.outcome) for each in machine.attempts]
+    assert outcomes == [("step_1", Outcome.POSTPONED), ("step_2", Outcome.LIVE)]

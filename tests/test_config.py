@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from hotreload import config
 from hotreload.cli import check_config
-from hotreload.config import Loaded, check_servable, config_file, default_toml, load, masked
 from hotreload.errors import ConfigError
-from hotreload.settings import Settings
-from hotreload.settings_source import OF_KIND
+from hotreload.settings import load as config
+from hotreload.settings.load import Loaded, check_servable, config_file, default_toml, load, masked
+from hotreload.settings.sections import Settings
+from hotreload.settings.source import OF_KIND
 
 CONFIG = Path(__file__).parent.parent / "config"
 HUB = "[source]\nkind = 'huggingface'\n"
@@ -181,7 +181,7 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
         ("[engine]\ntp = 0", "should be greater than or equal to 1, not 0"),
         ("[engine]\nboot = 'last'", "should be 'last-good', 'model' or 'dummy', not 'last'"),
         ("engine = 5", "[engine]: must be a table"),
-        ("[engine.args]\nmodel_path = 'm'", "model_path is set by [engine] model"),
+        ("[engine.args]\nmodel_path = 'm'", "model_path cannot be set: use [engine] model"),
         ("[source]\npath = ''", "[source] path: must be a path"),
         ("[source]\nmarker = 'a/b'", "[source] marker"),
         ("[source]\nrescan = 0", "should be greater than 0, not 0"),

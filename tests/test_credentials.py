@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.credentials import read_secret
 from hotreload.errors import ConfigError
+from hotreload.settings.credentials import read_secret
 
 SETTING = "[source] token_file"
 

@@ -1,11 +1,44 @@
-"""What the server shows of the observers."""
+"""What the server and a scrape get before the boot is over, and what is shown of the observers."""
 
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
-from hotreload.events import Progress
-from hotreload.joints import View
+from hotreload.errors import NotServing
+from hotreload.events import Events, Progress
+from hotreload.life.joints import Arrival, Control, View, readings
+from hotreload.life.running import RunningEngine
 from hotreload.observe.history import History
 from hotreload.observe.status import Status
-from hotreload.types import Phase, Revision
+from hotreload.types import By, Noise, Phase, Revision
+
+BY = By("reload", 0, 1, time.time(), "")
+BEFORE_THE_BOOT: dict[str, Callable[[], Any]] = {
+    "reload": lambda: Control(Arrival()).reload(None, by=BY, force=False),
+    "rollback": lambda: Control(Arrival()).rollback(None, by=BY),
+    "perturb": lambda: Control(Arrival()).perturb(Noise(), by=BY),
+    "pin": lambda: Control(Arrival()).pin(by=BY),
+    "unpin": lambda: Control(Arrival()).unpin(by=BY),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE_THE_BOOT)
+async def test_what_is_asked_before_the_boot_is_over_is_told_so(name: str) -> None:
+    with pytest.raises(NotServing, match="starting") as told:
+        await BEFORE_THE_BOOT[name]()
+    assert (told.value.code, told.value.retry_after) == ("booting", 2)
+
+
+def test_a_scrape_before_the_boot_is_over_reads_plain_numbers() -> None:
+    gate = Gate[RunningEngine](publish=Events().publish, max_held=1, hold_arrivals=True)
+    ledger = Ledger()
+    read = readings(gate=gate, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
+    assert (read.recompiles(), read.staged_bytes(), read.weights()) == (0, 0, {})
+    assert Arrival().is_turning(0.0)
 
 
 def test_an_event_of_a_download_has_the_pace_that_the_status_knows() -> None:

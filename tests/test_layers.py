@@ -1,40 +1,97 @@
 """Arrows only go right: cli → daemon → {its parts} → core → vocabulary."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "hotreload"
-VOCABULARY = {"types", "errors", "events", "failpoints"}
-SIBLINGS = ("sources", "checks", "engine", "observe", "server", "tiny")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-MAY_IMPORT = {
+FACTS = {"checkpoint_files", "owned_args"}
+VOCABULARY = {"types", "errors", "events", "failpoints", *FACTS}
+CORE = {"core", "threads", *VOCABULARY}
+ENGINE = {
+    "engine",
+    "engine.answering",
+    "engine.grammar_trials",
+    "engine.upstream",
+    "engine.weights",
+}
+SIBLINGS = {"sources", "checks", "observe", "server", "tiny"}
+"""They never import each other."""
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "__init__": set(),
     "types": set(),
+    **{fact: set() for fact in FACTS},
+    "reading": set(),
     "failpoints": set(),
     "errors": {"types"},
-    "events": VOCABULARY,
-    "core": {"core", *VOCABULARY},
-    **{sibling: {sibling, "core", *VOCABULARY} for sibling in SIBLINGS},
+    "events": {"types"},
+    "threads": {"errors"},
+    "core": CORE,
+    **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
+    "checks": {"checks", "reading", *CORE},
+    "engine": {*ENGINE, *CORE},
+    "engine.grammar_trials": {"engine.grammar_trials", *VOCABULARY},
+    "engine.upstream": {"engine.upstream", "engine", "engine.grammar_trials", "threads"}
+    | VOCABULARY,
+    "engine.weights": {"engine.weights", "engine", "reading", *CORE},
+    "engine.answering": {*ENGINE, *CORE} - {"engine.weights"},
+    "settings": {"settings", *VOCABULARY},
+    "life": {"life", "settings", *SIBLINGS, *ENGINE, *CORE},
+    "library": {"checks", "engine", "sources", *CORE},
+    "daemon": {"life", "settings", *SIBLINGS, *ENGINE, *CORE},
+    "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings"}
+    | SIBLINGS
+    | ENGINE
+    | CORE,
+    "cli.doctor_checks": {"cli", "cli.doctor_checks", "life", "settings", "checks", "sources"}
+    | ENGINE
+    | CORE,
 }
+"""What each module or room of `hotreload` may import of it; nothing is free by being new."""
+
+READ_SETTINGS = {"daemon", "life", "cli", "cli.doctor_checks", "settings"}
+
 ONLY_IN = {
     "jax": {"engine"},
     "flax": {"engine"},
     "sgl_jax": {"engine"},
     "prometheus_client": {"observe"},
+    "structlog": {"observe"},
     "fastapi": {"server"},
     "watchdog": {"sources"},
     "huggingface_hub": {"sources"},
+    "pydantic": {"settings", "life"},
+    "pydantic_core": {"settings", "life"},
+    "xxhash": {"reading", "checks", "engine"},
 }
+
+MADE_IN = {"Staged": {"engine"}, "Checkpoint": {"checks"}}
+"""Values whose docstring says who alone makes them."""
+
+
+ROOMS = MAY_IMPORT.keys()
 
 
 def layer_of(module: Path) -> str:
-    return module.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    """The room it is in: the innermost that has rules of its own."""
+    return room_of(name_of(module))
+
+
+def room_of(name: str) -> str:
+    """The room of what is imported under that name, or of a module."""
+    parts = name.split(".")[1:] or ["__init__"]
+    within = (".".join(parts[:depth]) for depth in range(len(parts), 0, -1))
+    return next((room for room in within if room in ROOMS), parts[0])
 
 
 def imports_of(module: Path) -> Iterator[str]:
+    """All that it imports, also for types alone and inside of functions."""
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -44,30 +101,84 @@ def imports_of(module: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
+def layers_imported_by(module: Path) -> set[str]:
+    """The rooms it needs; the package itself lends every room its version."""
+    known = {name_of(module) for module in MODULES} - {"hotreload"}
+    return {room_of(name) for name in modules_imported_by(module, known)}
+
+
+EACH_MODULE = pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
+
+
+@EACH_MODULE
 def test_arrows_only_go_right(module: Path) -> None:
     layer = layer_of(module)
+    assert layer in MAY_IMPORT, "say in MAY_IMPORT what it may import"
+    assert layers_imported_by(module) <= MAY_IMPORT[layer]
     for name in imports_of(module):
-        root, _, rest = name.partition(".")
-        if root == "hotreload" and rest and layer in MAY_IMPORT:
-            assert rest.split(".")[0] in MAY_IMPORT[layer] | {"__version__"}, name
-        if root in ONLY_IN:
-            assert layer in ONLY_IN[root], f"{root} is imported in {layer}"
+        root, *_ = name.split(".")
+        allowed = ONLY_IN.get(root)
+        assert allowed is None or layer.split(".")[0] in allowed, f"{root} is imported in {layer}"
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
+def test_nothing_is_allowed_that_is_gone() -> None:
+    assert {layer_of(module) for module in MODULES} == MAY_IMPORT.keys()
+
+
+@EACH_MODULE
 def test_settings_are_read_by_the_daemon_and_the_command_line_alone(module: Path) -> None:
-    reads_settings = any(
-        name.startswith(("hotreload.config", "hotreload.settings")) for name in imports_of(module)
-    )
-    assert not reads_settings or layer_of(module) in {
-        "daemon",
-        "parts",
-        "cli",
-        "config",
-        "settings",
-        "settings_kinds",
-        "settings_source",
-        "boot",
-        "start_engine",
-    }
+    reads_settings = "settings" in layers_imported_by(module)
+    assert not reads_settings or layer_of(module) in READ_SETTINGS
+
+
+@EACH_MODULE
+def test_who_alone_makes_a_value_makes_it_alone(module: Path) -> None:
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            made_in = MADE_IN.get(node.func.id)
+            room = layer_of(module).split(".")[0]
+            assert made_in is None or room in made_in, ast.unparse(node)
+
+
+# --- circles ---------------------------------------------------------------------------------
+
+
+def name_of(module: Path) -> str:
+    parts = module.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def modules_imported_by(module: Path, known: Set[str]) -> Iterator[str]:
+    """Those it needs: of `from package import name` the package only if it has the name itself."""
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            yield from names & known
+            if node.module in known and names - known:
+                yield str(node.module)
+
+
+def test_no_import_goes_round_in_a_circle() -> None:
+    modules = {name_of(module): module for module in MODULES}
+    known = modules.keys()
+    graph = {name: set(modules_imported_by(modules[name], known)) for name in known}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as circle:
+        pytest.fail(" → ".join(reversed(circle.args[1])))
+
+
+# --- names -----------------------------------------------------------------------------------
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """But a port of the server's, which is called after what stands behind it."""
+    homes: dict[str, list[str]] = {}
+    for module in MODULES:
+        if module != PACKAGE / "server" / "ports.py":
+            for node in ast.parse(module.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    homes.setdefault(node.name, []).append(name_of(module))
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}

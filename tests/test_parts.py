@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from hotreload import daemon
-from hotreload.config import load
-from hotreload.core.reload import KeepPrevious, Rules
+from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.daemon import Daemon
 from hotreload.errors import NotServing
-from hotreload.parts import make_rules
-from hotreload.settings import Settings
-from hotreload.types import Generation, Revision
+from hotreload.life.parts import make_rules
+from hotreload.settings.load import load
+from hotreload.settings.sections import Settings
+from hotreload.types import Generation, Lease, Revision
 from tests.fakes import FakeEngine, Steps
 
 LIVE = Generation(1, Revision("aaaa", "step_1"), "fp", 1.0)
@@ -87,7 +87,7 @@ def test_the_first_stop_ends_the_alarm_that_xlas_handler_sets(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kept", list(KeepPrevious))
-def test_the_reconciler_goes_by_the_operators_rules(
+async def test_the_reconciler_goes_by_the_operators_rules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: KeepPrevious
 ) -> None:
     made: dict[str, Any] = {}
@@ -110,7 +110,8 @@ async def test_who_arrives_while_the_gate_is_closed_is_treated_as_decided(
     tmp_path: Path, setting: str, code: str, awaiting: str | None
 ) -> None:
     gate = Daemon(settings(tmp_path, setting)).gate
-    gate.open(LIVE)
+    engine: Any = FakeEngine(Steps(), LIVE.revision)
+    gate.open(Lease(LIVE, engine))
     if awaiting:
         await refused_as(awaiting, gate.passing(at_least=2, within=1.0))
     gate.hold()

@@ -12,18 +12,22 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.engine.versions import SUPPORTED
+
 ROOT = Path(__file__).parent.parent
 TOOLS = ["sh", "cat", "cksum", "dirname", "grep", "head", "mkdir", "rm"]
+
+CONSTRAINTS = ["constraints.txt", "constraints-0.1.txt"]
 
 # Does what .ci/setup asks of an interpreter: tells its own path, makes an environment and, as that
 # environment's python, writes down what pip was told.
 GOOD = """#!/bin/sh
 case "$1 $2" in
 "-m venv")
-    mkdir -p .venv/bin
-    cat "$0" >.venv/bin/python
-    chmod +x .venv/bin/python
-    echo "command = $0 -m venv --clear $PWD/.venv" >.venv/pyvenv.cfg
+    mkdir -p "$4/bin"
+    cat "$0" >"$4/bin/python"
+    chmod +x "$4/bin/python"
+    echo "command = $0 -m venv --clear $PWD/$4" >"$4/pyvenv.cfg"
     echo "made by {name}" >>calls ;;
 "-m pip") shift 2; echo "pip $*" >>calls ;;
 "-c ") ;;
@@ -45,7 +49,7 @@ class Machine:
         self.home = root / "home"
         for folder in (self.project / ".ci", self.bin, self.home):
             folder.mkdir(parents=True)
-        for name in (".ci/setup", "pyproject.toml", "constraints.txt"):
+        for name in (".ci/setup", "pyproject.toml", *CONSTRAINTS):
             shutil.copy(ROOT / name, self.project / name)
         for tool in [*TOOLS, "chmod"]:
             (self.bin / tool).symlink_to(shutil.which(tool) or tool)
@@ -216,13 +220,16 @@ def test_a_failed_install_is_taken_up_again(machine: Machine) -> None:
     assert machine.run().returncode != 0
 
 
-def test_a_changed_pyproject_installs_again_into_the_same_environment(machine: Machine) -> None:
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
+def test_what_is_to_be_installed_and_has_changed_is_installed_into_the_same_environment(
+    machine: Machine, name: str
+) -> None:
     script = '#!/bin/sh\ncase "$1" in -c) echo same; exit ;; esac\n' + GOOD.split("\n", 1)[1]
     machine.add("same", script.format(name="same"))
     machine.add("python3.12", script.format(name="same"))
     machine.run()
     machine.calls()
-    with (machine.project / "pyproject.toml").open("a") as file:
+    with (machine.project / name).open("a") as file:
         file.write("# changed\n")
     assert machine.run().returncode == 0
     assert machine.calls() == ["pip install -qq -c constraints.txt -e .[test]"]
@@ -237,9 +244,70 @@ def test_a_changed_interpreter_makes_a_new_environment(machine: Machine) -> None
     assert machine.calls()[0] == f"made by {other}"
 
 
-def test_constraints_are_names_and_versions_only() -> None:
-    for line in (ROOT / "constraints.txt").read_text().splitlines():
+def test_the_newer_engine_has_an_environment_of_its_own(machine: Machine) -> None:
+    python = machine.add("python3.12")
+    assert machine.run().returncode == 0
+    machine.calls()
+    newer = machine.run(HOTRELOAD_ENGINE="0.1")
+    assert newer.returncode == 0, newer.stderr
+    assert "into .venv-0.1" in newer.stderr
+    assert machine.calls() == [
+        f"made by {python}",
+        "pip install -qq -c constraints-0.1.txt -e .[test]",
+    ]
+    machine.run(HOTRELOAD_ENGINE="0.1")
+    machine.run()
+    assert machine.calls() == []
+
+
+def test_an_unknown_engine_is_refused_with_those_there_are(machine: Machine) -> None:
+    machine.add("python3.12")
+    answer = machine.run(HOTRELOAD_ENGINE="0.3")
+    assert answer.returncode == 2
+    assert "ENGINE=0.3 is not known" in answer.stderr
+    assert "ENGINE=0.0" in answer.stderr
+    assert "ENGINE=0.1" in answer.stderr
+    assert machine.calls() == []
+
+
+@pytest.mark.parametrize("engine", ["0.0", "0.1"])
+def test_make_runs_everything_in_the_engines_environment(engine: str) -> None:
+    command = ["make", "--dry-run", f"ENGINE={engine}", "test", "check", "bench", "soak", "demo"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"\.venv[\w.-]*", said)) == {{"0.0": ".venv", "0.1": ".venv-0.1"}[engine]}
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 2), (64, 4)])
+def test_tests_run_on_all_cores_but_on_no_more_than_have_memory(
+    machine: Machine, cores: int, workers: int
+) -> None:
+    machine.add("nproc", f"#!/bin/sh\necho {cores}\n")
+    path = {"PATH": f"{machine.bin}:{os.environ['PATH']}"}  # nor what our own make was told
+    for asked, given in ((), workers), (["WORKERS=0"], 0):
+        said = subprocess.run(
+            ["make", "--dry-run", "test", *asked],
+            cwd=ROOT,
+            env=path,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert f"-n {given} --dist loadfile" in said
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_constraints_are_names_and_versions_only(name: str) -> None:
+    for line in (ROOT / name).read_text().splitlines():
         assert re.fullmatch(r"[\w.-]+==(\d+!)?[\w.]+", line)
+
+
+def test_the_versions_that_are_tested_are_those_that_are_called_supported() -> None:
+    pinned = [
+        dict(line.split("==") for line in (ROOT / name).read_text().splitlines())
+        for name in CONSTRAINTS
+    ]
+    tested = {name: release.jax for name, release in SUPPORTED.items()}
+    assert {pins["sglang-jax"]: pins["jax"] for pins in pinned} == tested
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone: nothing says what is ours")
@@ -258,10 +326,20 @@ def test_no_file_of_ours_names_a_registry() -> None:
     assert found == []
 
 
-def test_ci_runs_what_the_readme_says() -> None:
-    script = (ROOT / ".ci/run").read_text().splitlines()
-    assert script[-2:] == ["make check", "make test"]
+def test_ci_runs_what_the_docs_say() -> None:
+    script = (ROOT / ".ci/run").read_text()
+    assert re.findall(r"^make \w+$", script, re.MULTILINE) == ["make check", "make test"]
     assert all(os.access(ROOT / name, os.X_OK) for name in (".ci/run", ".ci/setup"))
+
+
+def test_ci_runs_what_touches_an_engine_on_the_newer_one_too() -> None:
+    script = (ROOT / ".ci/run").read_text()
+    (listed,) = re.findall(r"^on_the_newer=\(\n(.*?)^\)", script, re.MULTILINE | re.DOTALL)
+    assert 'make test ENGINE=0.1 ARGS="${on_the_newer[*]}"' in script
+    assert "make soak ENGINE=0.1" in script
+    assert all((ROOT / name).exists() for name in listed.split())
+    kinds = ("engine", "contracts", "hostile_clients", "load", "damage", "drain", "openai")
+    assert [kind for kind in kinds if kind not in listed] == []
 
 
 def test_make_soak_runs_all_that_is_marked_for_it() -> None:

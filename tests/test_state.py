@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.ledger import VERSION, Ledger
-from hotreload.state import StateFile, write_whole
-from hotreload.types import Generation, Phase, Revision
+from hotreload.core.ledger import Ledger, Overrule
+from hotreload.events import Event, StateSaved
+from hotreload.life.state import StateFile, write_whole
+from hotreload.life.state_json import VERSION
+from hotreload.types import By, Generation, Phase, Revision
 
 VERSION_1 = """{
  "version": 1,
@@ -74,12 +76,13 @@ async def test_a_state_that_the_disk_does_not_give_is_told_and_serving_goes_on(
     state = StateFile(tmp_path)
     with caplog.at_level(logging.WARNING):
         assert state.read() == Ledger()
-        await state.save(ledger())
-    unread, unsaved = caplog.records
+        why = await state.save(ledger())
+    (unread,) = caplog.records
     assert unread.message == "state.unreadable"
     assert vars(unread)["path"] == str(tmp_path / "state.json")
     assert "Is a directory" in vars(unread)["error"]
-    assert unsaved.message == "state.not_saved: going on without it"
+    assert why is not None
+    assert why.startswith(f"{tmp_path / 'state.json'} cannot be written: ")
     assert list(tmp_path.glob("*.unreadable")) == []
     (tmp_path / "state.json").rmdir()
     await state.save(ledger())
@@ -97,8 +100,36 @@ async def test_a_state_of_a_newer_version_is_told_and_left_for_the_newer_one(
     (told,) = caplog.records
     assert told.message == "state.newer"
     assert "version 99, and this hotreload knows" in vars(told)["error"]
-    await state.save(ledger())
+    assert "is left as it is" in str(await state.save(ledger()))
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [newer]
+
+
+async def test_a_state_of_version_2_is_understood_and_its_pin_holds_though_nobody_is_named(
+    tmp_path: Path,
+) -> None:
+    version_2 = VERSION_1.replace(
+        '"version": 1', '"version": 2, "lost_at": 7.5, "numbers_given": 9'
+    )
+    (tmp_path / "state.json").write_text(version_2)
+    known = StateFile(tmp_path).read()
+    assert (known.lost_at, known.numbers_given, known.pinned) == (7.5, 9, True)
+    assert (known.pinned_by, known.overruled, [each.by for each in known.history]) == (
+        None,
+        None,
+        [None, None],
+    )
+
+
+async def test_who_did_what_by_hand_is_read_by_the_next_run(tmp_path: Path) -> None:
+    old, new, by = Revision("abc", "step_3"), Revision("def", "step_4"), By("pin", 1, 2, 3.5, "why")
+    made = ledger()
+    made.wish(new)
+    made.overrule(old, by)
+    made.set_pinned(True, by)
+    await StateFile(tmp_path).save(made)
+    again = StateFile(tmp_path).read()
+    assert again.overruled == Overrule(old, new, by)
+    assert again.pinned_by == by
 
 
 async def test_a_state_of_version_1_is_understood_and_written_anew(tmp_path: Path) -> None:
@@ -118,18 +149,38 @@ async def test_a_state_of_version_1_is_understood_and_written_anew(tmp_path: Pat
     assert StateFile(tmp_path).read() == known
 
 
-async def test_a_disk_that_refuses_is_told_once_and_serving_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_a_disk_that_refuses_is_told_once_and_once_that_it_is_well_again(
+    tmp_path: Path,
 ) -> None:
-    blocked = tmp_path / "file"
+    blocked, told = tmp_path / "file", list[Event]()
     blocked.write_text("not a folder")
-    state = StateFile(blocked / "state")
-    for _ in range(3):
-        await state.save(ledger())
-    assert caplog.text.count("state.not_saved") == 1
+    state = StateFile(blocked / "state", told.append)
+    whys = [await state.save(ledger()) for _ in range(3)]
+    assert told == [StateSaved(whys[0])]
+    assert all("Not a directory" in str(why) for why in whys)
     blocked.unlink()
-    await state.save(ledger())
+    assert await state.save(ledger()) is None
+    assert await state.save(ledger()) is None
+    assert told[1:] == [StateSaved(None)]
     assert state.read().last_good is not None
+
+
+async def test_what_could_not_be_saved_is_saved_when_the_disk_is_well_again(
+    tmp_path: Path,
+) -> None:
+    blocked, told = tmp_path / "file", asyncio.Queue[Event]()
+    blocked.write_text("not a folder")
+    state = StateFile(blocked / "state", told.put_nowait)
+    trying = asyncio.create_task(state.keep_trying(ledger(), pause=0.001))
+    try:
+        await state.save(ledger())
+        assert (await told.get()) != StateSaved(None)
+        blocked.unlink()
+        async with asyncio.timeout(5):
+            assert (await told.get()) == StateSaved(None)
+    finally:
+        trying.cancel()
+    assert state.read().last_good == ledger().last_good
 
 
 async def test_saves_land_in_order(tmp_path: Path) -> None:

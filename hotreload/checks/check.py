@@ -1,6 +1,6 @@
-"""Every check on one folder: all findings for people, one verdict for the reload.
+"""Runs every check on one folder: all findings for people, one verdict for the attempt.
 
-Reads the weights once; what is hashed is what was looked at.
+Reads the weights once: the bytes it hashes are the bytes it looked at.
 """
 
 import logging
@@ -19,19 +19,29 @@ from hotreload.checks.files import (
     require_same,
     survey,
 )
-from hotreload.checks.findings import INCOMPATIBLE, Finding, Unfit, listed, most_telling
+from hotreload.checks.findings import (
+    INCOMPATIBLE,
+    Finding,
+    Findings,
+    Unfit,
+    bounded,
+    listed,
+    most_telling,
+    total,
+)
 from hotreload.checks.fit import (
     Located,
     Policy,
     config_findings,
     index_findings,
     read_config,
+    side_file_findings,
     tensor_findings,
     tensors_by_name,
-    tokenizer_findings,
 )
-from hotreload.checks.reading import Opened, with_file
+from hotreload.checks.reading import with_file
 from hotreload.errors import CheckpointCorrupt, CheckpointIncompatible, CheckpointRejected
+from hotreload.reading import Opened
 from hotreload.types import Checkpoint, CheckpointFile, Revision, Served, TensorSpec
 
 log = logging.getLogger("hotreload.checks")
@@ -64,31 +74,36 @@ def findings(
     policy: Policy,
     root: Roots = None,
     cancel: threading.Event | None = None,
+    *,
+    digests: Digests | None = None,
 ) -> Report:
-    """Run every check there is; bad input makes findings, and only `cancel` an exception.
+    """Run every check there is; a bad checkpoint makes findings, and no exception.
 
-    Without `served` the files are judged by themselves.
+    It raises Cancelled at `cancel`, and NotEnoughMemory when this machine cannot read now.
+    Without `served` the files are judged by themselves. `digests` remembers what was read, so
+    that nobody reads it again for the revision id.
     """
     looked = survey(folder, root)
     found, wrong = tensors_by_name(looked)
-    wrong = [*looked.findings, *wrong, *index_findings(looked, found)]
     notes = list(looked.notes)
     if served is None:
-        wrong += _config_alone(looked)
+        misfits = _config_alone(looked)
     else:
-        wrong += _misfits(looked, found, served, policy, notes)
-    files, content = _read_all(looked, policy, cancel)
+        misfits = _misfits(looked, found, served, policy, notes)
+    wrong = (*wrong, *bounded(index_findings(looked, found)), *misfits)
+    files, content = _read_all(looked, policy, cancel, digests or Digests())
     tensors = {n: TensorSpec(held.tensor.shape, held.tensor.dtype) for n, held in found.items()}
     weights = sum(header.data_bytes for header in looked.headers.values())
-    return Report((*wrong, *content), tuple(notes), files, tensors, weights)
+    every = bounded((*looked.findings, *wrong, *content))
+    return Report(every, tuple(notes), files, tensors, weights)
 
 
-def _config_alone(looked: Survey) -> list[Finding]:
+def _config_alone(looked: Survey) -> tuple[Finding, ...]:
     try:
         read_config(looked)
     except Unfit as unfit:
-        return [unfit.finding]
-    return []
+        return (unfit.finding,)
+    return ()
 
 
 def _misfits(
@@ -97,56 +112,64 @@ def _misfits(
     served: Served,
     policy: Policy,
     notes: list[str],
-) -> list[Finding]:
-    tokenizer, remarks = tokenizer_findings(looked, served)
-    wrong = [*config_findings(looked, served), *tokenizer]
+) -> tuple[Finding, ...]:
+    beside, remarks = side_file_findings(looked, served)
+    wrong = (*config_findings(looked, served), *beside)
     notes += remarks
+    if not served.tensors:
+        return wrong  # the engine is yet to start, with these tensors: nothing to compare
     if looked.whole:
-        wrong += tensor_findings(found, served, policy)
-    else:
-        notes.append("not every header could be read, so names and shapes were not compared")
+        return (*wrong, *bounded(tensor_findings(found, served, policy)))
+    notes.append("not every header could be read, so names and shapes were not compared")
     return wrong
 
 
 def _read_all(
-    looked: Survey, policy: Policy, cancel: threading.Event | None
-) -> tuple[tuple[CheckpointFile, ...], list[Finding]]:
+    looked: Survey, policy: Policy, cancel: threading.Event | None, digests: Digests
+) -> tuple[tuple[CheckpointFile, ...], tuple[Finding, ...]]:
     """Digest every file; in shards with a sound header also look at the values."""
     files: list[CheckpointFile] = []
-    wrong: list[Finding] = []
+    wrong = Findings()
     any_nonzero = not any(header.data_bytes for header in looked.headers.values())
     for file in looked.files:
         try:
-            content = _content(file, looked, policy, cancel)
+            content = _content(file, looked, policy, cancel, digests)
         except Unfit as unfit:
-            wrong.append(unfit.finding)
-            any_nonzero = True  # what was not read may be anything
+            wrong.add(unfit.finding)
+            any_nonzero = True  # nobody knows what is in an unread file
             continue
         files.append(CheckpointFile(file.name, file.identity.size, content.digest))
         any_nonzero = any_nonzero or content.any_nonzero
-        wrong += content.nonfinite
+        wrong.add(*content.nonfinite)
     if not any_nonzero:
-        wrong.append(Finding("zeros", "every value of every tensor is zero"))
-    return tuple(files), wrong
+        wrong.add(Finding("zeros", "every value of every tensor is zero"))
+    return tuple(files), wrong.all()
 
 
 def _content(
-    file: ServingFile, looked: Survey, policy: Policy, cancel: threading.Event | None
+    file: ServingFile,
+    looked: Survey,
+    policy: Policy,
+    cancel: threading.Event | None,
+    digests: Digests,
 ) -> Content:
+    """Read weights even when their digest is known: what is looked at must be what is hashed."""
     header = looked.headers.get(file.name)
     if header is None or header.file_size > file.identity.size:
-        # What lies in a shard that cannot be parsed may be anything but known to be zero.
-        return Content(Digests().of(file), file.name in looked.shards, [])
+        # Nobody knows what is in a shard that cannot be parsed, so it does not count as zero.
+        return Content(digests.of(file), file.name in looked.shards, ())
 
     def work(opened: Opened) -> Content:
         require_same(opened, file)
         return examine(opened, header, nonfinite=policy.nonfinite == "reject", cancel=cancel)
 
-    return with_file(file.path, file.name, work)
+    content = with_file(file.path, file.name, work)
+    digests.note(file, content.digest)
+    return content
 
 
 def check_checkpoint(
-    revision: Revision,
+    revision: Revision | None,
     folder: Path,
     *,
     served: Served | None,
@@ -154,17 +177,20 @@ def check_checkpoint(
     root: Roots = None,
     content_id: str | None = None,
     cancel: threading.Event | None = None,
+    digests: Digests | None = None,
 ) -> Checkpoint:
     """The folder as a checkpoint that passed every check; else CheckpointRejected says why.
 
-    What is odd about it and keeps it from nothing is logged, in one line.
+    Without `revision` the checkpoint is named by the bytes that were checked. Oddities that keep
+    nobody from loading it are logged, in one line.
     """
-    report = findings(folder, served, policy, root, cancel)
+    report = findings(folder, served, policy, root, cancel, digests=digests)
+    revision = revision or Revision(report.content_id, folder.name)
     if report.notes:
         about = {"revision": revision.id, "label": revision.label, "notes": report.notes}
         log.info("checkpoint.notes", extra=about)
     wrong = report.findings
-    # Where nothing was read, or not all, the id says nothing and another finding says why.
+    # Where not all files were read, the id says nothing, and another finding says why.
     telling = report.files and all(finding.code != "io" for finding in wrong)
     if content_id is not None and telling and content_id != report.content_id:
         words = f"{folder.name}: its files changed since it was found"
@@ -177,6 +203,7 @@ def check_checkpoint(
 def rejection(findings: tuple[Finding, ...]) -> CheckpointRejected:
     """The error that says these findings, led by the most telling one."""
     first = most_telling(findings)
-    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    others = total(findings) - 1
+    more = f" (and {others} more)" if others else ""
     kind = CheckpointIncompatible if first.code in INCOMPATIBLE else CheckpointCorrupt
     return kind(first.message + more, code=first.code, findings=listed(findings))

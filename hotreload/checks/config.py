@@ -1,7 +1,7 @@
 """Which fields of a config.json shape the running program, so that new weights cannot change them.
 
-A field the checkpoint does not state says nothing; one the engine's config leaves out has its
-usual default.
+A field that the checkpoint's config leaves out is not compared; one that the engine's config
+leaves out has its usual default.
 """
 
 import json
@@ -82,7 +82,7 @@ def _is_stated(name: str, stated: Mapping[str, Any]) -> bool:
 
 
 def _is_moot(name: str, stated: Mapping[str, Any], served: Mapping[str, Any]) -> bool:
-    """Nothing to compare: Qwen, for one, states a window it does not use, or null for it."""
+    """Whether the field says nothing: Qwen, for one, states a window it does not use, or null."""
     if name in _ALWAYS_STATED and name not in served:
         return True  # a config without it leaves nothing to compare with
     off = not stated.get("use_sliding_window", True) and not served.get("use_sliding_window", True)
@@ -97,7 +97,8 @@ def _normal(stated: Mapping[str, Any]) -> dict[str, Any]:
         normal["head_dim"] = normal["hidden_size"] // heads
     if normal.get("num_key_value_heads") is None:
         normal["num_key_value_heads"] = heads
-    if set(map(str, normal["layer_types"] or [])) == {"full_attention"}:
+    layers = normal["layer_types"]
+    if not layers or (isinstance(layers, list) and layers.count("full_attention") == len(layers)):
         normal["layer_types"] = None  # newer libraries spell out the default
     normal["eos_token_id"] = _as_set(normal.get("eos_token_id"))
     normal["rope_theta"], normal["rope_scaling"] = _rope(normal)

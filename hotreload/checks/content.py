@@ -10,18 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import xxhash
 
-from hotreload.checks.findings import Finding, quoted, shown
-from hotreload.checks.reading import Opened
+from hotreload.checks.findings import Finding, bounded, quoted, shown
 from hotreload.checks.safetensors import SIZES, Header, Tensor
+from hotreload.reading import Hashing, Opened
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 BUFFER = 16 * 2**20
-"""1 MiB is a quarter faster on an idle machine, but each return from a read, a hash or a
-reduction waits for the GIL while the engine generates: few large steps disturb it least."""
+"""With 1 MiB reading is a quarter faster on an idle machine. But each return from a read, a hash
+or a reduction waits for the GIL while the engine generates: few large steps disturb it least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +65,19 @@ class Content:
 
     digest: str
     any_nonzero: bool
-    nonfinite: list[Finding]
-
-
-class Cancelled(Exception):
-    """Whoever wanted to know wants it no more."""
+    nonfinite: tuple[Finding, ...]
 
 
 def examine(
     file: Opened, header: Header, *, nonfinite: bool, cancel: threading.Event | None = None
 ) -> Content:
     """Read the whole file once; with `nonfinite`, also look for NaN and infinities."""
-    digest = xxhash.xxh3_128()
-    buffer = np.empty(min(BUFFER, file.identity.size), np.uint8)
+    hashing = Hashing(file, BUFFER, cancel)
     scan = _Scan(file.name, nonfinite)
     for run in _runs(header, file.identity.size):
-        for offset in range(run.begin, run.end, BUFFER):
-            if cancel is not None and cancel.is_set():
-                raise Cancelled
-            piece = buffer[: min(BUFFER, run.end - offset)]
-            file.read_into(memoryview(piece), offset)
-            digest.update(piece)
-            scan.look(piece, offset, run)
-    return Content(digest.hexdigest(), scan.any_nonzero, scan.findings())
+        for offset, piece in hashing.pieces(run.begin, run.end):
+            scan.look(np.frombuffer(piece, np.uint8), offset, run)
+    return Content(hashing.digest(), scan.any_nonzero, scan.findings())
 
 
 def _runs(header: Header, size: int) -> Iterator[_Run]:
@@ -149,8 +138,8 @@ class _Scan:
             _, seen, first = self._bad.get(tensor.name, (tensor, 0, at))
             self._bad[tensor.name] = (tensor, seen + found, first)
 
-    def findings(self) -> list[Finding]:
-        return [self._finding(*bad) for bad in self._bad.values()]
+    def findings(self) -> tuple[Finding, ...]:
+        return bounded(self._finding(*bad) for bad in self._bad.values())
 
     def _finding(self, tensor: Tensor, count: int, first: int) -> Finding:
         values = "1 value" if count == 1 else f"{count} values"

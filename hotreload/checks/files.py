@@ -14,12 +14,18 @@ from typing import Any
 
 import xxhash
 
-from hotreload.checks.findings import Finding, Unfit, shown, size_words
-from hotreload.checks.index import parse_weight_map, with_numbered_siblings
+from hotreload.checkpoint_files import (
+    CONFIG,
+    INDEX,
+    LARGEST_INDEX,
+    MAX_SHARDS,
+    SIDE_FILES,
+    SINGLE,
+    largest,
+)
+from hotreload.checks.findings import SHOWN, Finding, Unfit, bounded, shown, size_words
+from hotreload.checks.index import numbered_shards, parse_weight_map
 from hotreload.checks.reading import (
-    Identity,
-    Opened,
-    identity_of,
     not_regular,
     read_whole,
     too_large,
@@ -27,34 +33,9 @@ from hotreload.checks.reading import (
 )
 from hotreload.checks.safetensors import Header, read_header, size_finding
 from hotreload.errors import CheckpointCorrupt
+from hotreload.reading import Identity, Opened, digest_of, identity_of
 from hotreload.types import CheckpointFile
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
-CONFIG = "config.json"
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-)
-_SIDE_FILES = (CONFIG, "generation_config.json", *TOKENIZER_FILES)
-LARGEST_INDEX = 32 * 2**20
-LARGEST_VOCABULARY = 64 * 2**20
-LARGEST_SETTINGS = 8 * 2**20
-_LARGEST = {
-    INDEX: LARGEST_INDEX,
-    CONFIG: 2**20,
-    "generation_config.json": 2**20,
-    **dict.fromkeys(
-        ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt"), LARGEST_VOCABULARY
-    ),
-}
 _CHUNK = 8 * 2**20
 _KEPT_DIGESTS = 4096
 
@@ -73,7 +54,7 @@ class ServingFile:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A folder looked at as a checkpoint. Equal `files` mean that nothing was touched."""
+    """What one look at a folder showed. Equal `files` mean that nobody touched a file."""
 
     folder: Path
     files: tuple[ServingFile, ...]
@@ -87,22 +68,13 @@ class Survey:
 
     @property
     def complete(self) -> bool:
-        """Nothing more is to come: fit to be judged, which is not yet fit to load."""
+        """Whether nothing more is to come: it can be judged, and may still be unfit to load."""
         return self.waiting_for is None
 
     @property
     def whole(self) -> bool:
         """Every shard's header was read, so names and shapes can be compared."""
         return bool(self.shards) and all(name in self.headers for name in self.shards)
-
-
-def largest(name: str) -> int:
-    """How large such a file is read: one `json.loads` stops every request until it is done.
-
-    Each is some times what the largest models have: 9 MB of index, 33 MB of vocabulary, and 1 MB
-    of tokenizer settings where they list thousands of unused tokens.
-    """
-    return _LARGEST.get(name, LARGEST_SETTINGS)
 
 
 def survey(folder: Path, root: Roots = None) -> Survey:
@@ -137,7 +109,7 @@ class _Surveyor:
             self._folder,
             tuple(sorted(self._files, key=lambda file: file.name)),
             self._words(),
-            tuple(self._findings),
+            bounded(self._findings),
             tuple(self._notes),
             tuple(shards),
             self._headers,
@@ -176,30 +148,40 @@ class _Surveyor:
 
     def _shards(self, names: list[str], weight_map: Mapping[str, str] | None) -> list[str]:
         present = [n for n in names if n.endswith(".safetensors") and not n.startswith(".")]
+        wanted: set[str] | None
         if weight_map is not None:
-            wanted = sorted(set(weight_map.values()))
+            wanted, named_by = set(weight_map.values()), "the index"
         elif SINGLE in present:
-            wanted = [SINGLE]
+            wanted, named_by = {SINGLE}, "the checkpoint"
         else:
-            wanted = with_numbered_siblings(present)
+            wanted, named_by = numbered_shards(present), "the checkpoint"
+        if wanted is None or len(wanted) > MAX_SHARDS:
+            speaks = "the index speaks" if weight_map is not None else "its shards' names speak"
+            words = f"{speaks} of more than {MAX_SHARDS} shards, which are not read"
+            self._findings.append(Finding("index", words))
+            return []
         if not wanted and INDEX not in names:
             self._wait("missing", None, "no *.safetensors or index yet")
-        named_by = "the index" if weight_map is not None else "the checkpoint"
-        strays = [name for name in present if name not in wanted] if wanted else []
-        self._notes += [f"{shown(name)}: not part of {named_by}, ignored" for name in strays]
-        return wanted
+        self._note_strays([name for name in present if wanted and name not in wanted], named_by)
+        return sorted(wanted)
+
+    def _note_strays(self, strays: list[str], named_by: str) -> None:
+        names = strays[:SHOWN]
+        self._notes += [f"{shown(name)}: not part of {named_by}, ignored" for name in names]
+        if len(strays) > SHOWN:
+            self._notes.append(f"and {len(strays) - SHOWN} more such files")
 
     def _look_at(self, names: list[str], shards: list[str], absent: str) -> None:
         for name in shards:
             if self._take(name, absent):
                 self._look_at_header(self._files[-1])
-        for name in _SIDE_FILES:
+        for name in (CONFIG, *SIDE_FILES):
             if name in names and self._take(name):
                 self._look_at_end(self._files[-1])
                 self._look_at_size(self._files[-1])
 
     def _take(self, name: str, absent: str = "missing") -> bool:
-        """Count the file in, if it is there and what it should be; `absent` is the code if not."""
+        """Add the file, unless it is a trap; `absent` is the code when it is not there."""
         try:
             real = os.path.realpath(self._folder / name, strict=True)
             status = os.stat(real)
@@ -259,7 +241,7 @@ class _Surveyor:
         self._findings.append(Finding("unsafe_path", words, name, got=real))
 
     def _wait(self, code: str | None, name: str | None, words: str, verdict: str = "") -> None:
-        """Something is missing yet: wait for it, and if it never comes `code` is the reason."""
+        """Note what is still missing; if it never comes, the refusal's reason is `code`."""
         self._waiting.append(words)
         if code is not None:
             self._findings.append(Finding(code, verdict or words, name))
@@ -300,12 +282,16 @@ class Digests:
             digest = self._known.get(file.identity)
         if digest is None:
             digest = with_file(file.path, file.name, lambda opened: _digest(opened, file))
+        self.note(file, digest)
+        return digest
+
+    def note(self, file: ServingFile, digest: str) -> None:
+        """Remember the digest of a file that was read whole and did not change meanwhile."""
         with self._lock:
             self._known[file.identity] = digest
             self._known.move_to_end(file.identity)
             if len(self._known) > _KEPT_DIGESTS:
                 self._known.popitem(last=False)
-        return digest
 
 
 def require_same(opened: Opened, file: ServingFile) -> None:
@@ -317,19 +303,13 @@ def require_same(opened: Opened, file: ServingFile) -> None:
 
 def _digest(opened: Opened, file: ServingFile) -> str:
     require_same(opened, file)
-    digest = xxhash.xxh3_128()
-    buffer = memoryview(bytearray(min(_CHUNK, opened.identity.size)))
-    for offset in range(0, opened.identity.size, _CHUNK):
-        piece = buffer[: min(_CHUNK, opened.identity.size - offset)]
-        opened.read_into(piece, offset)
-        digest.update(piece)
-    return digest.hexdigest()
+    return digest_of(opened, _CHUNK)
 
 
 def content_id(survey: Survey, digests: Digests | None = None) -> str:
     """The revision id of a checkpoint's bytes; CheckpointCorrupt `changed` or `io`.
 
-    Touching a file or renaming the folder leaves it as it is.
+    Neither touching a file nor renaming the folder changes the id.
     """
     digests = digests or Digests()
     try:

@@ -3,11 +3,15 @@
 Names come from files we do not trust: they are shown escaped and cut.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 _LONGEST_NAME = 160
-_SHOWN_PER_CODE = 10
+SHOWN = 10
+"""How many findings of a kind a log line or a status shows."""
+KEPT = 100
+"""How many findings of a kind are held in memory."""
 
 MOST_TELLING_FIRST = (
     "changed",
@@ -26,7 +30,7 @@ MOST_TELLING_FIRST = (
     "nonfinite",
     "zeros",
 )
-"""A refusal has one reason: the earlier of these, for the later often follow from it."""
+"""A refusal gives the earliest of these as its reason: the later ones often follow from it."""
 
 INCOMPATIBLE = frozenset(
     {"shape", "missing", "dtype", "config_mismatch", "tokenizer_mismatch", "extra"}
@@ -44,6 +48,8 @@ class Finding:
     tensor: str | None = None
     expected: str | None = None
     got: str | None = None
+    count: int = 1
+    """How many findings this one stands for."""
 
 
 class Unfit(Exception):
@@ -84,14 +90,51 @@ def most_telling(findings: Sequence[Finding]) -> Finding:
     return min(findings, key=lambda finding: MOST_TELLING_FIRST.index(finding.code))
 
 
-def listed(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """The findings' words, at most ten of a kind and then how many more there are."""
-    kinds: dict[str, list[str]] = {}
+class Findings:
+    """Collects findings: keeps `most` of each kind, and counts the rest.
+
+    So no checkpoint can fill our memory, whatever is wrong with it.
+    """
+
+    def __init__(self, most: int = KEPT) -> None:
+        self._most = most
+        self._kept: dict[str, list[Finding]] = {}
+        self._more: Counter[str] = Counter()
+
+    def add(self, *found: Finding) -> None:
+        """Take in findings; one that stands for many is counted as many."""
+        for finding in found:
+            kept = self._kept.setdefault(finding.code, [])
+            if finding.count == 1 and len(kept) < self._most:
+                kept.append(finding)
+            else:
+                self._more[finding.code] += finding.count
+
+    def all(self) -> tuple[Finding, ...]:
+        """The findings kept, by kind; the last of a kind stands for those that were not kept."""
+        return tuple(
+            finding for code, kept in self._kept.items() for finding in (*kept, *self._rest(code))
+        )
+
+    def _rest(self, code: str) -> Iterator[Finding]:
+        count = self._more[code]
+        if count:
+            yield Finding(code, f"and {count} more findings of kind {code}", count=count)
+
+
+def bounded(findings: Iterable[Finding], most: int = KEPT) -> tuple[Finding, ...]:
+    """These findings, but not too many of a kind."""
+    collected = Findings(most)
     for finding in findings:
-        kinds.setdefault(finding.code, []).append(finding.message)
-    lines: list[str] = []
-    for code, messages in kinds.items():
-        lines += messages[:_SHOWN_PER_CODE]
-        if len(messages) > _SHOWN_PER_CODE:
-            lines.append(f"and {len(messages) - _SHOWN_PER_CODE} more findings of kind {code}")
-    return tuple(lines)
+        collected.add(finding)
+    return collected.all()
+
+
+def total(findings: Iterable[Finding]) -> int:
+    """How many findings there are, with those that one of them stands for."""
+    return sum(finding.count for finding in findings)
+
+
+def listed(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """The findings' words: a few of each kind, then how many more of it there are."""
+    return tuple(finding.message for finding in bounded(findings, SHOWN))

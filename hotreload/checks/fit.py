@@ -1,4 +1,4 @@
-"""Holds a checkpoint's names, shapes, dtypes, config and tokenizer against what is served.
+"""Compares a checkpoint's names, shapes, dtypes, config and tokenizer with what is served.
 
 A swap of leaves changes numbers and nothing else: whatever the running engine took from its
 config or tokenizer at the start must be the same here.
@@ -13,15 +13,13 @@ from typing import Any, Literal
 
 import xxhash
 
+from hotreload.checkpoint_files import CONFIG, SIDE_FILES, largest
 from hotreload.checks import config
 from hotreload.checks.files import (
-    CONFIG,
-    TOKENIZER_FILES,
     Survey,
-    largest,
     survey,
 )
-from hotreload.checks.findings import Finding, Unfit, most_telling, quoted, shown
+from hotreload.checks.findings import Finding, Findings, Unfit, most_telling, quoted, shown
 from hotreload.checks.reading import read_whole
 from hotreload.checks.safetensors import Tensor
 from hotreload.errors import CheckpointCorrupt
@@ -51,30 +49,28 @@ class Located:
     tensor: Tensor
 
 
-def tensors_by_name(survey: Survey) -> tuple[dict[str, Located], list[Finding]]:
+def tensors_by_name(survey: Survey) -> tuple[dict[str, Located], tuple[Finding, ...]]:
     """Every tensor of the checkpoint by its name; names that stand in two files are findings."""
     found: dict[str, Located] = {}
-    findings: list[Finding] = []
+    findings = Findings()
     for file, header in survey.headers.items():
         for tensor in header.tensors:
             first = found.setdefault(tensor.name, Located(file, tensor))
             if first.file != file:
                 words = f"tensor {quoted(tensor.name)} stands in {shown(first.file)} too"
                 message = f"{shown(file)}: {words}"
-                findings.append(Finding("duplicate", message, file, tensor.name))
-    return found, findings
+                findings.add(Finding("duplicate", message, file, tensor.name))
+    return found, findings.all()
 
 
-def index_findings(survey: Survey, found: Mapping[str, Located]) -> list[Finding]:
+def index_findings(survey: Survey, found: Mapping[str, Located]) -> Iterator[Finding]:
     """Tensors that the index places in a file that does not hold them."""
-    findings: list[Finding] = []
     for name, file in (survey.weight_map or {}).items():
         held = found.get(name)
         if file in survey.headers and (held is None or held.file != file):
             got = f"in {held.file}" if held else "nowhere"
             message = f"{shown(file)}: the index places tensor {quoted(name)} here, it is {got}"
-            findings.append(Finding("index", message, file, name, file, got))
-    return findings
+            yield Finding("index", message, file, name, file, got)
 
 
 def tensor_findings(
@@ -141,7 +137,7 @@ def config_findings(survey: Survey, served: Served) -> list[Finding]:
 
 
 def read_config(survey: Survey) -> dict[str, Any] | None:
-    """The checkpoint's config.json; None when it has none, Unfit when it is none."""
+    """The checkpoint's config.json; None when it has none, Unfit when that is no JSON object."""
     raw = _read(survey, CONFIG)
     if raw is None:
         return None
@@ -154,26 +150,31 @@ def read_config(survey: Survey) -> dict[str, Any] | None:
     return stated
 
 
-def tokenizer_findings(survey: Survey, served: Served) -> tuple[list[Finding], list[str]]:
+def side_file_findings(survey: Survey, served: Served) -> tuple[list[Finding], list[str]]:
     """Findings for another vocabulary, notes for other settings: the engine keeps its own."""
     findings: list[Finding] = []
     notes: list[str] = []
-    for name, digest in tokenizer_digests(survey).items():
-        booted = served.tokenizer.get(name)
-        if booted is None or booted == digest:
-            continue
+    for name, digest in side_file_digests(survey).items():
+        booted = served.side_files.get(name)
         words = f"{name}: differs from the one the engine was started with"
-        if name in _VOCABULARY:
+        if booted == digest:
+            continue
+        if booted is None:
+            notes.append(f"{name}: the engine was started without one and goes on without it")
+        elif name in _VOCABULARY:
             findings.append(Finding("tokenizer_mismatch", words, name, None, booted, digest))
         else:
             notes.append(f"{words} and keeps")
     return findings, notes
 
 
-def tokenizer_digests(survey: Survey) -> dict[str, str]:
-    """Each tokenizer file's digest; of JSON, of what it says and not of how it is laid out."""
+def side_file_digests(survey: Survey) -> dict[str, str]:
+    """Each side file's digest; that of a JSON file depends on its content, not on its layout.
+
+    config.json has none: its fields are compared one by one.
+    """
     digests: dict[str, str] = {}
-    for name in TOKENIZER_FILES:
+    for name in SIDE_FILES:
         try:
             raw = _read(survey, name)
         except Unfit:
@@ -195,7 +196,7 @@ def _canonical(name: str, raw: bytes) -> bytes:
 
 
 def _vocabulary(tokenizer: dict[str, Any]) -> list[Any]:
-    """What maps text to ids; merges are written 'a b' or ['a', 'b'], by the writer's age."""
+    """What maps text to ids; older libraries write merges 'a b', newer ones ['a', 'b']."""
     model = tokenizer["model"]
     merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or []]
     added = sorted((token["id"], token["content"]) for token in tokenizer.get("added_tokens") or [])
@@ -227,10 +228,10 @@ def served_by(folder: Path) -> Served:
         finding = most_telling(wrong)
         raise CheckpointCorrupt(f"{folder.name}: {finding.message}", code=finding.code)
     tensors = {n: TensorSpec(held.tensor.shape, held.tensor.dtype) for n, held in found.items()}
-    return Served(tensors, stated, tokenizer_digests(looked), ignorable_names(stated))
+    return Served(tensors, stated, side_file_digests(looked), ignorable_names(stated))
 
 
 def ignorable_names(stated: Mapping[str, Any]) -> frozenset[str]:
-    """Names a checkpoint of this config may hold or lack, for no engine loads them."""
+    """Names a checkpoint of this config may hold or lack, since no engine loads them."""
     tied = ("lm_head.weight",) if stated.get("tie_word_embeddings") else ()
     return frozenset({*_NEVER_LOADED, *tied})

@@ -1,25 +1,27 @@
 """Which shards a checkpoint has: by its index, or by the numbers in its files' names."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from hotreload.checks.findings import Finding, quoted
+from hotreload.checkpoint_files import MAX_SHARDS
+from hotreload.checks.findings import Finding, bounded, quoted
 
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 
 
-def parse_weight_map(index: Any, name: str) -> tuple[dict[str, str] | None, list[Finding]]:
+def parse_weight_map(index: Any, name: str) -> tuple[dict[str, str] | None, tuple[Finding, ...]]:
     """The index's map from tensors to files, without the entries that the findings are about."""
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         words = f"{name}: has no weight_map from tensors to files"
-        return None, [Finding("index", words, name)]
+        return None, (Finding("index", words, name),)
     shards = {repr(shard): shard for shard in weight_map.values()}
-    findings = [
+    findings = bounded(
         Finding("index", f"{name}: names {quoted(str(shard))}, which is no plain file name", name)
         for shard in shards.values()
         if not _is_plain(shard)
-    ]
+    )
     return {tensor: shard for tensor, shard in weight_map.items() if _is_plain(shard)}, findings
 
 
@@ -30,14 +32,17 @@ def _is_plain(name: Any) -> bool:
     return "/" not in name and "\\" not in name and name.endswith(".safetensors")
 
 
-def with_numbered_siblings(present: list[str]) -> list[str]:
-    """The shards present, and those that their own numbering (2 of 4) says are to come."""
-    wanted = set(present)
-    for name in present:
-        numbered = _NUMBERED.fullmatch(name)
-        if numbered is not None:
-            stem, count = numbered[1], numbered[3]
-            wanted |= {
-                f"{stem}-{number:05d}-of-{count}.safetensors" for number in range(1, int(count) + 1)
-            }
-    return sorted(wanted)
+def numbered_shards(present: Sequence[str]) -> set[str] | None:
+    """The shards present, with those that their own numbering (2 of 4) says are to come.
+
+    None when the numbering speaks of more than MAX_SHARDS: making their names would fill memory.
+    """
+    series = {(each[1], each[3]) for each in map(_NUMBERED.fullmatch, present) if each}
+    if sum(int(of) for _, of in series) > MAX_SHARDS:
+        return None
+    to_come = (
+        f"{stem}-{number:05d}-of-{of}.safetensors"
+        for stem, of in series
+        for number in range(1, int(of) + 1)
+    )
+    return {*present, *to_come}

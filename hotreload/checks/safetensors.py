@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotreload.checks.findings import Finding, Unfit, quoted, shown, size_words
-from hotreload.checks.reading import Opened
+from hotreload.reading import Opened
 
 MAX_HEADER = 16 * 2**20
 MAX_TENSORS = 100_000
@@ -94,7 +94,7 @@ def size_finding(header: Header, file: Opened) -> Unfit | None:
 
 
 def parse_header(raw: bytes, name: str) -> Header:
-    """The header these JSON bytes hold; `name` is for the words of what is wrong."""
+    """The header these JSON bytes hold; Unfit names the file `name` and what is wrong."""
     entries = _parse_json(raw, name)
     metadata = _parse_metadata(entries.pop("__metadata__", {}), name)
     tensors = [_parse_tensor(tensor, entry, name) for tensor, entry in entries.items()]

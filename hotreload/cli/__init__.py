@@ -1,6 +1,6 @@
-"""The command `hotreload`: one small file a group of verbs.
+"""The command `hotreload`: one small file for each group of verbs.
 
-Every verb is built at every start, so what is heavy is imported where it runs.
+Every start builds the parsers of all verbs, so a verb imports heavy modules only when it runs.
 """
 
 import argparse
@@ -58,8 +58,8 @@ Keeps a running sglang-jax engine's weights equal to the newest good checkpoint:
 drop one into the watched folder and it goes live, or is refused with a reason."""
 
 CLOSING = """\
-Those that look and change find the daemon's socket by --socket, $HOTRELOAD_SOCKET,
-the settings (--config, $HOTRELOAD_CONFIG), or take /run/hotreload/hotreload.sock.
+The verbs that ask the daemon find its socket by --socket, --config, $HOTRELOAD_SOCKET or the usual
+settings ($HOTRELOAD_CONFIG), else they take /run/hotreload/hotreload.sock.
 
 exit codes: 0 ok, 1 refused or failed, 2 usage, 3 unreachable, 4 busy, 5 timed out,
             69 no accelerator, 70 engine lost, 78 bad settings
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code of the process."""
     _fill_closed_descriptors()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a folder's name may hold what is no text
+        if isinstance(stream, io.TextIOWrapper):  # a folder's name may hold bytes that are not text
             stream.reconfigure(errors="backslashreplace")
     parser = build_parser()
     args = parser.parse_args(argv)
@@ -93,7 +93,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fill_closed_descriptors() -> None:
-    """A socket would take the number of a closed stdin, stdout or stderr, and C++ logs to 2."""
+    """Open /dev/null in place of a closed stdin, stdout or stderr.
+
+    Otherwise a socket would take the free number, and C++ writes its log to number 2.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
@@ -110,7 +113,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"hotreload {__version__}")
-    verbs = _Verbs(parser.add_subparsers(prog="hotreload", metavar="VERB", help=argparse.SUPPRESS))
+    verbs = _Verbs(parser)
     for module in MODULES:
         module.add(verbs)
     parser.epilog = f"{verbs.listed()}\n\n{CLOSING}"
@@ -118,10 +121,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 class _Verbs:
-    """Subparsers that are listed by what they are for, which argparse cannot."""
+    """Subparsers whose help lists the verbs in groups, which argparse cannot."""
 
-    def __init__(self, subparsers: Any) -> None:
-        self._subparsers = subparsers
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self.parser = parser
+        self._subparsers = parser.add_subparsers(
+            prog="hotreload", metavar="VERB", help=argparse.SUPPRESS
+        )
         self._lines: dict[str, str] = {}
 
     def add_parser(self, name: str, *, help: str, **kwargs: Any) -> Any:

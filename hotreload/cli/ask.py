@@ -12,9 +12,9 @@ from hotreload.errors import HotReloadError
 Fields = dict[str, Any]
 
 EXPLAINED = """\
-The prompt is sent as it is, without a chat template. It waits while weights are exchanged. With
---json the whole answer is printed; its meta_info says which generation made it. Exits 1 when the
-answer was cut off.
+The prompt is sent as it is, without a chat template. The request waits while weights are
+exchanged. With --json the whole answer is printed; its meta_info says which generation made it.
+Exits 1 when the answer was cut off.
 
 examples:
   hotreload generate "The capital of France is" --max-new-tokens 8
@@ -33,16 +33,16 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("prompt", metavar="PROMPT", help="what to ask")
     parser.add_argument(
-        "--max-new-tokens", type=int, default=64, metavar="N", help="how long at most (64)"
+        "--max-new-tokens", type=int, default=64, metavar="N", help="the longest answer (64)"
     )
     parser.add_argument("--stream", action="store_true", help="print the answer as it comes")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the model's answer."""
-    from hotreload.cli.client import Daemon, find_socket
+    from hotreload.cli.client import DaemonClient, find_socket
 
-    daemon = Daemon(find_socket(args))
+    daemon = DaemonClient(find_socket(args))
     params = {"temperature": 0.0, "max_new_tokens": args.max_new_tokens}
     wish: Fields = {"text": args.prompt, "sampling_params": params}
     if args.stream:

@@ -11,7 +11,7 @@ from hotreload.cli.show import duration
 from hotreload.errors import HotReloadError
 
 Progress = Mapping[str, Any] | None
-"""The status's `progress`."""
+"""The field `progress` of /status."""
 
 LOOK_SECONDS = 0.3
 WIDTH = 24
@@ -25,7 +25,7 @@ class Bar:
         self._is_drawn = False
 
     def draw(self, progress: Progress) -> None:
-        """Show how far it is; None takes the bar away."""
+        """Show how far the download is; None takes the bar away."""
         if progress is None:
             self.close()
         elif self.is_seen:
@@ -35,14 +35,14 @@ class Bar:
             self._is_drawn = True
 
     def close(self) -> None:
-        """Take it away, so that the next line stands by itself."""
+        """Take the bar away, so that the next line stands by itself."""
         if self._is_drawn:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
             self._is_drawn = False
 
 
 def bar_text(progress: Mapping[str, Any]) -> str:
-    """Write how far it is, how fast, and how long it still takes."""
+    """Write how far a download is, how fast, and how long it still takes."""
     done, total = progress["done_bytes"], progress["total_bytes"]
     part = done / total if total else 0.0
     full = "#" * int(part * WIDTH)
@@ -64,11 +64,11 @@ def _size(count: float) -> str:
 
 @contextmanager
 def while_it_lasts(look: Callable[[], Progress], wanted: bool) -> Iterator[None]:
-    """Draw what `look` says until the end of the block, in a thread beside it."""
+    """Draw what `look` returns, in a thread beside the block, until the block ends."""
     bar, over = Bar(), threading.Event()
 
     def go_on() -> None:
-        with suppress(HotReloadError):  # a daemon that ends is told by the one who waits for it
+        with suppress(HotReloadError):  # the caller tells that the daemon ended
             while not over.wait(LOOK_SECONDS):
                 bar.draw(look())
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,23 +13,14 @@ from hotreload.errors import EngineLost, HotReloadError
 Fields = dict[str, Any]
 
 SPARE_SECONDS = 10.0
-"""How much longer than the daemon we wait: it is the one who tells the time."""
+"""How much longer than the daemon we wait, so that the daemon itself tells that time is up."""
 
 
 def add(verbs: Any) -> None:
     """Add the verbs."""
     _add_reload(verbs)
     _add_rollback(verbs)
-    add_client_verb(
-        verbs,
-        "pin",
-        "Hold what is live against the source.",
-        pin,
-        explained="example:\n  hotreload pin",
-    )
-    add_client_verb(
-        verbs, "unpin", "Follow the source again.", unpin, explained="example:\n  hotreload unpin"
-    )
+    _add_pins(verbs)
     _add_perturb(verbs)
 
 
@@ -36,9 +28,9 @@ def _add_reload(verbs: Any) -> None:
     reload_verb = add_client_verb(
         verbs,
         "reload",
-        "Make a checkpoint live, or the newest. With --wait it exits 0 once it is live, 1 when "
-        "it was refused, 4 when another change is under way, 5 when --timeout was over first; "
-        "the attempt then goes on.",
+        "Make a checkpoint live, or the newest. With --wait it exits 0 once the checkpoint is "
+        "live, 1 when it was refused, 4 when another change is under way, 5 when --timeout was "
+        "over first; the attempt then goes on.",
         reload,
         explained="""\
 examples:
@@ -59,6 +51,7 @@ examples:
         "--force", action="store_true", help="also if it was refused before, or is live, or pinned"
     )
     _add_timeout(reload_verb)
+    _add_reason(reload_verb)
 
 
 def _add_rollback(verbs: Any) -> None:
@@ -74,6 +67,32 @@ def _add_rollback(verbs: Any) -> None:
         "generation", metavar="GENERATION", nargs="?", type=int, help="its number, from `history`"
     )
     _add_timeout(rollback_verb)
+    _add_reason(rollback_verb)
+
+
+def _add_pins(verbs: Any) -> None:
+    pin_verb = add_client_verb(
+        verbs,
+        "pin",
+        "Hold what is live against the source, across restarts too. It ends an attempt at the "
+        "source's wish whose exchange has not begun, waits for what operators asked before, exits "
+        "0 and names the generation it holds. It exits 1, and holds nothing, when a restart would "
+        "forget the pin.",
+        pin,
+        explained='example:\n  hotreload pin --reason "evaluation until Friday"',
+    )
+    unpin_verb = add_client_verb(
+        verbs, "unpin", "Follow the source again.", unpin, explained="example:\n  hotreload unpin"
+    )
+    _add_timeout(pin_verb)
+    for verb in (pin_verb, unpin_verb):
+        _add_reason(verb)
+
+
+def _add_reason(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--reason", metavar="TEXT", help="why you ask; log and history show it beside who asked"
+    )
 
 
 def _add_perturb(verbs: Any) -> None:
@@ -84,21 +103,23 @@ def _add_perturb(verbs: Any) -> None:
         "generation that no probe judges: `rollback` ends it, and so does a restart or the next "
         "checkpoint.",
         perturb,
-        explained="example:\n  hotreload perturb --seed 1 --scale 0.01 --num-leaves 3",
+        explained="example:\n  hotreload perturb --seed 1 --scale 0.01 --num-leaves 3 --yes",
     )
+    perturb_verb.add_argument("--yes", action="store_true", help="do not ask on a terminal")
     perturb_verb.add_argument(
-        "--seed", type=int, metavar="N", help="what decides which leaves and which noise (0)"
+        "--seed", type=int, metavar="N", help="the seed of the choice of leaves and the noise (0)"
     )
     perturb_verb.add_argument(
         "--scale", type=float, metavar="X", help="the noise's standard deviation (0.01)"
     )
     perturb_verb.add_argument("--num-leaves", type=int, metavar="N", help="how many leaves (3)")
     _add_timeout(perturb_verb)
+    _add_reason(perturb_verb)
 
 
 def _add_timeout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--timeout", type=seconds, metavar="S", help="wait so many seconds for the outcome"
+        "--timeout", type=seconds, metavar="S", help="how many seconds to wait for the outcome"
     )
 
 
@@ -107,16 +128,16 @@ def reload(args: argparse.Namespace) -> int:
     wish: Fields = {"force": args.force, "wait": args.wait or args.timeout is not None}
     if args.name is not None:
         key = "model_path" if _is_path(args) else "revision"
-        # The daemon runs elsewhere: what is relative to us means nothing to it.
+        # The daemon runs in another folder: a path relative to ours means nothing to it.
         here = Path(args.name).expanduser().absolute()
         wish[key] = str(here) if key == "model_path" else args.name
     return _change(args, "/admin/reload_weights", wish)
 
 
 def _is_path(args: argparse.Namespace) -> bool:
-    """What is written like a path is one, and of a folder's daemon what is there from here.
+    """Whether the name is a path: it is written like one, or exists here for a folder's daemon.
 
-    A branch is one though a folder of its name lies here.
+    For a hub's daemon a plain name is a branch, even if a folder of that name lies here.
     """
     if args.name.startswith(("/", ".", "~")):
         return True
@@ -139,22 +160,40 @@ def perturb(args: argparse.Namespace) -> int:
     given = {name: getattr(args, name) for name in ("seed", "scale", "num_leaves")}
     wish = {name: value for name, value in given.items() if value is not None}
     checksums = ("checksum_before", "checksum_after")
+    _check_meant(args)
     return _change(args, "/admin/perturb_weights", wish, also=checksums)
+
+
+def _check_meant(args: argparse.Namespace) -> None:
+    """Ask on a terminal: somebody may mean another daemon, or not know what noise does."""
+    if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    where = f"everybody who asks {_daemon(args).path}"
+    words = f"Noise that no probe judges will answer {where}, until `hotreload rollback`."
+    print(f"{words} Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise HotReloadError("nothing was changed")
 
 
 def pin(args: argparse.Namespace) -> int:
     """Pin what is live."""
-    return _set_pin(args, "/admin/pin", "pinned: the source is not followed until unpinned")
+    words = "pinned: generation {generation} stays, and the source is not followed until unpinned"
+    return _set_pin(args, "/admin/pin", words, args.timeout)
 
 
 def unpin(args: argparse.Namespace) -> int:
     """Undo a pin."""
-    return _set_pin(args, "/admin/unpin", "unpinned: the source is followed")
+    return _set_pin(args, "/admin/unpin", "unpinned: the source is followed", SPARE_SECONDS)
 
 
-def _set_pin(args: argparse.Namespace, path: str, words: str) -> int:
-    fields = _daemon(args).ask("POST", path, {}, timeout=SPARE_SECONDS).fields
-    print(json.dumps(fields) if args.json else words)
+def _set_pin(args: argparse.Namespace, path: str, words: str, within: float | None) -> int:
+    daemon, timeout = _daemon(args), None
+    wish = _reason(args)
+    if within is not None:
+        wish["timeout"], timeout = within, within + SPARE_SECONDS
+    fields = _of(daemon, daemon.ask("POST", path, wish, timeout=timeout).fields)
+    said = words.format(generation=fields.get("generation", "that is live"))
+    print(json.dumps(fields) if args.json else f"{said}\n  {_which(fields)}")
     return 0
 
 
@@ -168,19 +207,37 @@ def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence
         wish["timeout"] = args.timeout
         timeout = args.timeout + SPARE_SECONDS
     daemon, waits = _daemon(args), bool(wish.get("wait", True))
+    wish |= _reason(args)
     with while_it_lasts(lambda: daemon.get("/status").get("progress"), waits and not args.json):
         answer = daemon.ask("POST", path, wish, timeout=timeout)
+    fields = _of(daemon, answer.fields)
     if args.json:
-        print(json.dumps(answer.fields, indent=2), flush=True)
+        print(json.dumps(fields, indent=2), flush=True)
     if answer.status == 202:
-        _say(args, "asked for; `hotreload status` tells what comes of it")
+        _say(args, f"asked for; `hotreload status` tells what comes of it\n  {_which(fields)}")
         return 0
-    words = outcome_text(answer.fields, answer.generation)
-    if answer.fields["outcome"] != "live":
-        raise (EngineLost if answer.fields["outcome"] == "lost" else HotReloadError)(words)
-    also_said = (f"\n  {name.replace('_', ' '):<16}{plain(answer.fields[name])}" for name in also)
+    words = f"{outcome_text(fields, answer.generation)}\n  {_which(fields)}"
+    if fields["outcome"] != "live":
+        raise (EngineLost if fields["outcome"] == "lost" else HotReloadError)(words)
+    also_said = (f"\n  {name.replace('_', ' '):<16}{plain(fields[name])}" for name in also)
     _say(args, words + "".join(also_said))
+    if not fields.get("saved", True):
+        raise HotReloadError(f"it is live, but a restart forgets it: {plain(fields['not_saved'])}")
     return 0
+
+
+def _reason(args: argparse.Namespace) -> Fields:
+    return {} if args.reason is None else {"reason": args.reason}
+
+
+def _of(daemon: Any, fields: Fields) -> Fields:
+    """Add the socket: the daemon itself may not know by which name it was reached."""
+    return {**fields, "daemon": {**fields.get("daemon", {}), "socket": str(daemon.path)}}
+
+
+def _which(fields: Fields) -> str:
+    daemon = fields["daemon"]
+    return f"of the daemon on {daemon['socket']}, pid {daemon.get('pid', 'unknown')}"
 
 
 def _say(args: argparse.Namespace, words: str) -> None:
@@ -189,6 +246,6 @@ def _say(args: argparse.Namespace, words: str) -> None:
 
 
 def _daemon(args: argparse.Namespace) -> Any:
-    from hotreload.cli.client import Daemon, find_socket
+    from hotreload.cli.client import DaemonClient, find_socket
 
-    return Daemon(find_socket(args))
+    return DaemonClient(find_socket(args))

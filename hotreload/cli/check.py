@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 FIT, NOT_FIT, USAGE = 0, 1, 2
 DESCRIPTION = """\
-Run every check on a checkpoint and list each finding. Without --config nothing is let pass;
-with it, what its [checks] let pass. Memory, max_drift and the probe need the engine.
+Run every check on a checkpoint and list each finding. The [checks] settings of --config or --set
+may let some pass; without them none passes. Memory, max_drift and the probe are not checked: they
+need the engine.
 
 examples:
   hotreload check /srv/checkpoints/step_120 --against /srv/models/qwen3
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         args.path = _on_this_disk(args)
-    except CheckpointRejected as refused:  # the hub has it, and it is not fit to be laid down
+    except CheckpointRejected as refused:  # the hub has it, but it is not worth a download
         return _tell(_refused(refused), args)
     except HotReloadError as error:
         return _usage(str(error))
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         served = _served(args.against)
     except CheckpointCorrupt as error:
-        return _usage(f"--against {args.against}: cannot be what is served: {error}")
+        return _usage(f"--against {args.against}: no engine can serve this model: {error}")
     if served is not None and not served.tensors:
         return _usage(f"--against {args.against}: holds no weights to compare with")
     return _tell(findings(args.path, served, policy), args)
@@ -97,7 +98,7 @@ def _tell(report: "Report", args: argparse.Namespace) -> int:
 
 
 def _refused(refused: "CheckpointRejected") -> "Report":
-    """What was found before there were files to look at."""
+    """The report on a checkpoint that was refused before there were files to look at."""
     from hotreload.checks.check import Report
     from hotreload.checks.findings import Finding
 
@@ -110,7 +111,7 @@ def _policy(args: argparse.Namespace) -> "Policy":
 
     if args.config is None and not args.sets:
         return Policy()
-    from hotreload.config import load
+    from hotreload.settings.load import load
 
     checks = load(args.config, args.sets, os.environ).settings.checks
     return Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite)
@@ -169,7 +170,7 @@ def _as_json(report: "Report") -> str:
 
 
 def _as_text(report: "Report", colour: bool) -> str:
-    from hotreload.checks.findings import size_words
+    from hotreload.checks.findings import size_words, total
 
     width = max((len(finding.code) for finding in report.findings), default=0)
     lines = [
@@ -181,7 +182,7 @@ def _as_text(report: "Report", colour: bool) -> str:
         counts = f"{_many(len(report.tensors), 'tensor')}, {_many(len(report.files), 'file')}"
         lines.append(f"{_painted('fit', 32, colour)}: {counts}, {size_words(report.bytes)}")
     else:
-        many = _many(len(report.findings), "finding")
+        many = _many(total(report.findings), "finding")
         lines.append(f"{_painted('NOT FIT', 31, colour)}: {many}")
     return "\n".join(lines)
 
@@ -199,6 +200,6 @@ def _painted(text: str, code: int, colour: bool) -> str:
 
 
 def _print(text: str) -> None:
-    # A folder's name may hold bytes that are no text, and the terminal may not know "…".
+    # A folder's name may hold bytes that are not text, and the terminal may not know "…".
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding))

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from hotreload.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hotreload.config import Loaded
+    from hotreload.settings.load import Loaded
 
 BAD_CONFIG = 78
 
 EXPLAINED = """\
 Show the settings as `serve` would use them and where each came from; secrets are masked.
 
-Read are FILE, or $HOTRELOAD_CONFIG, or /etc/hotreload/hotreload.toml. HOTRELOAD__SECTION__KEY in
-the environment overrides the file, and --set overrides both. An unknown key is an error. What
-`serve` still needs is told on stderr. Nothing is opened or connected: `hotreload doctor` looks
-whether the machine fits.
+It reads FILE, else $HOTRELOAD_CONFIG, else /etc/hotreload/hotreload.toml. HOTRELOAD__SECTION__KEY
+in the environment overrides the file, and --set overrides both. An unknown key is an error. It
+says on stderr what `serve` still needs. It opens no socket and looks at no folder: that is what
+`hotreload doctor` does.
 
 examples:
   hotreload check-config --defaults >hotreload.toml     a commented file to begin with
@@ -58,7 +58,7 @@ def add(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the settings and return 0, or say all that is wrong with them and return 78."""
     # Late: client verbs are in the same parser, and pydantic costs them 80 ms.
-    from hotreload import config
+    from hotreload.settings import load as config
 
     if args.defaults:
         print(config.default_toml(), end="")
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _missing(loaded: "Loaded") -> tuple[str, ...]:
-    from hotreload.config import check_servable
+    from hotreload.settings.load import check_servable
 
     try:
         check_servable(loaded.settings)
@@ -95,7 +95,7 @@ def _print_faults(error: ConfigError, as_json: bool) -> None:
 
 
 def _print_settings(loaded: "Loaded", missing: tuple[str, ...], as_json: bool) -> None:
-    from hotreload.config import masked
+    from hotreload.settings.load import masked
 
     settings = masked("", loaded.settings.model_dump(mode="json"))
     if as_json:
@@ -129,6 +129,6 @@ def _table_lines(name: str, table: dict[str, Any], loaded: "Loaded") -> Iterator
 
 
 def _line(key: str, value: Any) -> str:
-    from hotreload.config import to_toml
+    from hotreload.settings.load import to_toml
 
     return f"#{key} is not set" if value is None else f"{key} = {to_toml(value)}"

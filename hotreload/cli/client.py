@@ -34,7 +34,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer that was understood; `generation` is who answers requests now."""
+    """A parsed answer; `generation` is the generation that answers requests now."""
 
     status: int
     fields: Fields
@@ -42,33 +42,39 @@ class Answer:
 
 
 def find_socket(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Where:
-    """Find the daemon's socket: --socket, $HOTRELOAD_SOCKET, the settings, the default."""
+    """Find the daemon's socket: by the options, then the environment, then the usual settings.
+
+    An option names the daemon that is meant; a variable that a shell exports may mean another.
+    """
     if args.socket is not None:
         return Where(Path(args.socket), "--socket")
+    named = _named_in_environ(environ)
+    if args.config is not None:
+        return _in_settings(Path(args.config)) or named or _by_default(args.config)
     if environ.get("HOTRELOAD_SOCKET"):
         return Where(Path(environ["HOTRELOAD_SOCKET"]), "$HOTRELOAD_SOCKET")
-    if args.config is not None:
-        return _in_settings(Path(args.config), environ)
-    if environ.get("HOTRELOAD_CONFIG"):
-        return _in_settings(Path(environ["HOTRELOAD_CONFIG"]), environ)
-    if os.access(DEFAULT_CONFIG, os.R_OK):
-        return _in_settings(DEFAULT_CONFIG, environ)
-    return _named_in_environ(environ) or Where(DEFAULT_SOCKET, "the default")
+    file = environ.get("HOTRELOAD_CONFIG")
+    if file is None and os.access(DEFAULT_CONFIG, os.R_OK):
+        file = str(DEFAULT_CONFIG)
+    in_file = _in_settings(Path(file)) if file else None  # raises if it cannot be read
+    return named or in_file or _by_default(file)
 
 
-def _in_settings(file: Path, environ: Mapping[str, str]) -> Where:
+def _by_default(file: str | None) -> Where:
+    return Where(DEFAULT_SOCKET, f"the default; {file} names none" if file else "the default")
+
+
+def _in_settings(file: Path) -> Where | None:
     try:
         settings = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{file}: is not TOML: {error}") from error
-    if (named := _named_in_environ(environ)) is not None:
-        return named
     server = settings.get("server", {})
     path = server.get("socket") if isinstance(server, dict) else None
     if path is None:
-        return Where(DEFAULT_SOCKET, f"the default; {file} names none")
+        return None
     if not isinstance(path, str):
         raise ConfigError(f"{file}: [server] socket must be a path")
     return Where(file.absolute().parent / Path(path).expanduser(), f"[server] socket in {file}")
@@ -79,14 +85,19 @@ def _named_in_environ(environ: Mapping[str, str]) -> Where | None:
     return Where(Path(environ[name]), f"${name}") if environ.get(name) else None
 
 
-class Daemon:
+class DaemonClient:
     """The daemon behind one socket."""
 
     def __init__(self, where: Where) -> None:
         self._where = where
 
+    @property
+    def path(self) -> Path:
+        """The socket's path."""
+        return self._where.path
+
     def get(self, path: str, timeout: float = LOOK_SECONDS) -> Fields:
-        """Ask how things are."""
+        """Send a GET and return the fields of its answer."""
         return self.ask("GET", path, timeout=timeout).fields
 
     def ask(
@@ -98,7 +109,7 @@ class Daemon:
         try:
             said = json.loads(content) if content else {}
         except ValueError:
-            raise Unreachable(f"what answers on {self._where.path} is not hotreload") from None
+            raise Unreachable(f"the server on {self._where.path} is not hotreload") from None
         if response.status >= 400 and "outcome" not in said:
             raise error_of(response.status, said)
         return Answer(response.status, said, response.headers.get("X-Hotreload-Generation"))
@@ -129,8 +140,8 @@ class Daemon:
             yield connection.getresponse()
         except TimeoutError:
             raise TimedOut(
-                f"no answer on {self._where.path} within {timeout:g} s; one that systemd starts "
-                "answers when it serves: see systemctl status hotreload"
+                f"no answer on {self._where.path} within {timeout:g} s; a daemon that systemd "
+                "starts answers only once it serves: see systemctl status hotreload"
             ) from None
         except (ConnectionError, http.client.HTTPException) as error:
             words = f"the daemon on {self._where.path} broke off ({error or type(error).__name__})"
@@ -148,12 +159,12 @@ class Daemon:
         path, origin = self._where.path, self._where.origin
         return Unreachable(
             f"cannot reach the daemon on {path} (from {origin}): {what}"
-            "\n  name another with --socket, $HOTRELOAD_SOCKET or --config"
+            "\n  name another with --socket, --config or $HOTRELOAD_SOCKET"
         )
 
 
 def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yield lines as they come. `readline` would take a stream that breaks off for a whole one."""
+    """Yield lines as they come; `readline` would not tell a broken-off stream from a whole one."""
     rest = b""
     while piece := response.read1(65536):
         *lines, rest = (rest + piece).split(b"\n")

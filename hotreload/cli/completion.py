@@ -6,6 +6,7 @@ It is written anew from the parsers each time, so it knows what this version kno
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 EXPLAINED = """\
@@ -20,10 +21,10 @@ or for this shell alone:
   zsh    source <(hotreload completion zsh)      (after compinit)
   fish   hotreload completion fish | source
 
-After an upgrade print it anew. Exits 0."""
+After an upgrade print the script again. Exits 0."""
 
 FILES = {"FILE", "DIR", "DIR|REPO", "PATH", "PATH|REVISION"}
-"""What stands for a value that is a file or folder."""
+"""The metavars of arguments that take a file or folder."""
 
 
 def add(verbs: Any) -> None:
@@ -35,20 +36,18 @@ def add(verbs: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shell", choices=tuple(SCRIPTS), help="which shell it is for")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=partial(run, verbs))
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print the script."""
-    from hotreload.cli import build_parser
-
-    print(SCRIPTS[args.shell](list(verbs_of(build_parser()))))
+def run(verbs: Any, args: argparse.Namespace) -> int:
+    """Print the script that completes these verbs."""
+    print(SCRIPTS[args.shell](list(verbs_of(verbs.parser))))
     return 0
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An option, or what a verb is followed by (then without flags)."""
+    """An option, or an operand, which has no flags."""
 
     flags: tuple[str, ...]
     about: str
@@ -68,12 +67,12 @@ class Verb:
 
     @property
     def options(self) -> Iterator[Argument]:
-        """Those that begin with a dash."""
+        """The arguments that begin with a dash."""
         return (argument for argument in self.arguments if argument.flags)
 
     @property
     def operands(self) -> Iterator[Argument]:
-        """Those that do not."""
+        """The arguments that do not begin with a dash."""
         return (argument for argument in self.arguments if not argument.flags)
 
 
@@ -123,7 +122,7 @@ complete -F _hotreload hotreload"""
 
 
 def bash(verbs: Sequence[Verb]) -> str:
-    """Write it for bash."""
+    """Write the script for bash."""
     names = " ".join(verb.name for verb in verbs)
     after = ["        ' '-*) words='--help --version' ;;", f"        ' '*) words='{names}' ;;"]
     for verb in verbs:
@@ -174,7 +173,7 @@ if [[ $funcstack[1] == _hotreload ]]; then _hotreload "$@"; else compdef _hotrel
 
 
 def zsh(verbs: Sequence[Verb]) -> str:
-    """Write it for zsh."""
+    """Write the script for zsh."""
     named = (f"        {_quoted(f'{verb.name}:{_escaped(verb.about)}')}" for verb in verbs)
     cases = (f"    {verb.name}) _arguments {' '.join(_zsh_specs(verb))} ;;" for verb in verbs)
     return ZSH % {"verbs": "\n".join(named), "cases": "\n".join(cases)}
@@ -205,7 +204,7 @@ def _escaped(text: str) -> str:
 
 
 def fish(verbs: Sequence[Verb]) -> str:
-    """Write it for fish."""
+    """Write the script for fish."""
     return "\n".join(_fish_lines(verbs))
 
 

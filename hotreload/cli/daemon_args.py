@@ -8,16 +8,17 @@ from typing import Any
 
 WIDTH = 96
 EPILOG = """\
-The daemon's socket is the one named by --socket, else $HOTRELOAD_SOCKET, else [server] socket in
-the settings (--config, $HOTRELOAD_CONFIG, /etc/hotreload/hotreload.toml), else
-/run/hotreload/hotreload.sock. Connecting needs its group ([server] group)."""
+The daemon's socket is the one named by --socket, else [server] socket in the --config given, else
+$HOTRELOAD_SOCKET, else the one in the usual settings ($HOTRELOAD_CONFIG,
+/etc/hotreload/hotreload.toml), else /run/hotreload/hotreload.sock. Connecting needs its group
+([server] group)."""
 EXITS = """\
 exit codes: 0 ok, 1 refused or failed, 2 usage, 3 no daemon answers, 4 busy, 5 timed out,
             70 the engine is lost, 78 a setting is wrong, 130 interrupted"""
 
 
 def seconds(text: str, least: float = 0.0, most: float = math.inf) -> float:
-    """Read a number of seconds within bounds; the message is what the user sees."""
+    """Read a number of seconds within bounds; argparse shows the user the error's message."""
     try:
         number = float(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """`hotreload demo`: the whole story, on the real engine, on this machine's CPU.
 
 Runs the real daemon as a process of its own and does what a user would do: drops checkpoints,
-good and bad, while clients ask. Every claim it prints was checked.
+good and bad, while clients ask. The demo checks every claim it prints.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotreload.cli.client import Daemon, Where
+from hotreload.cli.client import DaemonClient, Where
 from hotreload.cli.demo_clients import Clients, request_for
 from hotreload.cli.exits import Unreachable
 from hotreload.cli.show import duration, painted, table
@@ -32,8 +32,8 @@ Runs the whole story on this machine's CPU with tiny checkpoints on the real sgl
 boots, swaps twice under load, refuses three broken checkpoints and rolls back one that talks
 nonsense, while clients ask all the time. The first start compiles: 10 to 40 s, later ones less.
 
-Everything lies in a new folder under $TMPDIR (/tmp), the daemon's log among it. The folder is
-removed after a good end and kept after a bad one. No network, no settings file, no root.
+Everything, the daemon's log too, lies in a new folder under $TMPDIR (/tmp). The folder is removed
+after a good end and kept after a bad one. The demo needs no network, no settings file and no root.
 
 examples:
   hotreload demo
@@ -47,7 +47,7 @@ CLIENTS = 8
 ENGINE_ARGS = (
     "{context_length=256, max_total_tokens=4096, max_running_requests=8, chunked_prefill_size=256}"
 )
-"""A CPU pads each step to the largest it may be: small limits, quick answers."""
+"""Small limits make quick answers: on a CPU each step is padded to the largest size allowed."""
 
 Fields = dict[str, Any]
 
@@ -82,7 +82,7 @@ def add(verbs: Any) -> None:
     """Add the verb."""
     parser = verbs.add_parser(
         "demo",
-        help="see it all happen on this machine's CPU, in under two minutes",
+        help="see it all happen on this machine's CPU, in about 20 seconds",
         description=EXPLAINED,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def ended_by_any_signal() -> Iterator[None]:
-    """A closed terminal is as good as Ctrl-C: the daemon is ours, and would be left behind."""
+    """Treat a closed terminal and SIGTERM as Ctrl-C: else our daemon would be left behind."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -138,7 +138,7 @@ class Stage:
         """Where a browser finds the status page; None for nowhere."""
         self.checkpoints = folder / "checkpoints"
         self.log = folder / "hotreload.log"
-        self.daemon = Daemon(Where(folder / "hotreload.sock", "the demo"))
+        self.daemon = DaemonClient(Where(folder / "hotreload.sock", "the demo"))
         self._heard: queue.Queue[Fields] = queue.Queue()
 
     def drop(self, number: int, damage: str | None = None) -> None:
@@ -149,7 +149,7 @@ class Stage:
 
     @contextmanager
     def serving(self) -> Iterator["Stage"]:
-        """Run `hotreload serve` meanwhile."""
+        """Run `hotreload serve` until the end of the block."""
         self.drop(1)
         say("starting the real sglang-jax engine on this CPU (10 to 40 s) …")
         started = time.monotonic()
@@ -188,11 +188,11 @@ class Stage:
                 self.daemon.get("/readyz")
                 return
             except HotReloadError:
-                time.sleep(0.2)  # nothing else tells a process outside that it is there
+                time.sleep(0.2)  # a process outside can only ask again
         raise Unreachable(f"the daemon did not start; its log:\n{self.log.read_text()[-2000:]}")
 
     def ask(self, prompt: str = "Who serves?") -> str:
-        """One answer, and who made it."""
+        """Ask once; return the answer, and which generation made it."""
         answer = self.daemon.ask("POST", "/generate", request_for(prompt)).fields
         return f"generation {answer['meta_info']['generation']} says “{answer['text']}”"
 
@@ -321,13 +321,13 @@ def words(number: int) -> str:
 
 
 def free_port() -> int:
-    """One that nobody listens on now."""
+    """A port that nobody listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 def environment() -> dict[str, str]:
-    """The daemon's: on the CPU, and without XLA's remarks in its log."""
+    """The daemon's environment: on the CPU, and without XLA's remarks in its log."""
     defaults = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOTRELOAD_")}
     return {**defaults, **kept, "JAX_PLATFORMS": "cpu"}

@@ -1,4 +1,4 @@
-"""The clients of the demo, who check every answer they get."""
+"""The clients of the demo, who keep every answer and every failure."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hotreload.cli.client import Daemon
+from hotreload.cli.client import DaemonClient
 from hotreload.errors import HotReloadError
 
 Fields = dict[str, Any]
@@ -15,9 +15,9 @@ Fields = dict[str, Any]
 
 @dataclass
 class Clients:
-    """They ask in a closed loop, every other one streaming, and check what they are told."""
+    """Each asks again as soon as it is answered, every other one streaming; `answers` keeps all."""
 
-    daemon: Daemon
+    daemon: DaemonClient
     count: int
     answers: list[tuple[int, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Clients:
                 thread.join()
 
     def warm_up(self) -> None:
-        """Wait until the engine has compiled for so many at a time, as after any start."""
+        """Wait until the engine has compiled for this many requests at a time."""
         while len(self.answers) < 10 * self.count and not self.failures:
             time.sleep(0.05)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hotreload.cli.exits import FAILED
 
 if TYPE_CHECKING:
-    from hotreload.cli.advice import Advice, Facts
+    from hotreload.cli.doctor_checks.advice import Advice, Facts
 
 DESCRIPTION = """\
 Look at devices, permissions, limits, file systems, the socket, secrets, disk, memory and the
@@ -40,10 +40,12 @@ def add(verbs: Any) -> None:
         action="append",
         default=[],
         metavar="SECTION.KEY=VALUE",
-        help="a setting; stands above the file and HOTRELOAD__SECTION__KEY",
+        help="a setting; overrides the file and HOTRELOAD__SECTION__KEY",
     )
     parser.add_argument(
-        "--user", metavar="NAME", help="who the daemon runs as (for root: hotreload, else you)"
+        "--user",
+        metavar="NAME",
+        help="the user the daemon runs as (hotreload if you are root, else you)",
     )
     parser.add_argument("--jax", action="store_true", help="also ask JAX, which takes the device")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -52,7 +54,7 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what was found; 1 when something fails."""
-    from hotreload.cli.checkup import examine
+    from hotreload.cli.doctor_checks.checkup import examine
 
     found = examine(_facts(args))
     if args.json:
@@ -63,9 +65,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _facts(args: argparse.Namespace) -> "Facts":
-    from hotreload.cli.advice import Facts
+    from hotreload.cli.doctor_checks.advice import Facts
     from hotreload.cli.machine import accelerators
-    from hotreload.config import config_file, load
+    from hotreload.settings.load import config_file, load
 
     settings = load(config_file(args.config, os.environ), args.set, os.environ).settings
     return Facts(settings, _user(args.user), accelerators(), ask_jax=args.jax)
@@ -76,7 +78,8 @@ def _user(name: str | None) -> Any:
     from hotreload.errors import ConfigError
 
     if name is None and os.geteuid() == 0:
-        # Before install-unit made it; root may do everything, and would find nothing.
+        # Root may do everything and would find nothing, so look as the daemon's user, who may not
+        # exist before install-unit.
         return user_called(SERVICE_USER) or stranger(SERVICE_USER)
     user = user_called(name)
     if user is None:

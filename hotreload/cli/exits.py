@@ -26,7 +26,7 @@ class TimedOut(HotReloadError):
 
 
 class Misused(HotReloadError):
-    """What was asked for makes no sense."""
+    """The command's arguments make no sense."""
 
     code = "usage"
 

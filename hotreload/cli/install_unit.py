@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 EXPLAINED = """\
 Write the service, its socket, its user and its folders for systemd, with the command, the
-settings and the accelerators of this machine, and print what to run then. What is there is
-replaced, and drop-ins of ours (10-devices, 20-hub, 30-paths) that no longer apply are removed:
-changes of yours belong into drop-ins of your own (systemctl edit hotreload).
+settings and the accelerators of this machine, and print what to run then. Files of these names are
+replaced, and our drop-ins (10-devices, 20-hub, 30-paths) that no longer apply are removed: put
+your changes into drop-ins of your own (systemctl edit hotreload).
 
 examples:
   hotreload install-unit --dry-run
   hotreload install-unit --config /etc/hotreload/hotreload.toml --enable
   hotreload install-unit --user llm --exec /opt/hotreload/bin/hotreload
 
-exit codes: 0 written (and run), 1 a command failed, 2 usage, 78 what cannot be written"""
+exit codes: 0 written (and run), 1 a command failed, 2 usage, 78 a file cannot be read or written"""
 
 
 def add(verbs: Any) -> None:
@@ -38,14 +38,19 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="the settings to serve with")
     parser.add_argument(
-        "--user", metavar="NAME", default="hotreload", help="who it runs as; made if need be"
+        "--user",
+        metavar="NAME",
+        default="hotreload",
+        help="the user the service runs as (hotreload); systemd-sysusers makes it if need be",
     )
-    parser.add_argument("--exec", type=Path, metavar="FILE", help="the command to start, not ours")
+    parser.add_argument(
+        "--exec", type=Path, metavar="FILE", help="the command to start (this installation's)"
+    )
     parser.add_argument(
         "--prefix", type=Path, metavar="DIR", default=Path("/"), help="write beneath DIR, not /"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the files, write nothing")
-    parser.add_argument("--enable", action="store_true", help="also run what is to be run then")
+    parser.add_argument("--enable", action="store_true", help="also run what it would print to run")
     parser.set_defaults(run=run)
 
 
@@ -97,7 +102,7 @@ def _installation(args: argparse.Namespace) -> "Installation":
 
 
 def _complaints(installation: "Installation") -> Iterator[str]:
-    """Yield what will keep the service from starting, or makes it slow."""
+    """Yield what will keep the service from starting, or make it slow."""
     from hotreload.cli.machine import stranger, unknown_groups, user_called
     from hotreload.cli.units import wants_accelerator
 
@@ -114,7 +119,7 @@ def _complaints(installation: "Installation") -> Iterator[str]:
     if not installation.devices:
         yield "no accelerator is here (/dev/accel*, /dev/vfio/*): the service will use the CPU"
     for node in unknown_groups(installation.devices):
-        yield f"{node}: whose device it is cannot be found out; it is taken for an accelerator"
+        yield f"{node}: nobody knows who made this device; it is taken for an accelerator"
 
 
 def _write(path: Path, text: str) -> None:

@@ -20,27 +20,29 @@ examples:
   hotreload status --json | jq -r .generation"""
 
 HISTORY = """\
-One line an attempt: when it ended, of which revision, how (live, rejected, postponed, superseded,
-lost), the generation it made, how long it took, how long requests were held, and why it failed.
-The last 200 are known, also after a restart. The README says what to do about each reason.
+One line for each attempt: when it ended, of which revision it was, how it ended (live, rejected,
+postponed, superseded, lost), the generation it made, how long it took, how long requests were
+held, who asked for it (a user, or the source), and why it failed or the --reason that the user
+gave. Pins and unpins have lines of their own. The daemon keeps the last 200, also over a restart.
+docs/operating.md says what to do about each reason.
 
 examples:
   hotreload history -n 5
   hotreload history --json | jq '.attempts[] | select(.outcome == "rejected") | .reason'"""
 
 CHECKSUMS = """\
-One line a leaf, then the fingerprint of them all; equal weights have equal checksums, however
-they are sharded. Computed on the device, so it takes a moment with a large model; the route
-/leaves tells what they were when they went live. Needs the rights of an administrator: root, the
-daemon's user or [server] admin_group.
+One line for each leaf, then the fingerprint of them all; equal weights have equal checksums,
+however they are sharded. The device computes them, which takes a moment with a large model; the
+route /leaves tells what they were when they went live. It needs the rights of an administrator:
+root, the daemon's user or [server] admin_group.
 
 examples:
   hotreload checksums | tail -n 1
   hotreload checksums >before; hotreload perturb; hotreload checksums | diff before -"""
 
 EVENTS = """\
-One line an event: its name and fields, or with --json one object. Nothing of the past is told.
-It ends, with 0, when the daemon stops.
+One line for each event: its name and fields, or with --json one object. Past events are not shown.
+It exits 0 when the daemon stops.
 
 examples:
   hotreload events
@@ -79,14 +81,21 @@ def history(args: argparse.Namespace) -> int:
     """Print the last attempts."""
     from hotreload.cli.status_text import history_text
 
-    attempts = _daemon(args).get("/history")["attempts"][: max(args.n, 0)]
+    said, most = _daemon(args).get("/history"), max(args.n, 0)
+    attempts, pins = said["attempts"][:most], said.get("pins", [])[:most]
     if args.json:
-        print(_dumped({"attempts": attempts}))
-    elif attempts:
-        print(history_text(attempts))
+        print(_dumped({"attempts": attempts, "pins": pins}))
+    elif attempts or pins:
+        past = sorted((*attempts, *pins), key=_when, reverse=True)
+        print(history_text(past[:most]))
     else:
         print("no attempt yet", file=sys.stderr)
     return 0
+
+
+def _when(past: Fields) -> str:
+    """When it happened; all moments have one spelling and zone, so their texts sort by time."""
+    return str(past["at"] if "verb" in past else past["finished_at"])
 
 
 def checksums(args: argparse.Namespace) -> int:
@@ -124,6 +133,6 @@ def _dumped(fields: Fields) -> str:
 
 
 def _daemon(args: argparse.Namespace) -> Any:
-    from hotreload.cli.client import Daemon, find_socket
+    from hotreload.cli.client import DaemonClient, find_socket
 
-    return Daemon(find_socket(args))
+    return DaemonClient(find_socket(args))

@@ -7,25 +7,32 @@ import os
 import pwd
 import re
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
+
+from hotreload.cli.unit_words import credential_name
 
 DEVICES = ("accel[0-9]*", "vfio/[0-9]*", "vfio/vfio")
 GROUPS = Path("/sys/kernel/iommu_groups")
 GOOGLE = "0x1ae0"
-"""Who makes TPUs, as PCI knows them."""
-CREDENTIAL = re.compile(r"^(?:Load|Set)Credential(?:Encrypted)?=([^:\s]+)", re.MULTILINE)
+"""The PCI vendor number of Google, who makes TPUs."""
+CREDENTIAL = re.compile(r"^(?:Load|Set)Credential(?:Encrypted)?=([^:\n]+)", re.MULTILINE)
 NOBODY = 65534
+LISTENS = "0A"
+"""The state of a socket that listens, as /proc/net/tcp shows it."""
+Address = IPv4Address | IPv6Address
 ACCEPTS = 0x10000
 """The flag of a socket that listens, as /proc/net/unix shows it."""
 
 
 def accelerators(dev: Path = Path("/dev"), groups: Path = GROUPS) -> list[Path]:
-    """The nodes of accelerators; the one every VFIO user has does not make one alone.
+    """The device nodes of accelerators; vfio/vfio, which every VFIO user has, never comes alone.
 
-    A VFIO group of another vendor's (a disk that is passed to a guest) is none.
+    A VFIO group of another vendor (a disk that is passed to a guest) is not an accelerator.
     """
     found = [node for pattern in DEVICES for node in sorted(dev.glob(pattern))]
     found = [node for node in found if GOOGLE in (_vendors(node, groups) or {GOOGLE})]
@@ -33,13 +40,13 @@ def accelerators(dev: Path = Path("/dev"), groups: Path = GROUPS) -> list[Path]:
 
 
 def unknown_groups(nodes: Sequence[Path], groups: Path = GROUPS) -> list[Path]:
-    """The VFIO groups among the nodes of which nobody knows whose devices they hold."""
+    """The VFIO groups among the nodes whose vendors cannot be found out."""
     numbered = [node for node in nodes if node.parent.name == "vfio" and node.name.isdigit()]
     return [node for node in numbered if not _vendors(node, groups)]
 
 
 def _vendors(node: Path, groups: Path) -> set[str]:
-    """Who made the devices of a VFIO group; nobody where that cannot be found out.
+    """The vendors of the devices of a VFIO group; empty when they cannot be found out.
 
     Bridges, which may be in a group with what is behind them, do not count.
     """
@@ -55,7 +62,7 @@ def _vendors(node: Path, groups: Path) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody whose rights are looked at, by number."""
+    """A user whose rights are looked at, by the numbers of user and groups."""
 
     name: str
     uid: int
@@ -66,29 +73,33 @@ class User:
 
         Access lists and read-only mounts are not looked at.
         """
-        if self.uid == 0:
-            return path.exists()
-        folders = (folder for folder in path.absolute().parents)
-        try:
-            return all(self._is_let(folder, os.X_OK) for folder in folders) and self._is_let(
-                path, wanted
-            )
-        except OSError:
-            return False
+        return self.closed_at(path, wanted) is None
+
+    def closed_at(self, path: Path, wanted: int) -> Path | None:
+        """The first folder on the way that does not let them in, or the path itself."""
+        for each in (*reversed(path.absolute().parents), path):
+            try:
+                if not self._is_let(each, wanted if each == path else os.X_OK):
+                    return each
+            except OSError:
+                return each
+        return None
 
     def _is_let(self, path: Path, wanted: int) -> bool:
         found = path.stat()
+        if self.uid == 0:
+            return True
         shift = 6 if found.st_uid == self.uid else 3 if found.st_gid in self.groups else 0
         return stat.S_IMODE(found.st_mode) >> shift & wanted == wanted
 
 
 def stranger(name: str) -> User:
-    """A user who is not made yet: may what everybody may."""
+    """A user that does not exist yet, and may do what everybody may."""
     return User(name, NOBODY, frozenset())
 
 
 def user_called(name: str | None) -> User | None:
-    """The user of that name, or who we are; None when there is nobody of that name."""
+    """The user of that name, or without a name our own; None when nobody has that name."""
     try:
         entry = pwd.getpwnam(name) if name else pwd.getpwuid(os.geteuid())
     except KeyError:
@@ -119,7 +130,7 @@ def holders(opened: object) -> Iterator[Process]:
 def listening_on(path: Path, table: Path = Path("/proc/net/unix")) -> str | None:
     """What listens under this name, as `socket:[inode]`; None when nothing does.
 
-    Nobody connects: under systemd that would start the daemon.
+    It does not connect: under systemd that would start the daemon.
     """
     if not os.path.lexists(path):
         return None
@@ -132,8 +143,38 @@ def listening_on(path: Path, table: Path = Path("/proc/net/unix")) -> str | None
     return None
 
 
+def tcp_listener(address: str, tables: Path = Path("/proc/net")) -> str | None:
+    """The `socket:[inode]` that keeps us from listening on `host:port`; it does not connect."""
+    host, _, port = address.rpartition(":")
+    try:
+        wanted = ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:  # a name, which may stand for any address of this machine
+        wanted = None
+    for line in _lines(tables / "tcp") + _lines(tables / "tcp6"):
+        _, local, _, state, *_, inode = line.split()[:10]
+        taken, _, at = local.partition(":")
+        if state == LISTENS and int(at, 16) == int(port) and _collide(wanted, _address(taken)):
+            return f"socket:[{inode}]"
+    return None
+
+
+def _lines(table: Path) -> list[str]:
+    return table.read_text().splitlines()[1:] if table.exists() else []
+
+
+def _address(written: str) -> Address:
+    """Read an address of /proc/net/tcp: on most machines each four bytes are turned round."""
+    raw, turn = bytes.fromhex(written), -1 if sys.byteorder == "little" else 1
+    return ip_address(b"".join(raw[at : at + 4][::turn] for at in range(0, len(raw), 4)))
+
+
+def _collide(wanted: Address | None, taken: Address) -> bool:
+    every = wanted is None or wanted.is_unspecified or taken.is_unspecified
+    return every or wanted == taken
+
+
 def inotify_instances(uid: int, proc: Path = Path("/proc")) -> int:
-    """How many a user has, as far as we may look."""
+    """How many inotify instances a user has, as far as we may look."""
     count = 0
     for process in proc.glob("[0-9]*"):
         with suppress(OSError):
@@ -141,6 +182,15 @@ def inotify_instances(uid: int, proc: Path = Path("/proc")) -> int:
                 links = (os.readlink(fd) for fd in (process / "fd").iterdir())
                 count += sum(link == "anon_inode:inotify" for link in links)
     return count
+
+
+def most_files(process: int | str) -> int | None:
+    """How many files a process may open once it has raised its limit; None for no limit."""
+    for line in Path(f"/proc/{process}/limits").read_text().splitlines():
+        if line.startswith("Max open files"):
+            hard = line.split()[4]
+            return int(hard) if hard.isdigit() else None
+    return None
 
 
 def file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
@@ -156,7 +206,18 @@ def file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
 
 def credentials(folders: Sequence[Path]) -> set[str]:
     """The names of the credentials that the service's unit and drop-ins pass on."""
+    found = (name for text in _unit_texts(folders) for name in CREDENTIAL.findall(text))
+    return {credential_name(name) for name in found}
+
+
+def unit_limit(name: str, folders: Sequence[Path]) -> int | None:
+    """A limit of the service's unit, which a drop-in may change; None without such a line."""
+    found = [re.findall(rf"(?m)^{name}=(\d+)$", text) for text in _unit_texts(folders)]
+    return next((int(numbers[-1]) for numbers in found if numbers), None)
+
+
+def _unit_texts(folders: Sequence[Path]) -> list[str]:
+    """The texts of the drop-ins and the unit; drop-ins come first, because they override it."""
     files = [f for folder in folders for f in folder.glob("hotreload.service.d/*.conf")]
     files += [folder / "hotreload.service" for folder in folders]
-    texts = [file.read_text(errors="replace") for file in files if file.is_file()]
-    return {name for text in texts for name in CREDENTIAL.findall(text)}
+    return [file.read_text(errors="replace") for file in files if file.is_file()]

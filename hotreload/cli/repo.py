@@ -1,4 +1,4 @@
-"""What check and swap take in place of a folder: `org/name@revision` on a Hugging Face Hub."""
+"""How `check` and `swap` take `org/name@revision` on a Hugging Face Hub in place of a folder."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from hotreload.cli.bar import Bar
 
 
 def add_repo_options(parser: argparse.ArgumentParser) -> None:
-    """Add where downloads go and who asks for them."""
+    """Add the options for where downloads go and with which token they are asked for."""
     parser.add_argument(
         "--cache", type=Path, metavar="DIR", help="where downloads go (~/.cache/hotreload/hub)"
     )
@@ -18,7 +18,7 @@ def add_repo_options(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         type=Path,
         metavar="FILE",
-        help="holds the hub's token (HF_TOKEN, or what `hf auth login` left)",
+        help="the file that holds the hub's token (HF_TOKEN, or what `hf auth login` left)",
     )
 
 
@@ -30,8 +30,8 @@ def cache_of(args: argparse.Namespace) -> Path:
 
 
 def token_of(args: argparse.Namespace) -> Callable[[], str | None]:
-    """What reads the token."""
-    from hotreload.credentials import read_secret
+    """A function that reads the token."""
+    from hotreload.settings.credentials import read_secret
     from hotreload.sources.hub.token import usual_token
 
     file: Path | None = args.token_file

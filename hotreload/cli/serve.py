@@ -1,4 +1,4 @@
-"""`hotreload serve`: the daemon."""
+"""`hotreload serve`: runs the daemon."""
 
 import argparse
 import logging
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hotreload.config import Settings
     from hotreload.errors import ConfigError
+    from hotreload.settings.load import Loaded, Settings
 
 EXPLAINED = """\
 Holds a sglang-jax engine, follows a folder of checkpoints or a revision on a hub ([source] kind),
@@ -30,7 +30,8 @@ environment:
   JAX_PLATFORMS, JAX_COMPILATION_CACHE_DIR    as everywhere with JAX
 The log goes to stderr.
 
-signals: SIGTERM or SIGINT stop in order (a second one at once), SIGHUP looks for a checkpoint now.
+signals: SIGTERM and SIGINT stop it in order, a second one at once; on SIGHUP it looks for a
+checkpoint now.
 exit codes: 0 stopped, 69 no accelerator, 70 the engine is lost (start it again), 78 a setting is
 wrong."""
 
@@ -49,7 +50,7 @@ def add(verbs: Any) -> None:
         action="append",
         default=[],
         metavar="SECTION.KEY=VALUE",
-        help="a setting; stands above the file and HOTRELOAD__SECTION__KEY",
+        help="a setting; overrides the file and HOTRELOAD__SECTION__KEY",
     )
     parser.set_defaults(run=run)
 
@@ -70,20 +71,45 @@ def _run(args: argparse.Namespace) -> int:
     import asyncio
 
     from hotreload import failpoints
-    from hotreload.config import check_servable, config_file, load
     from hotreload.observe.log import configure
+    from hotreload.settings.load import check_servable, config_file, load
 
-    settings = load(config_file(args.config, os.environ), args.set, os.environ).settings
+    file = config_file(args.config, os.environ)
+    loaded = load(file, args.set, os.environ)
+    settings = loaded.settings
     check_servable(settings)
     configure(settings.log.level, settings.log.format)
+    logging.getLogger("hotreload").info("daemon.starting", extra=_start(loaded, file))
     _tell_where_it_hangs()
     _arm(os.environ.get(failpoints.VARIABLE, ""))
     return asyncio.run(_serve(settings))
 
 
+def _start(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
+    """What starts, where it can be reached, and which settings the file does not decide."""
+    from hotreload import __version__
+    from hotreload.observe.metrics import installed
+
+    settings = loaded.settings
+    origins = {name: origin for name, origin in loaded.origins.items() if origin != "default"}
+    in_file = f"file {file}"
+    return {
+        "version": __version__,
+        "sglang_jax": installed("sglang-jax"),
+        "jax": installed("jax"),
+        "pid": os.getpid(),
+        "socket": str(settings.server.socket),
+        "tcp": settings.server.tcp,
+        "metrics": settings.metrics.address,
+        "state": str(settings.state.directory),
+        "config": str(file) if file else None,
+        "overridden": {name: origin for name, origin in origins.items() if origin != in_file},
+    }
+
+
 def _turn_away(fault: "ConfigError") -> None:
-    """Whoever waits in a socket of systemd's would start us again, to no other end."""
-    if "LISTEN_FDS" not in os.environ:  # none was passed, or they are in the daemon's hands
+    """Answer the clients in systemd's sockets: they would start us again, for the same fault."""
+    if "LISTEN_FDS" not in os.environ:  # systemd passed none, or the daemon has them
         return
     from contextlib import suppress
 
@@ -91,12 +117,12 @@ def _turn_away(fault: "ConfigError") -> None:
     from hotreload.server.activation import take_over
     from hotreload.server.sockets import turn_away
 
-    with suppress(ConfigError):  # a second fault, and the first one is told
+    with suppress(ConfigError):  # a second fault; the caller raises the first
         turn_away(take_over(), fault)
 
 
 def _tell_where_it_hangs() -> None:
-    """systemd's watchdog ends what hangs by SIGABRT: the stacks are to be in the journal."""
+    """Write the stacks to stderr on SIGABRT, by which systemd's watchdog ends a hanging daemon."""
     import faulthandler
     from contextlib import suppress
 
@@ -113,17 +139,21 @@ def _arm(text: str) -> None:
     except ValueError as fault:
         raise ConfigError(f"{failpoints.VARIABLE}: {fault}") from fault
     if points := failpoints.armed():
-        where = {"points": points, "unset": failpoints.VARIABLE}
-        logging.getLogger("hotreload").critical("failpoints.armed: only for tests", extra=where)
+        todo = f"unset {failpoints.VARIABLE}: failpoints are for tests alone"
+        fields = {"points": points, "todo": todo}
+        logging.getLogger("hotreload").critical("failpoints.armed", extra=fields)
 
 
 async def _serve(settings: "Settings") -> int:
-    from hotreload.core.threads import all_left_behind
-    from hotreload.daemon import Daemon
+    from hotreload.engine.versions import imports_explained
+    from hotreload.threads import all_left_behind
+
+    with imports_explained():
+        from hotreload.daemon import Daemon
 
     code = await Daemon(settings).run()
     if work := ", ".join(all_left_behind()):
-        # The end of the interpreter kills threads where they stand, and C++ below them aborts.
+        # A normal exit would kill threads in the middle of C++ code, which then aborts.
         logging.getLogger("hotreload").warning("daemon.left_behind", extra={"work": work})
         sys.stderr.flush()
         os._exit(code)

@@ -1,6 +1,7 @@
 """How times, revisions and tables are written for people. Knows no daemon."""
 
 import os
+import pwd
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,6 +30,16 @@ def named(fields: Mapping[str, Any], revision: str = "revision", label: str = "l
     identity = plain(fields.get(revision) or "nothing")[:12]
     known_as = fields.get(label)
     return f"{plain(known_as)} ({identity})" if known_as else identity
+
+
+def who(by: Mapping[str, Any]) -> str:
+    """Name who asked: their user's name on this machine, and their process."""
+    uid = by["uid"]
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        name = f"uid {uid}"
+    return f"{plain(name)} (pid {by['pid']})"
 
 
 def duration(seconds: float) -> str:
@@ -70,7 +81,7 @@ def pairs(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write rows in columns as wide as need be; the last one is cut to the terminal."""
+    """Write rows in columns as wide as need be; each line is cut to the terminal."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

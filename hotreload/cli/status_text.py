@@ -5,7 +5,7 @@ from typing import Any
 
 from hotreload.cli import show
 from hotreload.cli.bar import bar_text
-from hotreload.cli.show import Fields, Now, ago, duration, moment, named, painted, plain
+from hotreload.cli.show import Fields, Now, ago, duration, moment, named, painted, plain, who
 
 COLOUR_OF = {
     "serving": "good",
@@ -18,6 +18,10 @@ COLOUR_OF = {
     "rejected": "bad",
     "lost": "bad",
 }
+
+NOISY = """\
+somebody put noise on the live weights, and no probe judged them
+`hotreload rollback` takes the noise off, and so does a restart"""
 
 
 def status_text(status: Fields, now: Now | None = None) -> str:
@@ -33,7 +37,9 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
         yield "revision", named(status)
         yield "fingerprint", plain(status["fingerprint"])
         yield "live since", moment(status["live_since"], now)
-    yield "wanted", _wanted(status)
+    if status.get("noise"):
+        yield "noise", painted(NOISY, "bad")
+    yield "wanted", _wanted(status, now)
     for name in ("waiting_for", "phase"):
         if status[name]:
             yield name.replace("_", " "), plain(status[name])
@@ -41,10 +47,15 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
         yield "download", bar_text(status["progress"])
     if status.get("source", {}).get("stale"):
         yield "source", painted(_stale(status["source"], now), "wait")
+    if status.get("passed_over"):
+        yield "passed over", painted(passed_over_text(status), "wait")
     gate = status["gate"]
     yield "gate", f"{plain(gate['state'])}, {gate['inside']} inside, {gate['held']} held"
     if status["pinned"]:
-        yield "pinned", "yes, the source is not followed until `hotreload unpin`"
+        asked = "\n" + _asked(status["pin"], now) if status.get("pin") else ""
+        yield "pinned", f"yes, the source is not followed until `hotreload unpin`{asked}"
+    if (kept := status.get("state_file")) and not kept["saved"]:
+        yield "not saved", painted(_unsaved(kept, now), "bad")
     if status["last_attempt"]:
         yield "last attempt", _last_attempt(status["last_attempt"], now)
     if status["refused"]:
@@ -52,23 +63,47 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
 
 
 def _stale(source: Fields, now: Now) -> str:
-    """Why it is so stands at what is waited for."""
+    """Say that the source is stale; `waiting for` says why."""
     seen = source["last_seen"]
     return f"stale, last seen {ago(seen, now)}" if seen else "stale, not seen since the start"
 
 
-def _wanted(status: Fields) -> str:
+def passed_over_text(status: Fields, named: int | None = None) -> str:
+    """Say why folders are passed over: of `named` of them, and how many more there are."""
+    lines = [plain(folder["reason"]) for folder in status["passed_over"][:named]]
+    more = status["passed_over_total"] - len(lines)
+    return "\n".join([*lines, *([f"and {more} more"] if more > 0 else [])])
+
+
+def _wanted(status: Fields, now: Now) -> str:
     if not status["wanted"]:
         return "nothing yet"
-    if status["wanted"] == status["revision"]:
-        return "what is live"
-    return named(status, "wanted", "wanted_label")
+    is_live = status["wanted"] == status["revision"]
+    wanted = "what is live" if is_live else named(status, "wanted", "wanted_label")
+    overruled = status.get("overruled")
+    if not overruled:
+        return wanted
+    wish = f"it overrules the source's {named(overruled)} until the source wishes something new"
+    return f"{wanted}, by hand: {_asked(overruled, now)}\n{wish}"
+
+
+def _asked(by: Fields, now: Now) -> str:
+    """Who asked for something, when, and what they said it is for."""
+    reason = f": {plain(by['reason'])}" if by["reason"] else ""
+    return f"{plain(by['verb'])} by {who(by)}, {moment(by['at'], now)}{reason}"
+
+
+def _unsaved(state: Fields, now: Now) -> str:
+    since = moment(state["since"], now)
+    return f"since {since}, so a restart forgets what changes\n{plain(state['error'])}"
 
 
 def _last_attempt(attempt: Fields, now: Now) -> str:
     outcome = painted(plain(attempt["outcome"]), COLOUR_OF.get(attempt["outcome"]))
     first = f"{named(attempt)}: {outcome}{_as_generation(attempt)}, "
-    lines = [first + ago(attempt["finished_at"], now)]
+    lines = [first + moment(attempt["finished_at"], now)]
+    if attempt.get("by"):
+        lines.append(f"asked for: {_asked(attempt['by'], now)}")
     if attempt["reason"]:
         lines.append(plain(attempt["reason"]))
     if attempt["phases"]:
@@ -85,26 +120,35 @@ def _as_generation(attempt: Fields) -> str:
 
 
 def _refusal(refusal: Fields, now: Now) -> str:
-    return f"{named(refusal)}: {plain(refusal['reason'])}, {ago(refusal['at'], now)}"
+    return f"{named(refusal)}: {plain(refusal['reason'])}, {moment(refusal['at'], now)}"
 
 
-def history_text(attempts: Sequence[Fields], now: Now | None = None) -> str:
-    """Write attempts as a table."""
-    head = ("WHEN", "REVISION", "OUTCOME", "GEN", "TOOK", "HELD", "REASON")
-    return show.table(head, [_history_row(attempt, now or show.now()) for attempt in attempts])
+def history_text(past: Sequence[Fields], now: Now | None = None) -> str:
+    """Write attempts and pins as a table."""
+    now = now or show.now()
+    head = ("WHEN", "REVISION", "OUTCOME", "GEN", "TOOK", "HELD", "BY", "REASON")
+    rows = (_pin_row if "verb" in each else _attempt_row for each in past)
+    return show.table(head, [row(each, now) for row, each in zip(rows, past, strict=True)])
 
 
-def _history_row(attempt: Fields, now: Now) -> tuple[str, ...]:
-    generation = attempt["generation"]
+def _attempt_row(attempt: Fields, now: Now) -> tuple[str, ...]:
+    generation, by = attempt["generation"], attempt.get("by")
+    reasons = (attempt["reason"], by and by["reason"])
     return (
-        ago(attempt["finished_at"], now),
+        moment(attempt["finished_at"], now),
         named(attempt),
         plain(attempt["outcome"]),
         "-" if generation is None else str(generation),
         duration(sum(attempt["phases"].values())),
         duration(attempt["pause_seconds"]) if attempt["pause_seconds"] else "-",
-        plain(attempt["reason"] or "-"),
+        f"{plain(by['verb'])}, {who(by)}" if by else "source",
+        "; ".join(plain(reason) for reason in reasons if reason) or "-",
     )
+
+
+def _pin_row(by: Fields, now: Now) -> tuple[str, ...]:
+    verb = f"{plain(by['verb'])}ned"
+    return (moment(by["at"], now), "-", verb, *"---", who(by), plain(by["reason"] or "-"))
 
 
 def event_text(event: Fields) -> str:
@@ -122,7 +166,7 @@ def _value(value: Any) -> str:
 
 
 def outcome_text(attempt: Fields, generation: str | None) -> str:
-    """Say in words how an attempt ended; `generation` is who answers requests now."""
+    """Say in words how an attempt ended; `generation` is the one that answers requests now."""
     name, outcome = named(attempt), attempt["outcome"]
     if outcome == "live":
         number = attempt["generation"]

@@ -1,4 +1,4 @@
-"""`hotreload swap`: library mode, one swap on an engine of its own."""
+"""`hotreload swap`: one swap by library mode, on an engine of its own."""
 
 import argparse
 import json
@@ -47,7 +47,10 @@ def add(verbs: Any) -> None:
         help="what the engine serves (auto: what the config says)",
     )
     parser.add_argument(
-        "--cast", action="store_true", default=None, help="load it though its dtype is another"
+        "--cast",
+        action="store_true",
+        default=None,
+        help="load the checkpoint although its dtype is not the engine's",
     )
     parser.add_argument(
         "--engine-arg",
@@ -88,7 +91,7 @@ def _engine_args(given: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A TOML value, as in a settings file; what is none is text."""
+    """A TOML value, as in a settings file; anything else is plain text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except ValueError:
@@ -98,9 +101,12 @@ def _value(text: str) -> Any:
 async def _swap(given: Mapping[str, Any], out: Any) -> int:
     from contextlib import aclosing
 
-    from hotreload.library import swap_once
+    from hotreload.engine.versions import imports_explained
 
-    # What cannot be written as it is would be escaped in a way that is no JSON.
+    with imports_explained():
+        from hotreload.library import swap_once
+
+    # A stream that is not UTF-8 would escape other characters in a way that is not JSON.
     is_ascii = (out.encoding or "ascii").lower() != "utf-8"
     event: dict[str, Any] = {}
     async with aclosing(swap_once(**given)) as events:

@@ -18,7 +18,7 @@ examples:
   hotreload tiny ./checkpoints/step-17 --say "served by step 17" --shards 2
   hotreload tiny ./checkpoints/step-18 --damage nan
 
-A folder that is new appears at once and whole, as a trainer should do it, too."""
+A new folder appears at once and whole, as a trainer should write it, too."""
 
 DAMAGES = (
     "truncated, missing-tensor, extra-tensor, wrong-shape, wrong-dtype, nan, inf, zeros, "
@@ -44,7 +44,7 @@ def add(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write it, and say what it is and what to do with it."""
+    """Write the checkpoint, and say what it is and what to do with it."""
     from hotreload.tiny import SAY_DEFAULT, write_tiny
 
     say = args.say or SAY_DEFAULT

@@ -1,4 +1,4 @@
-"""`hotreload top`: how the daemon is, redrawn in place until somebody has seen enough."""
+"""`hotreload top`: shows how the daemon is, redrawn in place until somebody quits."""
 
 import argparse
 import os
@@ -26,8 +26,8 @@ QUIT = b"qQ\x04"
 GLANCE_SECONDS = 1.0
 """How long one look may take; nothing is redrawn meanwhile, and `q` waits."""
 AWAY = "not reachable, trying again"
-SILENT = "it starts, or it hangs; trying again"
-"""Under systemd nobody accepts before the first weights answer."""
+SILENT = "the daemon starts or hangs; trying again"
+"""Shown after a timeout: under systemd nobody answers on the socket until the daemon serves."""
 
 EXPLAINED = """\
 It asks the daemon twice a second and survives its restart. `q` or Ctrl-C quits. Where the output
@@ -54,15 +54,15 @@ def add(verbs: Any) -> None:
         type=partial(seconds, least=0.05, most=3600),
         default=0.5,
         metavar="S",
-        help="ask so often (0.5 s)",
+        help="how many seconds lie between two looks (0.5)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show frames until told to quit; one frame where nobody watches."""
-    from hotreload.cli.client import LOOK_SECONDS, Daemon, find_socket
+    """Show frames until told to quit; one frame where there is no terminal."""
+    from hotreload.cli.client import LOOK_SECONDS, DaemonClient, find_socket
 
-    watch = Watch(Daemon(find_socket(args)))
+    watch = TopScreen(DaemonClient(find_socket(args)))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         watch.look(LOOK_SECONDS)
         shown = watch.lines(colour=False)[:-1]  # nobody can press a key
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-class Watch:
+class TopScreen:
     """What the daemon said last, and whether it still says anything."""
 
     def __init__(self, daemon: Any) -> None:
@@ -87,7 +87,7 @@ class Watch:
         self._fault: tuple[str, str] | None = None
 
     def look(self, within: float) -> None:
-        """Ask anew; the history and the leaves only when an attempt ended since."""
+        """Ask again; for the history after an attempt, for the leaves after a new generation."""
         status = self._daemon.get("/status", within)
         if status["last_attempt"] != self._last_attempt:
             self._attempts = self._daemon.get("/history", within)["attempts"]
@@ -97,7 +97,7 @@ class Watch:
         self._status, self._fault = status, None
 
     def look_again(self) -> None:
-        """Ask anew, and remember why when there is no answer."""
+        """Ask again, and remember why when there is no answer."""
         try:
             self.look(GLANCE_SECONDS)
         except HotReloadError as fault:
@@ -122,7 +122,7 @@ class Watch:
         return [written(line, colour) for line in shown]
 
 
-def _draw(watch: Watch) -> None:
+def _draw(watch: TopScreen) -> None:
     from hotreload.cli.top_frame import may_colour
 
     watch.look_again()
@@ -137,14 +137,14 @@ def _write(text: str) -> None:
 
 
 class _Terminal:
-    """Keys and signals, as the one thing to wait for."""
+    """Waits for keys and signals together."""
 
     def __init__(self, wake: int) -> None:
         self._wake = wake
         self.is_over = False
 
     def wait(self, seconds: float) -> None:
-        """Return after so long, or at once when a key is pressed or the size changes."""
+        """Return after this many seconds, or at once on a key that quits or a change of size."""
         until = time.monotonic() + seconds
         while not self.is_over and (left := until - time.monotonic()) > 0:
             ready, _, _ = select.select([sys.stdin, self._wake], [], [], left)
@@ -201,7 +201,7 @@ def _end(*_: object) -> None:
 
 @contextmanager
 def _woken() -> Iterator[int]:
-    """A descriptor that can be read whenever a signal came, a change of size among them."""
+    """Yield a descriptor that becomes readable when a signal comes, as at a change of size."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGWINCH, lambda *_: None)
     signal.set_wakeup_fd(writing)

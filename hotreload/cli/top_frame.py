@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hotreload.cli.bar import bar_text
 from hotreload.cli.columns import columns, cut, padded
 from hotreload.cli.show import COLOURS, Fields, Now, ago, duration, named, plain
-from hotreload.cli.status_text import COLOUR_OF
+from hotreload.cli.status_text import COLOUR_OF, passed_over_text
 
 Line = list[tuple[str, str | None]]
 
@@ -18,7 +18,7 @@ PHASE_COLUMNS = 11
 HISTORY = ("WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD")
 LEAST_ROOM = 12
 NARROW = 60
-"""Below so many columns the history is only when, what and how it ended."""
+"""Below this many columns the history shows only when, of what and how an attempt ended."""
 
 
 def frame(
@@ -31,7 +31,7 @@ def frame(
     now: Now,
     fault: tuple[str, str] | None = None,
 ) -> list[Line]:
-    """Compose at most `height` lines; `fault` says that, and why, what is shown is old."""
+    """Compose at most `height` lines; `fault` says why what is shown is old, if it is."""
     top: list[Line] = []
     if fault is not None:
         what, why = fault
@@ -51,7 +51,7 @@ def written(line: Line, colour: bool) -> str:
 
 
 def may_colour() -> bool:
-    """Whether nobody asked for none."""
+    """Whether the environment allows colours."""
     return not os.environ.get("NO_COLOR")
 
 
@@ -71,20 +71,33 @@ def _now(status: Fields, now: Now) -> Iterator[Line]:
     else:
         head.append((f"  generation {status['generation']}: {named(status)}", "bold"))
         head.append((f"  live since {ago(status['live_since'], now)}", None))
-    if status["pinned"]:
-        head.append(("  pinned", "wait"))
-    if status["source"]["stale"]:
-        head.append(("  source does not answer", "wait"))
-    yield head
+    yield [*head, *_odd(status)]
     gate = status["gate"]
     fingerprint = plain(status["fingerprint"] or "none")
     at_gate = f"gate {plain(gate['state'])}, {gate['inside']} inside, {gate['held']} held"
     yield [(f"{at_gate}   fingerprint {fingerprint}", None)]
     yield [(_doing(status), "bad" if status["reasons"] else None)]
+    if status.get("passed_over"):
+        said = passed_over_text(status, named=1).replace("\n", ", ")
+        yield [(f"passed over: {said}", "wait")]
+
+
+def _odd(status: Fields) -> Iterator[tuple[str, str | None]]:
+    """Name what is unusual; `hotreload status` says more about each."""
+    if status.get("noise"):
+        yield "  noise answers", "bad"
+    if not status.get("state_file", {}).get("saved", True):
+        yield "  state not saved", "bad"
+    if status["pinned"]:
+        yield "  pinned", "wait"
+    if status.get("overruled"):
+        yield "  source overruled", "wait"
+    if status["source"]["stale"]:
+        yield "  source does not answer", "wait"
 
 
 def _moved(leaves: Fields | None) -> Iterator[Line]:
-    """After a start there is nothing before it to differ from."""
+    """Say how many leaves the last swap changed; after a start there was none yet."""
     if leaves and leaves["previous"]:
         count = f"{len(leaves['changed'])} of {len(leaves['leaves'])}"
         yield [(f"leaves changed at the last swap: {count}", None)]
@@ -124,7 +137,7 @@ def _attempt(status: Fields, now: Now, width: int) -> Iterator[Line]:
 def _phases(
     spent: Mapping[str, float], names: Sequence[str], current: str | None, width: int
 ) -> Iterator[Line]:
-    """Names over times, as many beside each other as there is room for."""
+    """Phases over the time they took, as many beside each other as there is room for."""
     in_a_row = max(1, width // PHASE_COLUMNS)
     for first in range(0, len(names), in_a_row):
         row = names[first : first + in_a_row]

@@ -1,16 +1,18 @@
-"""The files of systemd/ as an installation needs them: its command, paths, user and devices.
+"""Fits the shipped files of systemd/ to an installation: its command, paths, user and devices.
 
-The shipped files are units that work as they are; what differs is replaced in their text.
+The shipped units work as they are; only what differs here is replaced in their text.
 """
 
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hotreload
+from hotreload.cli import unit_words
 from hotreload.cli.client import DEFAULT_CONFIG, DEFAULT_SOCKET
 from hotreload.errors import ConfigError
 
@@ -19,12 +21,12 @@ SHIPPED_CREDENTIAL = "LoadCredential=hf-token:/etc/hotreload/hf-token\n"
 STATE = Path("/var/lib/hotreload")
 CACHE = Path("/var/cache/hotreload")
 SECRETS = ("token_file", "webhook")
-"""What [source] may name that root alone may read."""
+"""The settings of [source] that may name a file which root alone may read."""
 UNITS = Path("etc/systemd/system")
 DROP_INS = UNITS / "hotreload.service.d"
 DEVICES, HUB, PATHS = (DROP_INS / f"{name}.conf" for name in ("10-devices", "20-hub", "30-paths"))
 OURS = (DEVICES, HUB, PATHS)
-"""Drop-ins that an installation has or has not; one that it has no more must go."""
+"""Drop-ins that not every installation needs; one that is no longer needed is removed."""
 HOMES = tuple(map(Path, ("/home", "/root", "/run/user")))
 TEMPORARY = tuple(map(Path, ("/tmp", "/var/tmp")))
 
@@ -38,14 +40,14 @@ SECRETS_BEGIN = """\
 # the copy of it (it looks for a credential of the file's name).
 """
 PATHS_BEGIN = """\
-# Where this installation keeps its things, as far as the service must be let at them.
+# Folders of this installation that the service's sandbox must not hide or protect.
 [Service]
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What the units must name."""
+    """The facts about an installation that the units must name."""
 
     command: Path
     config: Path
@@ -82,7 +84,7 @@ def render(installation: Installation) -> Iterator[tuple[Path, str]]:
 
 
 def read_settings(config: Path) -> dict[str, Any]:
-    """The settings' file as it stands; empty when there is none yet."""
+    """The settings file's content; empty when there is no file yet."""
     try:
         return tomllib.loads(config.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -97,7 +99,7 @@ def own_folders(installation: Installation) -> list[Path]:
 
 
 def wants_accelerator(installation: Installation) -> bool:
-    """Whether the settings let the engine have one."""
+    """Whether the settings let the engine use an accelerator."""
     return _setting(read_settings(installation.config), "engine", "device") != "cpu"
 
 
@@ -112,17 +114,23 @@ def _text(name: str) -> str:
 
 
 def _fitted(text: str, installation: Installation, settings: dict[str, Any]) -> str:
-    user = installation.user
+    user, command = unit_words.user(installation.user), unit_words.command(installation.command)
     socket = _placed(installation.config, settings, "server", "socket") or DEFAULT_SOCKET
-    text = re.sub(r"(?m)^((?:User|Group|SocketGroup)=)hotreload$", rf"\g<1>{user}", text)
-    text = re.sub(r"(?m)^u hotreload ", f"u {user} ", text)
-    for there, here in (
-        (SHIPPED_COMMAND, installation.command),
-        (DEFAULT_CONFIG, installation.config),
-        (DEFAULT_SOCKET, socket),
-    ):
-        text = text.replace(str(there), str(here))
+    named = (
+        (r"(?:User|Group|SocketGroup)=", "hotreload$", user),
+        (r"u ", "hotreload ", f"{user} "),
+        (r"Exec(?:Start|Reload)=", f"{SHIPPED_COMMAND} ", f"{command} "),
+        (r"Exec.* --config ", f"{DEFAULT_CONFIG}$", unit_words.argument(installation.config)),
+        (r"z ", f"{DEFAULT_CONFIG} ", f"{unit_words.pattern(installation.config)} "),
+        (r"ListenStream=", f"{DEFAULT_SOCKET}$", unit_words.rest_of_line(socket)),
+    )
+    for before, there, here in named:
+        text = re.sub(rf"(?m)^({before}){there}", partial(_followed_by, here), text)
     return text
+
+
+def _followed_by(here: str, found: re.Match[str]) -> str:
+    return found[1] + here
 
 
 def _devices(nodes: Sequence[Path]) -> str:
@@ -135,7 +143,7 @@ def _devices(nodes: Sequence[Path]) -> str:
 
 
 def _credentials(config: Path, settings: dict[str, Any]) -> dict[str, Path]:
-    """Each secret's file by the name that the daemon looks for: the file's own."""
+    """Each secret's file, by the name that the daemon looks for: the file's own name."""
     found: dict[str, Path] = {}
     for key in SECRETS:
         path = _placed(config, settings, "source", key)
@@ -147,16 +155,19 @@ def _credentials(config: Path, settings: dict[str, Any]) -> dict[str, Path]:
 
 
 def _hub(credentials: dict[str, Path]) -> str:
-    """The shipped drop-in for following a hub, with the files of the secrets there are."""
+    """The shipped drop-in for following a hub, with the files of the secrets that are set."""
     _, _, text = _text("hotreload.service.d/20-hub.conf").partition("[Unit]")
-    lines = "".join(f"LoadCredential={name}:{path}\n" for name, path in credentials.items())
+    lines = "".join(
+        f"LoadCredential={unit_words.credential(name)}:{unit_words.rest_of_line(path)}\n"
+        for name, path in credentials.items()
+    )
     if not lines:  # a public repo without a webhook
         return "[Unit]" + text.replace(f"\n[Service]\n{SHIPPED_CREDENTIAL}", "")
     return SECRETS_BEGIN + "[Unit]" + text.replace(SHIPPED_CREDENTIAL, lines)
 
 
 def _paths(installation: Installation, settings: dict[str, Any]) -> Iterator[str]:
-    """Yield what lets the service at folders that the sandbox would hide or protect."""
+    """Yield the lines that open folders which the sandbox would hide or protect."""
     config = installation.config
     named = (("engine", "model"), ("source", "path"), ("source", "cache"), ("state", "directory"))
     found = (_placed(config, settings, *name) for name in named)
@@ -166,7 +177,7 @@ def _paths(installation: Installation, settings: dict[str, Any]) -> Iterator[str
     if _any_in(used, TEMPORARY):
         yield "PrivateTmp=no"
     for folder in _own_folders(config, settings):
-        yield f"ReadWritePaths={folder}"
+        yield f"ReadWritePaths={unit_words.word(folder)}"
 
 
 def _any_in(paths: Sequence[Path], folders: Sequence[Path]) -> bool:

@@ -1,6 +1,6 @@
 """Every request passes it, every swap closes it.
 
-It knows who is inside, who waits, and which generation answers; nothing of HTTP or weights.
+It knows who is inside, who waits, and who answers; nothing of HTTP, weights or what an engine is.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 
 from hotreload.errors import DrainTimedOut, EngineLost, NotNewEnough, NotServing
 from hotreload.events import GateChanged, Publish
-from hotreload.types import GateState, Generation
+from hotreload.types import GateState, Lease
 
 
-class Gate:
+class Gate[E]:
     """Starts sealed (`booting`); the first `open` says who answers."""
 
     def __init__(
@@ -23,13 +23,17 @@ class Gate:
         max_held: int = 1024,
         hold_arrivals: bool = True,
         clock: Callable[[], float] = time.monotonic,
+        replica: int = 0,
     ) -> None:
+        self.replica = replica
+        """The index of the replica it belongs to, which its events carry."""
         self.state = GateState.SEALED
-        self.live: Generation | None = None
+        self.lease: Lease[E] | None = None
+        """Who answers those who are let in; None until the boot is over."""
         self.inside = 0
         self.held = 0
         self.awaiting = 0
-        """How many wait for a generation that is not live yet; as many may as may be held."""
+        """How many requests wait for a generation that is not live yet; at most `max_held` may."""
         self._publish = publish
         self._max_held = max_held
         self._hold_arrivals = hold_arrivals
@@ -40,25 +44,29 @@ class Gate:
         self._empty = asyncio.Event()
         self._held_since = 0.0
 
-    def check(self) -> None:
-        """NotServing when nobody is let in any more, or yet."""
-        if self.state is GateState.SEALED:
-            raise self._refusal
+    def preparer(self) -> E:
+        """An engine that makes a request ready before it is let in; NotServing when none will be.
+
+        Every engine checks and encodes alike. Which one answers, the lease alone says.
+        """
+        self._check()
+        assert self.lease is not None, "what was never opened is sealed"
+        return self.lease.engine
 
     @asynccontextmanager
-    async def passing(self, at_least: int = 0, within: float = 0.0) -> AsyncIterator[Generation]:
-        """Let one request through; the generation it yields answers it from start to end.
+    async def passing(self, at_least: int = 0, within: float = 0.0) -> AsyncIterator[Lease[E]]:
+        """Let one request through; the lease it yields says who answers, from start to end.
 
-        One before `at_least` is not good enough: wait for it so long, then NotNewEnough.
+        An older generation than `at_least` is waited out, within a timeout; then NotNewEnough.
         """
         await self._admission()
         if self._is_before(at_least):
             await self._newer(at_least, within)
         # No await between the admission and this line: a swap cannot come in between.
-        assert self.live is not None
+        assert self.lease is not None
         self.inside += 1
         try:
-            yield self.live
+            yield self.lease
         finally:
             self.inside -= 1
             if self.inside == 0:
@@ -70,12 +78,12 @@ class Gate:
             self._held_since = self._clock()
             self._move(GateState.HOLDING)
 
-    def open(self, live: Generation) -> float:
-        """Let everybody in, to be answered by `live`; return how long arrivals were held."""
+    def open(self, lease: Lease[E]) -> float:
+        """Let everybody in, to be answered as `lease` says; return how long arrivals were held."""
         if self._sealed_for_good:
             return 0.0
         paused = self._clock() - self._held_since if self.state is GateState.HOLDING else 0.0
-        self.live = live
+        self.lease = lease
         self._move(GateState.OPEN)
         return paused
 
@@ -106,16 +114,21 @@ class Gate:
                 "raise [reload] drain_timeout or set on_drain_timeout = 'abort'"
             ) from None
 
+    def _check(self) -> None:
+        """Raise NotServing when nobody is let in yet, or any more."""
+        if self.state is GateState.SEALED:
+            raise self._refusal
+
     async def _admission(self) -> None:
         while self.state is not GateState.OPEN:
-            self.check()
+            self._check()
             await self._wait_held()
 
     def _is_before(self, at_least: int) -> bool:
-        return self.live is not None and self.live.number < at_least
+        return self.lease is not None and self.lease.generation.number < at_least
 
     async def _newer(self, at_least: int, within: float) -> None:
-        """Wait until such a generation answers; one that arrives later may be older again."""
+        """Wait until a generation that is new enough answers."""
         if self.awaiting >= self._max_held:
             raise NotServing(
                 f"{self.awaiting} requests already wait for a generation ([reload] max_held)",
@@ -126,13 +139,14 @@ class Gate:
         try:
             async with asyncio.timeout(within):
                 while self.state is not GateState.OPEN or self._is_before(at_least):
-                    self.check()
+                    self._check()
                     await self._moved.wait()
         except TimeoutError:
-            assert self.live is not None
+            assert self.lease is not None
+            live = self.lease.generation
             raise NotNewEnough(
                 f"generation {at_least} was asked for and did not answer within {within:g} s "
-                f"([server.limits] generation_seconds); {self.live.number} is live"
+                f"([server.limits] generation_seconds); {live.number} is live"
             ) from None
         finally:
             self.awaiting -= 1
@@ -156,4 +170,4 @@ class Gate:
         self.state = state
         self._moved.set()
         self._moved = asyncio.Event()
-        self._publish(GateChanged(state, self.inside, self.held, reason, code))
+        self._publish(GateChanged(state, self.inside, self.held, reason, code, self.replica))

@@ -1,25 +1,20 @@
-"""What was tried and what came of it; what to try next. Survives a restart as plain data.
+"""What was tried and what came of it; what to try next.
 
-The reconciler alone writes it; `decide` only reads, so the same ledger and time give the
-same answer. Where the data lie on disk is not known here.
+`decide` only reads a ledger, so the same ledger and time give the same answer. What of it survives
+a restart, and how it is written down, is not known here.
 """
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any
 
-import pydantic_core
-from pydantic import TypeAdapter
+from hotreload.types import Attempt, By, Generation, Outcome, Reason, Refusal, Revision
 
-from hotreload.types import Attempt, Generation, Outcome, Reason, Refusal, Revision
-
-VERSION = 2
-"""Of the state file; a change of `Memory` raises it and adds a line to `_MIGRATIONS`."""
 KEPT_ATTEMPTS = 200
 KEPT_GENERATIONS = 50
 KEPT_REFUSALS = 500
+KEPT_PINS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +33,24 @@ class Sleep:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PastGeneration:
     """Where the files of a generation lay when it went live, to find them again."""
 
     number: int
     revision: Revision
     fingerprint: str
     path: str
-    """Empty when there are none: the weights were made in memory."""
+    """Empty when the weights were made in memory and have no files."""
     since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overrule:
+    """An operator made another revision live than the one that the source wishes."""
+
+    choice: Revision
+    wish: Revision
+    by: By
 
 
 @dataclass(slots=True)
@@ -55,12 +59,19 @@ class Ledger:
 
     live: Generation | None = None
     wanted: Revision | None = None
+    wished: Revision | None = None
+    """The source's newest wish; an operator may want another."""
+    overruled: Overrule | None = None
     refused: dict[str, Refusal] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     not_before: dict[str, float] = field(default_factory=dict)
     rest_until: float = 0.0
     pinned: bool = False
-    generations: deque[Place] = field(default_factory=lambda: deque(maxlen=KEPT_GENERATIONS))
+    pins: deque[By] = field(default_factory=lambda: deque(maxlen=KEPT_PINS))
+    """Who pinned and unpinned, newest first."""
+    generations: deque[PastGeneration] = field(
+        default_factory=lambda: deque(maxlen=KEPT_GENERATIONS)
+    )
     history: deque[Attempt] = field(default_factory=lambda: deque(maxlen=KEPT_ATTEMPTS))
     under_way: Revision | None = None
     crashes: dict[str, int] = field(default_factory=dict)
@@ -68,7 +79,7 @@ class Ledger:
     """When an engine was last lost; 0 for never."""
     superseded_last: bool = False
     numbers_given: int = 0
-    """Up to here numbers may have been given in attempts that died before they were written."""
+    """Attempts that died before the file was written may have used numbers up to this one."""
 
     @property
     def next_number(self) -> int:
@@ -76,22 +87,64 @@ class Ledger:
         return max(self.numbers_given, *(place.number for place in self.generations), 0) + 1
 
     @property
-    def last_good(self) -> Place | None:
+    def last_good(self) -> PastGeneration | None:
         """The generation with files that went live last and was not refused since."""
-        loadable = (p for p in reversed(self.generations) if p.path)
-        return next((p for p in loadable if p.revision.id not in self.refused), None)
+        return next(iter(self.good), None)
 
-    def place_of(self, number: int) -> Place | None:
+    @property
+    def good(self) -> list[PastGeneration]:
+        """The revisions with files that went live and were not refused since, newest first."""
+        newest: dict[str, PastGeneration] = {}
+        for place in reversed(self.generations):
+            if place.path and place.revision.id not in self.refused:
+                newest.setdefault(place.revision.id, place)
+        return list(newest.values())
+
+    @property
+    def pinned_by(self) -> By | None:
+        """Who pinned the live generation; None if it is not pinned or that was not recorded."""
+        return self.pins[0] if self.pinned and self.pins else None
+
+    def set_pinned(self, pinned: bool, by: By) -> tuple[bool, deque[By]]:
+        """Pin or unpin; returns what stood in `pinned` and `pins` before."""
+        before = self.pinned, self.pins
+        self.pinned, self.pins = pinned, deque((by, *self.pins), maxlen=KEPT_PINS)
+        return before
+
+    def wish(self, revision: Revision) -> bool:
+        """Record the source's wish; returns False while an operator overrules it."""
+        self.wished = revision
+        if self.overruled is not None and self.overruled.wish == revision:
+            return False
+        self.overruled, self.wanted = None, revision
+        return True
+
+    def overrule(self, choice: Revision, by: By) -> None:
+        """Keep what an operator made live until the source wishes something new."""
+        wish, self.wanted = self.wished, choice
+        self.overruled = Overrule(choice, wish, by) if wish and wish != choice else None
+
+    def resume(self, live: Revision) -> None:
+        """After a restart: a choice holds if it is what answers again.
+
+        What the source wishes is not known yet. It is what it was, or it is new.
+        """
+        if self.overruled is not None and self.overruled.choice == live:
+            self.wanted, self.wished = live, self.overruled.wish
+        else:
+            self.overruled, self.wished = None, live
+
+    def past(self, number: int) -> PastGeneration | None:
         """Where generation `number` came from, if it is still remembered."""
         return next((place for place in self.generations if place.number == number), None)
 
-    def place_before(self, live: Generation | Place) -> Place | None:
+    def past_before(self, live: Generation | PastGeneration) -> PastGeneration | None:
         """The generation before this one that has files, other weights, and is not refused."""
         older = (p for p in reversed(self.generations) if p.number < live.number and p.path)
         others = (p for p in older if p.fingerprint != live.fingerprint)
         return next((p for p in others if p.revision.id not in self.refused), None)
 
-    def place_of_revision(self, revision: Revision) -> Place | None:
+    def past_of(self, revision: Revision) -> PastGeneration | None:
         """Where a revision that was live came from."""
         return next((p for p in reversed(self.generations) if p.revision == revision), None)
 
@@ -102,13 +155,13 @@ class Ledger:
         At a start nothing is live; the last good generation is about to be.
         """
         live = self.live or self.last_good
-        before = self.place_before(live) if live else None
+        before = self.past_before(live) if live else None
         places = [place.revision for place in (self.last_good, before) if place]
         known = [each for each in (self.live and self.live.revision, self.wanted) if each]
         return {revision.id for revision in (*places, *known)}
 
     def drains_in_vain(self, revision: Revision) -> int:
-        """How often in a row a drain for this revision has not ended in time."""
+        """How many drains for this revision in a row did not end in time."""
         own = (each for each in self.history if each.revision == revision)
         reasons = (each.reason for each in own)
         return len(list(takewhile(lambda why: why is not None and why.code == "drain", reasons)))
@@ -120,22 +173,28 @@ class Ledger:
         if self.under_way == generation.revision:  # it no longer matters how the attempt ends
             self.under_way = None
         self.refused.pop(generation.revision.id, None)
-        if self.place_of(generation.number) is None:
+        if self.past(generation.number) is None:
             where = (generation.revision, generation.fingerprint, path, generation.since)
-            self.generations.append(Place(generation.number, *where))
+            self.generations.append(PastGeneration(generation.number, *where))
 
     def begin(self, revision: Revision) -> None:
         """An attempt starts; if the process dies in it, the next start will know."""
         self.under_way = revision
 
     def finish(
-        self, attempt: Attempt, *, now: float, backoff: Callable[[int], float], rest: float
+        self,
+        attempt: Attempt,
+        *,
+        now: float,
+        backoff: Callable[[int], float],
+        rest: float,
+        refuse: bool = True,
     ) -> None:
         """Record how an attempt ended, and with that what may be tried when."""
         key = attempt.revision.id
         self.history.appendleft(attempt)
         if attempt.outcome is Outcome.LOST:
-            return  # still under way: the next start counts it as the death it is
+            return  # left under way, so that the next start counts a death
         self.under_way = None
         self.crashes.pop(key, None)
         self.superseded_last = attempt.outcome is Outcome.SUPERSEDED
@@ -145,7 +204,7 @@ class Ledger:
         elif attempt.outcome is not Outcome.SUPERSEDED:
             self.failures.pop(key, None)
             self.not_before.pop(key, None)
-        if attempt.outcome is Outcome.REJECTED and attempt.reason:
+        if attempt.outcome is Outcome.REJECTED and attempt.reason and refuse:
             self.refuse(attempt.revision, attempt.reason, attempt.finished_at)
         if attempt.outcome is Outcome.LIVE:
             self.rest_until = now + rest
@@ -175,7 +234,7 @@ class Ledger:
 
 
 def decide(ledger: Ledger, now: float) -> Try | Sleep:
-    """Say what the source's wish calls for at this moment."""
+    """Decide what to do now about what is wanted."""
     wanted = ledger.wanted
     if wanted is None:
         return Sleep(None, None)
@@ -193,80 +252,3 @@ def decide(ledger: Ledger, now: float) -> Try | Sleep:
 
 def _name(live: Generation | None) -> str:
     return f"generation {live.number}" if live else "what is live"
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """The part of a ledger that survives a restart; its fields are the state file's."""
-
-    version: int
-    generations: list[Place]
-    refused: list[Refusal]
-    history: list[Attempt]
-    pinned: bool
-    under_way: Revision | None
-    crashes: dict[str, int]
-    lost_at: float
-    numbers_given: int
-
-
-_MEMORY = TypeAdapter(Memory)
-
-
-def to_json(ledger: Ledger) -> bytes:
-    """Return what must survive a restart."""
-    memory = Memory(
-        version=VERSION,
-        generations=list(ledger.generations),
-        refused=list(ledger.refused.values()),
-        history=list(ledger.history),
-        pinned=ledger.pinned,
-        under_way=ledger.under_way,
-        crashes=ledger.crashes,
-        lost_at=ledger.lost_at,
-        numbers_given=ledger.numbers_given,
-    )
-    return _MEMORY.dump_json(memory, indent=1)
-
-
-class NewerState(ValueError):
-    """Written by a later hotreload, to which it is still of use."""
-
-
-def _from_1(memory: dict[str, Any]) -> dict[str, Any]:
-    return {"lost_at": 0.0, "numbers_given": 0, **memory}
-
-
-_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
-"""One line a version that is no more: how to make the next one of it."""
-
-
-def _migrated(memory: Any) -> dict[str, Any]:
-    version = memory.get("version") if isinstance(memory, dict) else None
-    if not isinstance(version, int):
-        raise ValueError("it has no version")
-    if version > VERSION:
-        raise NewerState(f"it has version {version}, and this hotreload knows {VERSION}")
-    for older in range(version, VERSION):
-        if older not in _MIGRATIONS:
-            raise ValueError(f"version {older} is not known")
-        memory = _MIGRATIONS[older](memory)
-    return {**memory, "version": VERSION}
-
-
-def from_json(data: bytes) -> Ledger:
-    """Rebuild a ledger, from an older version's data too.
-
-    ValueError says what is wrong with the data; NewerState is the one that time mends.
-    """
-    memory = _MEMORY.validate_python(_migrated(pydantic_core.from_json(data)))
-    return Ledger(
-        refused={refusal.revision.id: refusal for refusal in memory.refused},
-        pinned=memory.pinned,
-        generations=deque(memory.generations, maxlen=KEPT_GENERATIONS),
-        history=deque(memory.history, maxlen=KEPT_ATTEMPTS),
-        under_way=memory.under_way,
-        crashes=memory.crashes,
-        lost_at=memory.lost_at,
-        numbers_given=memory.numbers_given,
-    )

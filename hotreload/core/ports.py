@@ -25,6 +25,18 @@ class Source(Protocol):
         """
         ...
 
+    def content_of(self, revision: Revision) -> str:
+        """The content id that the files of a revision must have to be it; for any thread."""
+        ...
+
+    def wake(self, cause: str) -> None:
+        """Look now, whenever the next look is due; for any thread."""
+        ...
+
+    async def close(self) -> None:
+        """Stop looking, which ends `wanted`; twice is once."""
+        ...
+
 
 class Engine(Protocol):
     """What answers requests, and how its weights are exchanged."""
@@ -59,8 +71,15 @@ class Engine(Protocol):
         """Ask the live weights the canary prompts; ProbeFailed when an answer is bad."""
         ...
 
+    async def withheld(self, beyond: int) -> int:
+        """Wait until more answers than these were withheld, all told, as no numbers; how many.
+
+        What made them so may have spoiled the caches for everybody, until a scrub.
+        """
+        ...
+
     async def abort(self) -> None:
-        """End every generation under way; each answers with a finish reason `abort`."""
+        """End every answer under way, with the finish reason `abort`."""
         ...
 
     async def stow(self, staged: Staged) -> Staged:

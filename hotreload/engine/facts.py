@@ -4,33 +4,38 @@ import dataclasses
 import inspect
 from typing import Any
 
-from hotreload.engine.boot import Parts
-from hotreload.engine.requests import GRAMMARS, Capabilities, Limits
-from hotreload.engine.slots import version
+from hotreload.engine.answering.sampling import GRAMMARS
+from hotreload.engine.capabilities import Capabilities, EngineLimits
+from hotreload.engine.upstream.build import Parts
+from hotreload.engine.versions import installed
 
 
-def capabilities_of(parts: Parts) -> Capabilities:
-    """What this engine can do, found by looking at it."""
+def capabilities_of(parts: Parts, *, grammars: bool) -> Capabilities:
+    """What this engine can do, found by looking at it; `grammars` says if it follows grammars."""
     from sgl_jax.srt.managers.io_struct import TokenizedGenerateReqInput
     from sgl_jax.srt.sampling.sampling_params import SamplingParams
 
     fields = {each.name for each in dataclasses.fields(TokenizedGenerateReqInput)}
     names = frozenset(inspect.signature(SamplingParams.__init__).parameters) - {"self"}
-    grammars = getattr(parts.running_scheduler.scheduler, "grammar_backend", None) is not None
+    scheduler = parts.running_scheduler.scheduler
     return Capabilities(
         # The field came with the repair of log-probabilities off the fast path.
         logprobs="return_output_logprob_only" in fields,
         grammars=grammars,
         seeds=bool(getattr(parts.engine.server_args, "enable_deterministic_sampling", False)),
         # Both versions check `logit_bias` and then ignore it.
-        sampling=names - {"logit_bias", "stream_interval"} | GRAMMARS,
+        sampling=names - {"logit_bias", "stream_interval"} | GRAMMARS.keys(),
+        tools="tools" in fields,
+        n="n" in fields,
+        flush=hasattr(scheduler, "flush_cache"),
+        pause=hasattr(scheduler, "pause_generation"),
     )
 
 
-def limits_of(parts: Parts) -> Limits:
+def limits_of(parts: Parts) -> EngineLimits:
     """How large things may be, as the running engine has it."""
     scheduler = parts.running_scheduler.scheduler
-    return Limits(
+    return EngineLimits(
         vocabulary=scheduler.model_config.vocab_size,
         input_tokens=scheduler.max_req_input_len,
         total_tokens=parts.tokenizer_manager.context_len,
@@ -49,5 +54,5 @@ def facts_of(parts: Parts) -> dict[str, Any]:
         "dp_size": given.dp_size,
         "dtype": str(jnp.dtype(runner.model_config.dtype)),
         "load_format": given.load_format,
-        "engine_version": version(),
+        "engine_version": installed("sglang-jax"),
     }

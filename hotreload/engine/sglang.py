@@ -1,6 +1,6 @@
-"""`core.ports.Engine` on a real sglang-jax: start here.
+"""`life.running.RunningEngine` on a real sglang-jax: start here.
 
-Joins the parts: boot builds upstream's engine, staging loads beside it, the scheduler thread
+Joins the parts: `upstream.build` builds the engine, staging loads beside it, the scheduler thread
 exchanges, answers serve. Knows nothing of gates, wishes, or files before they were checked.
 """
 
@@ -15,23 +15,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hotreload.core.threads import in_thread, uninterrupted
-from hotreload.engine import boot, facts, recompiles, staging
-from hotreload.engine.answers import Answer, Answers
-from hotreload.engine.between import BetweenSteps
-from hotreload.engine.headroom import size_of
-from hotreload.engine.leaves import layout_of, measure, signature, zeroed
-from hotreload.engine.noise import perturb
-from hotreload.engine.probe import BUILT_IN, Probe, decide_verdict, request_for
-from hotreload.engine.prompts import Prompts
-from hotreload.engine.requests import Capabilities, Limits, Parsed
-from hotreload.engine.scheduler import Wake, forget_caches, rewrite_pools
-from hotreload.engine.shadow import record_plan
-from hotreload.engine.slots import find_slot
-from hotreload.engine.spool import clear_leftovers
-from hotreload.engine.staging import Weights
-from hotreload.engine.watch import Watch
-from hotreload.errors import DrainTimedOut, EngineLost, ProbeFailed
+from hotreload.engine import facts
+from hotreload.engine.answering.answers import Answer, Answers
+from hotreload.engine.answering.grammars import grammars_of
+from hotreload.engine.answering.items import Parsed
+from hotreload.engine.answering.probe import BUILT_IN, Probe, decide_verdict, request_for
+from hotreload.engine.answering.prompts import Prompts
+from hotreload.engine.capabilities import Capabilities, EngineLimits
+from hotreload.engine.upstream import build, recompiles
+from hotreload.engine.upstream.between import BetweenSteps
+from hotreload.engine.upstream.nonfinite import Withheld
+from hotreload.engine.upstream.scheduler import Wake, forget_caches, rewrite_pools
+from hotreload.engine.upstream.watch import EngineWatch
+from hotreload.engine.weights import staging
+from hotreload.engine.weights.headroom import size_of
+from hotreload.engine.weights.leaves import layout_of, measure, signature, zeroed
+from hotreload.engine.weights.noise import perturb
+from hotreload.engine.weights.room import Room
+from hotreload.engine.weights.shadow import record_plan
+from hotreload.engine.weights.slots import find_slot
+from hotreload.engine.weights.spool import clear_leftovers
+from hotreload.engine.weights.staging import Weights
+from hotreload.errors import AnswerNonfinite, DrainTimedOut, EngineLost, ProbeFailed
+from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 
 
@@ -40,29 +46,33 @@ class SglangEngine:
 
     def __init__(
         self,
-        parts: boot.Parts,
-        watch: Watch,
+        parts: build.Parts,
+        watch: EngineWatch,
         *,
         revision: Revision,
         spool: Path,
         probes: Sequence[Probe],
         max_drift: float | None,
     ) -> None:
-        """Takes over a built engine, still blocking: `start` calls it in a thread."""
+        """Take over a built engine; this blocks, so `start` calls it in a thread."""
         self._parts = parts
         self._watch = watch
         self._spool = spool
         self._probes = tuple(probes) or (BUILT_IN,)
         self._max_drift = max_drift
-        self._one_at_a_time = asyncio.Lock()
+        self._room = Room()
         self._tasks: list[asyncio.Task[None]] = []
         self._compiled_at_start = 0
+        self._withheld = Withheld()
         self.last_exchange_seconds: float | None = None
-        self.capabilities: Capabilities = facts.capabilities_of(parts)
-        self.limits: Limits = facts.limits_of(parts)
-        self._prompts = Prompts(parts.tokenizer_manager.tokenizer, self.limits, self.capabilities)
         self._runner = parts.model_runner
         self._scheduler = parts.running_scheduler
+        tokenizer = parts.tokenizer_manager.tokenizer
+        self._grammars = grammars_of(self._scheduler.scheduler, tokenizer)
+        can = facts.capabilities_of(parts, grammars=self._grammars is not None)
+        self.capabilities: Capabilities = can
+        self.limits: EngineLimits = facts.limits_of(parts)
+        self._prompts = Prompts(tokenizer, self.limits, can, self._grammars)
         self._slot = find_slot(self._runner)
         self._layout = layout_of(self._runner.model)
         self._plan = record_plan(self._runner)
@@ -92,19 +102,20 @@ class SglangEngine:
 
         The loop stays free meanwhile. ConfigError names the setting to change.
         """
-        watch = Watch()
+        watch = EngineWatch()
         clear_leftovers(spool)
-        build = partial(boot.build, model=model, device=device, tp=tp, dtype=dtype)
-        build = partial(build, load_format=load_format, args=args or {}, log_level=log_level)
-        build = partial(build, first_device=first_device, report=watch.report)
-        parts = await in_thread(lambda cancel: build(), discard=boot.discard)
+        make_parts = partial(build.build, model=model, device=device, tp=tp, dtype=dtype)
+        make_parts = partial(make_parts, load_format=load_format, args=args or {})
+        make_parts = partial(make_parts, log_level=log_level, first_device=first_device)
+        make_parts = partial(make_parts, report=watch.report)
+        parts = await in_thread(lambda cancel: make_parts(), discard=build.discard)
         make = partial(cls, parts, watch, revision=revision, spool=spool, probes=probes)
         try:
-            # What a cancelled start made is taken apart with its parts.
+            # If the start is cancelled, what was made here is taken apart with the parts.
             engine = await in_thread(lambda cancel: make(max_drift=max_drift))
         except BaseException:
             watch.close()
-            await uninterrupted(boot.taken_apart(parts))
+            await uninterrupted(build.taken_apart(parts))
             raise
         await engine._begin_or_close()
         return engine
@@ -120,13 +131,17 @@ class SglangEngine:
         """Answer a request, prepared or not: once, or piece by piece when it streams.
 
         Closing the iterator aborts, and returns when the engine has forgotten the request.
-        EngineLost ends every answer.
+        EngineLost ends every answer, AnswerNonfinite one that the weights made NaN of.
         """
         self._watch.check()
         parsed = request if isinstance(request, Parsed) else await self.prepare(request)
-        async with aclosing(self._front.generate(parsed)) as answers:
-            async for answer in answers:
-                yield answer
+        try:
+            async with aclosing(self._front.generate(parsed)) as answers:
+                async for answer in answers:
+                    yield answer
+        except AnswerNonfinite:
+            self._withheld.note()
+            raise
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         """Load beside the live weights; a cancelled or failed call leaves nothing behind."""
@@ -148,7 +163,7 @@ class SglangEngine:
         return await self._staged(revision, work)
 
     async def exchange(self, staged: Staged) -> Staged:
-        """Make `staged` live and return what was; only while nothing is under way."""
+        """Make `staged` live and return what was live; only while nothing is under way."""
         weights, before = staged.weights, self.live
         assert weights.leaves, "stowed or released weights cannot go live"
         values = staging.put_into(self._layout, weights)
@@ -170,25 +185,28 @@ class SglangEngine:
 
     async def probe(self) -> None:
         """Ask the live weights every canary prompt; ProbeFailed lists each bad answer."""
-        verdicts = [decide_verdict(probe, await self._ask(probe)) for probe in self._probes]
+        verdicts = [await self._verdict(probe) for probe in self._probes]
         bad = [verdict for verdict in verdicts if verdict is not None]
         if bad:
             raise ProbeFailed(bad[0], findings=bad)
 
     async def abort(self) -> None:
-        """End every generation under way with what it has."""
+        """End every answer under way with the text it has so far."""
         self._front.abort_all()
 
     async def stow(self, staged: Staged) -> Staged:
         """Move spare weights to host memory."""
-        return await self._moved(staged, partial(staging.stow, staged.weights, self._layout))
+        move = partial(staging.stow, staged.weights, self._layout)
+        weights = await in_thread(lambda cancel: move(), discard=Weights.drop)
+        return replace(staged, weights=weights)
 
     async def unstow(self, staged: Staged) -> Staged:
         """Bring stowed weights back; what is on the device already stays as it is."""
         if staged.weights.leaves:
             return staged
         back = partial(staging.unstow, staged.weights, self._layout, self._slot.read())
-        return await self._moved(staged, back)
+        name = f"the way back to {staged.revision}"
+        return replace(staged, weights=await self._room.make(lambda cancel: back(), name=name))
 
     async def release(self, staged: Staged) -> None:
         """Free spare weights, off the loop."""
@@ -229,19 +247,23 @@ class SglangEngine:
         return self._front.under_way
 
     async def died(self) -> NoReturn:
-        """Raise EngineLost within a second after the engine died or hung."""
+        """Raise EngineLost a moment after the engine died, or was found to hang."""
         await self._watch.until_lost()
 
+    async def withheld(self, beyond: int) -> int:
+        """Wait until more than `beyond` answers were withheld for NaN; return how many were."""
+        return await self._withheld.more_than(beyond)
+
     def is_turning(self, within: float) -> bool:
-        """Whether the scheduler thread was seen within so many seconds, or is in a step."""
+        """Whether the scheduler thread turned in the last `within` seconds, or is in a step."""
         return self._scheduler.is_turning(within)
 
     def sigquit(self) -> None:
-        """Upstream's way to say that a part of it failed: take it as that."""
+        """Count the engine as lost: SIGQUIT is how upstream says that a part of it failed."""
         self._watch.lose("the engine sent SIGQUIT: a part of it failed")
 
     async def close(self) -> None:
-        """End the threads, close the sockets and free the device; twice is once."""
+        """End the threads, close the sockets, free the device; a second call does nothing."""
         if self._watch.is_closed:
             return
         self._watch.close()
@@ -249,17 +271,19 @@ class SglangEngine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._front.close()
+        if self._grammars is not None:
+            self._grammars.close()
         self._scheduler.ask_to_stop()
         self._front.send(Wake())
         self.live.weights.drop()
         del self._runner, self._scheduler, self._slot, self._layout
         del self._front, self._between_steps
-        await uninterrupted(boot.taken_apart(self._parts))
+        await uninterrupted(build.taken_apart(self._parts))
 
     def _adopt(self, revision: Revision) -> Staged:
-        """Know what upstream loaded as one of our sets, in memory of its own.
+        """Make one of our sets of what upstream loaded, copied into memory of our own.
 
-        Its loader maps the files, so until then whoever rewrites them changes live weights.
+        Upstream's loader maps the files: before the copy, a rewritten file changes live weights.
         """
         leaves = list(self._slot.read())
         self._slot.rebind(leaves)
@@ -267,13 +291,9 @@ class SglangEngine:
         return self._as_staged(revision, Weights(leaves, measure(self._layout.named(leaves))))
 
     async def _staged(self, revision: Revision, work: Callable[..., Weights]) -> Staged:
-        async with self._one_at_a_time:
-            weights = await in_thread(
-                lambda cancel: work(cancel=cancel),
-                discard=Weights.drop,
-                leave_as=f"the loading of {revision}",
-            )
-        return self._as_staged(revision, weights)
+        name = f"the loading of {revision}"
+        made = await self._room.make(lambda cancel: work(cancel=cancel), name=name, leave=True)
+        return self._as_staged(revision, made)
 
     def _as_staged(self, revision: Revision, weights: Weights) -> Staged:
         measured = weights.measured
@@ -288,20 +308,19 @@ class SglangEngine:
             raise
 
     async def _begin(self) -> None:
-        """The part of the start that belongs to the loop."""
-        self._front = Answers(self._parts.tokenizer_manager, self._watch)
+        """Do the part of the start that belongs on the event loop."""
+        self._front = Answers(self._parts.tokenizer_manager, self._watch, self._parts.to_loop)
         self._between_steps = BetweenSteps(self._scheduler, self._front, self._watch)
-        seconds = self._parts.engine.server_args.watchdog_timeout
-        looking = self._watch.look(self._scheduler.fault, self._scheduler.progress, seconds)
+        looking = self._watch.look(self._parts.fault, build.watched(self._parts))
         self._tasks.append(asyncio.create_task(looking, name="engine watch"))
         recompiles.start_counting()
-        await self.scrub()  # compiles it: the first failed probe must not wait for that
+        await self.scrub()  # compiles the scrub: the first failed probe must not wait for that
         self._compiled_at_start = recompiles.count_in(self._scheduler.serving)
         gc.collect()
-        gc.freeze()  # what an engine is made of stays; a collection need not look at it
+        gc.freeze()  # an engine's parts live as long as it does: collections can skip them
 
     def _swap(self, leaves: list[Any], values: Sequence[tuple[Any, Any]]) -> float:
-        """On the scheduler thread: everything was made before, here it is only bound."""
+        """Runs on the scheduler thread: binds what was made before, and makes nothing."""
         started = time.perf_counter()
         self._slot.rebind(leaves)
         # The model too: it would hold the old weights in memory, and LoRA on main makes the
@@ -315,13 +334,14 @@ class SglangEngine:
         rewrite_pools(self._runner, zeroed)
         forget_caches(self._scheduler.scheduler)
 
-    async def _ask(self, probe: Probe) -> Answer:
+    async def _verdict(self, probe: Probe) -> str | None:
         asked = self._prompts.parse(request_for(probe))  # at once: it must not queue with clients
-        async with aclosing(self.generate(asked)) as answers:
-            answer = await anext(answers)
+        self._watch.check()
+        try:
+            # Past `self.generate`, which counts withheld answers: a probe's is no client's.
+            async with aclosing(self._front.generate(asked)) as answers:
+                answer = await anext(answers)
+        except AnswerNonfinite as bad:
+            return f"probe {probe.prompt!r}: {bad}"
         assert isinstance(answer, dict)
-        return answer
-
-    async def _moved(self, staged: Staged, move: Callable[[], Weights]) -> Staged:
-        weights = await in_thread(lambda cancel: move(), discard=Weights.drop)
-        return replace(staged, weights=weights)
+        return decide_verdict(probe, answer)

@@ -1,1 +1,1 @@
-"""Subscribers: log, metrics, status and history. They see every event and decide nothing."""
+"""Subscribers: log, metrics, systemd, status and history. They see every event, decide nothing."""

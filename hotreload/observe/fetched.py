@@ -13,7 +13,7 @@ from hotreload.observe.progress import Pace
 
 
 class Fetched(Collector):
-    """Counts bytes that came; what lay here when a download began does not count."""
+    """Counts bytes that came from the hub; bytes that lay here before a download do not count."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._pace = Pace(clock)
@@ -35,24 +35,24 @@ class Fetched(Collector):
                 self._last = None
 
     def collect(self) -> Iterator[Metric]:
-        """All of them, from the start."""
+        """Yield every metric, also before the first download."""
         last = self._last
         yield CounterMetricFamily(
             "hotreload_fetched_bytes", "Bytes downloaded from the hub.", self._bytes
         )
         yield GaugeMetricFamily(
             "hotreload_fetch_progress_ratio",
-            "How much of the download under way is there; 0 when there is none.",
+            "Which part of the current download is on the disk, 0 to 1; 0 when there is none.",
             last.done / last.total if last and last.total else 0,
         )
         yield GaugeMetricFamily(
             "hotreload_fetch_size_bytes",
-            "How large the download under way is; 0 when there is none.",
+            "How large the current download is; 0 when there is none.",
             last.total if last else 0,
         )
         yield GaugeMetricFamily(
             "hotreload_fetch_remaining_seconds",
-            "How long the download under way still takes; 0 when there is none, +Inf when nothing "
+            "How long the current download still takes; 0 when there is none, +Inf when nothing "
             "comes.",
             self._seconds_left(),
         )

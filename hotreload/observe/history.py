@@ -6,41 +6,54 @@ from datetime import UTC, datetime
 from typing import Any, assert_never
 
 from hotreload.events import (
+    AnswersWithheld,
     AttemptFinished,
     Event,
+    FoldersPassedOver,
     GateChanged,
     GenerationLive,
+    Leaving,
+    OperatorAsked,
     PhaseEntered,
     Progress,
     RevisionWanted,
     SourceScanned,
+    StateSaved,
     Waiting,
 )
-from hotreload.types import Attempt, Generation, Reason, Refusal, Revision
+from hotreload.observe.passed_over import passed_over_fields
+from hotreload.types import Attempt, By, Generation, Reason, Refusal, Revision
 
 Fields = dict[str, Any]
 """A JSON object."""
 
 
 class History:
-    """The last attempts, newest first."""
+    """The last attempts, and who pinned and unpinned, newest first."""
 
-    def __init__(self, attempts: Iterable[Attempt] = (), *, kept: int = 200) -> None:
+    def __init__(
+        self, attempts: Iterable[Attempt] = (), pins: Iterable[By] = (), *, kept: int = 200
+    ) -> None:
         self._attempts = deque(attempts, maxlen=kept)
+        self._pins = deque(pins, maxlen=kept)
 
     def observe(self, event: Event) -> None:
-        """Take in an event; only the end of an attempt matters here."""
-        if isinstance(event, AttemptFinished):
-            self._attempts.appendleft(event.attempt)
+        """Take in an attempt that ended, or a pin or unpin, which makes no attempt."""
+        match event:
+            case AttemptFinished(attempt):
+                self._attempts.appendleft(attempt)
+            case OperatorAsked(By("pin" | "unpin") as by, _, None):
+                self._pins.appendleft(by)
 
     @property
     def last(self) -> Attempt | None:
         """The attempt that ended last."""
         return self._attempts[0] if self._attempts else None
 
-    def attempts(self) -> list[Fields]:
-        """Return the attempts as /history shows them."""
-        return [attempt_fields(attempt) for attempt in self._attempts]
+    def snapshot(self) -> Fields:
+        """Return the /history document."""
+        attempts = [attempt_fields(attempt) for attempt in self._attempts]
+        return {"attempts": attempts, "pins": [by_fields(by) for by in self._pins]}
 
 
 def attempt_fields(attempt: Attempt) -> Fields:
@@ -54,7 +67,14 @@ def attempt_fields(attempt: Attempt) -> Fields:
         "finished_at": iso(attempt.finished_at),
         "generation": attempt.generation,
         "rolled_back": attempt.rolled_back,
+        "by": attempt.by and by_fields(attempt.by),
     }
+
+
+def by_fields(by: By) -> Fields:
+    """Return who asked for a change, when and what for."""
+    who = {"verb": by.verb, "uid": by.uid, "pid": by.pid}
+    return {**who, "at": iso(by.at), "reason": by.reason}
 
 
 def refusal_fields(refusal: Refusal) -> Fields:
@@ -67,7 +87,7 @@ def refusal_fields(refusal: Refusal) -> Fields:
 
 
 def generation_fields(generation: Generation) -> Fields:
-    """Return what is live as the status shows it."""
+    """Return the live generation as the status shows it."""
     return {
         "generation": generation.number,
         **revision_fields(generation.revision),
@@ -77,12 +97,12 @@ def generation_fields(generation: Generation) -> Fields:
 
 
 def revision_fields(revision: Revision) -> Fields:
-    """Return which revision it is, for machines and for people."""
+    """Return a revision's id, for machines, and its label, for people."""
     return {"revision": revision.id, "label": revision.label}
 
 
 def reason_fields(reason: Reason | None) -> Fields:
-    """Return why, in words and as a code; nulls when there is no reason."""
+    """Return a reason in words and as a code; nulls when there is none."""
     if reason is None:
         return {"reason": None, "code": None, "findings": []}
     return {
@@ -105,19 +125,40 @@ def event_fields(event: Event) -> Fields:
         case Progress(revision, phase, done, total):
             there = {"phase": phase.value, "done": done, "total": total}
             name, fields = "reload.progress", there | revision_fields(revision)
-        case AttemptFinished(attempt, live):
-            answering = {"live": live.number if live else None}
+        case AttemptFinished(attempt, live, replica):
+            answering = {"live": live.number if live else None, "replica": replica}
             name, fields = f"reload.{attempt.outcome}", attempt_fields(attempt) | answering
-        case GenerationLive(generation):
-            name, fields = "generation.live", generation_fields(generation)
-        case GateChanged(state, inside, held, reason, code):
-            why = {"reason": reason, "code": code}
+        case GenerationLive(generation, replica):
+            name, fields = "generation.live", generation_fields(generation) | {"replica": replica}
+        case GateChanged(state, inside, held, reason, code, replica):
+            why = {"reason": reason, "code": code, "replica": replica}
             name, fields = f"gate.{state}", {"inside": inside, "held": held, **why}
         case SourceScanned(cause, error):
             name, fields = "source.scanned", {"cause": cause, "error": error}
         case _:
-            assert_never(event)
+            name, fields = _rarer(event)
     return {"event": name, **fields}
+
+
+def _rarer(
+    event: Leaving | OperatorAsked | StateSaved | FoldersPassedOver | AnswersWithheld,
+) -> tuple[str, Fields]:
+    """The name and fields of the rarer events."""
+    match event:
+        case OperatorAsked(by, wish, refusal):
+            more = {"wish": wish, "refusal": refusal}
+            name, fields = f"operator.{by.verb}", by_fields(by) | more
+        case Leaving():
+            name, fields = "daemon.stopping", {}
+        case StateSaved(error):
+            name, fields = "state.not_saved" if error else "state.saved", {"error": error}
+        case FoldersPassedOver():
+            name, fields = "source.passed_over", passed_over_fields(event)
+        case AnswersWithheld(generation, answers):
+            name, fields = "answers.withheld", {"answers": answers} | generation_fields(generation)
+        case _:
+            assert_never(event)
+    return name, fields
 
 
 def iso(seconds: float) -> str:

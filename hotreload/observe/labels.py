@@ -1,4 +1,4 @@
-"""What metrics are labelled with: the values known beforehand, exported at 0 from the start."""
+"""The values of metrics' labels that are known beforehand, and exported at 0 from the start."""
 
 ROUTES = (
     "/",

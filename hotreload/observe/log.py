@@ -1,7 +1,7 @@
-"""One line of log for each thing worth reading at three in the morning.
+"""Writes the log: one line for each thing worth reading at three in the morning.
 
-structlog and the standard library go through one pipe to stderr, which may close or clog at
-any time: then lines are lost and counted, and nothing else happens.
+Lines of structlog and of the standard library go through one handler to stderr, which may close or
+clog at any time: lines are then lost and counted, and nothing else happens.
 """
 
 import io
@@ -14,23 +14,29 @@ from collections.abc import Callable
 from typing import TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
+from hotreload.core.attempt_id import current_attempt
 from hotreload.events import (
+    AnswersWithheld,
     AttemptFinished,
     Event,
+    FoldersPassedOver,
     GateChanged,
+    OperatorAsked,
     PhaseEntered,
     Progress,
     SourceScanned,
+    StateSaved,
     Waiting,
 )
 from hotreload.observe.history import Fields, event_fields
+from hotreload.observe.passed_over import NewlyPassedOver
 from hotreload.observe.progress import Pace
 from hotreload.types import GateState, Outcome, Phase
 
 LIBRARIES = ("asyncio", "httpx", "huggingface_hub", "jax", "py.warnings", "sgl_jax", "uvicorn")
-"""They get our handler of their own: sglang-jax 0.0.2 replaces the root logger's."""
+"""Loggers that get our handler themselves, because sglang-jax 0.0.2 replaces the root logger's."""
 
 OUTCOME_LEVELS = {
     Outcome.LIVE: logging.INFO,
@@ -41,13 +47,13 @@ OUTCOME_LEVELS = {
 }
 SHOWN_FINDINGS = 10
 PROGRESS_SECONDS = 10.0
-"""A download that takes longer is worth a line this often."""
+"""How many seconds lie between two lines about one download."""
 
 
 def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:
     """Send everything to `stream` (stderr), as JSON lines unless a person looks at a terminal.
 
-    Ours from `level` on, other libraries' from warning on. May be called again.
+    Writes our lines from `level` up, other libraries' from warning up. May be called again.
     """
     stream = sys.stderr if stream is None else stream
     is_terminal = _is_terminal(stream)
@@ -80,15 +86,22 @@ def _attach(logger: logging.Logger, handler: logging.Handler, level: int) -> Non
 
 
 def _shared() -> list[Processor]:
-    """What lines of ours and of other libraries go through alike."""
+    """The processors that our lines and those of other libraries both go through."""
     return [
-        structlog.contextvars.merge_contextvars,
+        _add_attempt,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.stdlib.PositionalArgumentsFormatter(),
         structlog.processors.StackInfoRenderer(),
     ]
+
+
+def _add_attempt(logger: object, level: str, line: EventDict) -> EventDict:
+    """Say which attempt a line belongs to, also if a check, the staging or a library wrote it."""
+    if (attempt := current_attempt()) is not None:
+        line["attempt"] = attempt
+    return line
 
 
 def _formatter(as_json: bool, in_colour: bool) -> logging.Formatter:
@@ -162,12 +175,13 @@ def _lines_lost(count: int) -> logging.LogRecord:
 
 
 class LogObserver:
-    """Writes a line for each event, and for the end of an attempt the one that tells it all."""
+    """Writes a line for each event; the line at the end of an attempt says all about it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = structlog.stdlib.get_logger("hotreload")
         self._waits: dict[str, str | None] = {}
         self._scan_error: str | None = None
+        self._newly_passed_over = NewlyPassedOver()
         self._clock = clock
         self._pace = Pace(clock)
         self._progress_at = 0.0
@@ -178,6 +192,10 @@ class LogObserver:
         self._pace.observe(event)
         if isinstance(event, Progress) and not self._is_time_for_progress(begins):
             return
+        if isinstance(event, FoldersPassedOver):
+            for folder in self._newly_passed_over.of(event):
+                self._log.warning("source.passed_over", **folder)
+            return
         fields = event_fields(event)
         level = self._level(event)
         if isinstance(event, Progress):
@@ -187,7 +205,7 @@ class LogObserver:
         self._log.log(level, fields.pop("event"), **fields)
 
     def _is_time_for_progress(self, begins: bool) -> bool:
-        """Not at the beginning: a short download is told by how it ends."""
+        """Whether a line is due; none is at the beginning: a short download only tells its end."""
         now = self._clock()
         is_due = not begins and now - self._progress_at >= PROGRESS_SECONDS
         if begins or is_due:
@@ -198,7 +216,12 @@ class LogObserver:
         match event:
             case AttemptFinished(attempt):
                 return OUTCOME_LEVELS[attempt.outcome]
-            case GateChanged(GateState.SEALED):
+            case (
+                GateChanged(GateState.SEALED)
+                | StateSaved(str())
+                | OperatorAsked(refusal=str())
+                | AnswersWithheld()
+            ):
                 return logging.WARNING
             case GateChanged() | PhaseEntered():
                 return logging.DEBUG
@@ -209,7 +232,7 @@ class LogObserver:
         return logging.INFO
 
     def _scan_level(self, error: str | None) -> int:
-        """A folder that is away is worth one line, and one when it is back: not one a scan."""
+        """A source that fails gets one line, and one when it is back: not one for each scan."""
         before, self._scan_error = self._scan_error, error
         if error == before:
             return logging.DEBUG
@@ -221,7 +244,7 @@ class LogObserver:
 
 
 def canonical_fields(event: AttemptFinished) -> Fields:
-    """Return all there is to say about an attempt, flat, the same names each time."""
+    """Return everything known about an attempt, flat, under the same names each time."""
     fields = event_fields(event)
     spent = fields.pop("phases")
     findings = fields.pop("findings")
@@ -233,7 +256,9 @@ def canonical_fields(event: AttemptFinished) -> Fields:
         "findings_total": len(findings),
         "generation": fields["generation"],
         "live": fields["live"],
+        "replica": fields["replica"],
         "rolled_back": fields["rolled_back"],
+        "by": fields["by"],
         "pause_s": fields["pause_seconds"],
         **{f"{phase.value}_s": spent.get(phase.value, 0.0) for phase in Phase},
     }

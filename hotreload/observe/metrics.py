@@ -1,11 +1,11 @@
 """Every metric, fed by events and by plain numbers.
 
-Knows no device: a scrape reads what was noted before, so a stuck engine is still seen.
+A scrape reads what was noted before and asks no device, so it works while the engine is stuck.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import (
@@ -18,12 +18,11 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from hotreload import __version__
-from hotreload.errors import REJECTIONS, ConfigError
+from hotreload.errors import REJECTIONS
 from hotreload.events import (
+    AnswersWithheld,
     AttemptFinished,
     Event,
     GateChanged,
@@ -31,31 +30,19 @@ from hotreload.events import (
     PhaseEntered,
     RevisionWanted,
     SourceScanned,
+    StateSaved,
 )
 from hotreload.observe.fetched import Fetched
-from hotreload.observe.labels import CODES, PLACES, ROUTES, SCAN_CAUSES
-from hotreload.observe.page import Page
+from hotreload.observe.fresh import Fresh
+from hotreload.observe.labels import CODES, ROUTES, SCAN_CAUSES
+from hotreload.observe.passed_over import PassedOverNow
+from hotreload.observe.readings import Live, Now, Readings
 from hotreload.types import Attempt, GateState, Generation, Outcome, Phase, Revision
 
 SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 QUICK = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 ANSWER = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 PAUSE = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Readings:
-    """Plain numbers asked for at each scrape, on another thread: no device, no locks, no wait."""
-
-    inside: Callable[[], int] = int
-    held: Callable[[], int] = int
-    recompiles: Callable[[], int] = int
-    staged_bytes: Callable[[], int] = int
-    """All bytes ever staged."""
-    weights: Callable[[], Mapping[str, int]] = dict
-    """Bytes held now, by place: live, previous, staged."""
-    lost_at: Callable[[], float] = float
-    """When an engine was last lost, in this life or an earlier one; 0 for never."""
 
 
 class Metrics:
@@ -73,13 +60,17 @@ class Metrics:
         self._live: Generation | None = None
         self._wanted: Revision | None = None
         self._unmet_since = 0.0
+        self._refused_at_start: set[str] = set()
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
-        self._registry.register(_Live(lambda: self._live, per_leaf))
-        self._registry.register(_Now(readings or Readings()))
+        self._registry.register(Live(lambda: self._live, per_leaf))
+        self._registry.register(Now(readings or Readings()))
         self._fetched = Fetched()
+        self._fresh = Fresh(self.render)
         self._registry.register(self._fetched)
+        self._passed_over = PassedOverNow()
+        self._registry.register(self._passed_over)
         self._make_build_info()
         self._make_reload_metrics()
         self._make_request_metrics()
@@ -90,14 +81,16 @@ class Metrics:
     def _make_build_info(self) -> None:
         info = Gauge(
             "hotreload_build_info",
-            "Versions that run; always 1.",
+            "Versions of hotreload, jax and sglang-jax that run; always 1.",
             ["version", "jax", "sglang_jax"],
             registry=self._registry,
         )
-        info.labels(__version__, _installed("jax"), _installed("sglang-jax")).set(1)
+        info.labels(__version__, installed("jax"), installed("sglang-jax")).set(1)
 
     def _make_reload_metrics(self) -> None:
-        self._ready = self._gauge("ready", "1 while requests are answered, at once or held.")
+        self._ready = self._gauge(
+            "ready", "1 while requests are answered, at once or after a swap; 0 otherwise."
+        )
         self._successful = self._gauge(
             "last_reload_successful",
             "1 when the last attempt (or the boot) went live, 0 when it failed.",
@@ -108,24 +101,26 @@ class Metrics:
         self._reloads = self._counter("reloads", "Attempts, by how they ended.", "outcome")
         self._wanted_since = self._gauge(
             "wanted_since_timestamp_seconds",
-            "Since when what is wanted is not what is live; 0 while it is.",
+            "Since when the wanted revision is not the live one; 0 while it is.",
         )
         self._phase_since = self._gauge(
             "phase_since_timestamp_seconds",
-            "When the phase that runs began; 0 for others.",
+            "When the current phase began; 0 for every other phase.",
             "phase",
         )
-        self._rejections = self._counter("rejections", "Refused checkpoints, by why.", "reason")
+        self._rejections = self._counter("rejections", "Refused checkpoints, by reason.", "reason")
         self._rollbacks = self._counter(
             "rollbacks", "Swaps that were undone because the probe failed."
         )
         self._phase_seconds = self._histogram(
-            "phase_seconds", "How long the phases of attempts took.", SLOW, "phase"
+            "phase_seconds", "How long each phase of an attempt took.", SLOW, "phase"
         )
         self._pause_seconds = self._histogram(
-            "pause_seconds", "How long arrivals were held for an attempt.", PAUSE
+            "pause_seconds", "How long an attempt held arriving requests.", PAUSE
         )
-        self._swap_seconds = self._histogram("swap_seconds", "The exchange of weights.", QUICK)
+        self._swap_seconds = self._histogram(
+            "swap_seconds", "How long the exchange of weights took.", QUICK
+        )
         self._leaves_changed = self._gauge(
             "leaves_changed", "Leaves that differ between the live generation and the one before."
         )
@@ -135,18 +130,32 @@ class Metrics:
         self._scan_time = self._gauge(
             "source_last_scan_timestamp_seconds", "When a look at the source last worked."
         )
+        self._saved = self._gauge(
+            "state_saved", "1 while the state that must survive a restart is on disk, else 0."
+        )
+        self._saved.set(1)
 
     def _make_request_metrics(self) -> None:
         self._requests = self._counter(
-            "requests", "Requests that ended; 499 is a client that went first.", "route", "code"
+            "requests",
+            "Requests that ended, by status code: a stream that broke off counts with the code of "
+            "its problem, a request cut short for a swap or a stop as 503, one whose client left "
+            "first as 499.",
+            "route",
+            "code",
         )
         self._request_seconds = self._histogram(
-            "request_seconds", "From the request to the end of its answer.", ANSWER, "route"
+            "request_seconds", "Time from a request to the end of its answer.", ANSWER, "route"
         )
         self._first_token = self._histogram(
-            "time_to_first_token_seconds", "From a streamed request to its first token.", ANSWER
+            "time_to_first_token_seconds",
+            "Time from a streamed request to its first token.",
+            ANSWER,
         )
         self._tokens = self._counter("tokens", "Tokens generated for clients.")
+        self._withheld = self._counter(
+            "answers_withheld", "Answers that no client was given, because the weights made NaN."
+        )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"hotreload_{name}_total", text, labels, registry=self._registry)
@@ -179,6 +188,7 @@ class Metrics:
     def observe(self, event: Event) -> None:
         """Count what happened."""
         self._fetched.observe(event)
+        self._passed_over.observe(event)
         match event:
             case AttemptFinished(attempt):
                 self._attempt_finished(attempt)
@@ -187,23 +197,32 @@ class Metrics:
             case RevisionWanted(revision):
                 self._wanted = revision
                 self._note_unmet()
-            case PhaseEntered(_, entered):
+                if revision.id in self._refused_at_start:  # nobody tries it again
+                    self._successful.set(0)
+            case PhaseEntered(_, entered) if self._live is not None:
+                # Not in a start: the first answer compiles, which may take long and hangs nobody.
                 for phase in Phase:
                     began = self._clock() if phase is entered else 0
                     self._phase_since.labels(phase.value).set(began)
             case GateChanged(state):
                 self._ready.set(state is not GateState.SEALED)
+            case AnswersWithheld(_, answers):
+                self._withheld.inc(answers)
             case SourceScanned(cause, error):
                 self._scans.labels(cause).inc()
                 if error is None:
                     self._scan_time.set(self._clock())
+            case StateSaved(unsaved):
+                self._saved.set(unsaved is None)
 
     def _attempt_finished(self, attempt: Attempt) -> None:
         self._reloads.labels(attempt.outcome.value).inc()
         self._rollbacks.inc(attempt.rolled_back)
         if attempt.outcome is Outcome.REJECTED and attempt.reason:
             self._rejections.labels(attempt.reason.code).inc()
-        if attempt.outcome is not Outcome.SUPERSEDED:  # that says nothing of the checkpoint
+            if attempt.is_of_a_start:
+                self._refused_at_start.add(attempt.revision.id)
+        if attempt.outcome is not Outcome.SUPERSEDED:  # says nothing of the checkpoint
             self._successful.set(attempt.outcome is Outcome.LIVE)
         if attempt.outcome is Outcome.LIVE:
             self._success_time.set(attempt.finished_at)
@@ -227,7 +246,7 @@ class Metrics:
         self._note_unmet()
 
     def _note_unmet(self) -> None:
-        """The first unmet wish counts: a newer one does not make what is live any younger."""
+        """Count from the first unmet wish: a newer one does not make the live weights younger."""
         is_met = not (self._wanted and self._live) or self._wanted == self._live.revision
         self._unmet_since = 0.0 if is_met else self._unmet_since or self._clock()
         self._wanted_since.set(self._unmet_since)
@@ -249,83 +268,21 @@ class Metrics:
     # --- the page ----------------------------------------------------------------------
 
     def render(self) -> bytes:
-        """Return the page that Prometheus reads."""
+        """Return the page that Prometheus reads, made now."""
         return generate_latest(self._registry)
 
-    def serve(self, address: str) -> Page:
-        """Serve the page on a port of its own; ConfigError when it cannot be had."""
-        try:
-            return Page(address, self.render)
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"[metrics] address: cannot listen on {address}: {error}; choose another "
-                "host:port, or '' to export metrics on the unix socket alone"
-            ) from error
+    def latest(self) -> Future[bytes]:
+        """The page, at most a second old, for a scrape on any thread."""
+        return self._fresh.latest()
 
 
 def _changed(before: Mapping[str, int], now: Mapping[str, int]) -> int:
     return sum(before.get(leaf) != now.get(leaf) for leaf in before.keys() | now.keys())
 
 
-def _installed(package: str) -> str:
+def installed(package: str) -> str:
+    """The version of a package; an empty string where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
         return ""
-
-
-class _Live(Collector):
-    """What is live, all from one generation: a scrape in mid-swap never mixes two."""
-
-    def __init__(self, live: Callable[[], Generation | None], per_leaf: bool) -> None:
-        self._live = live
-        self._per_leaf = per_leaf
-
-    def collect(self) -> Iterator[Metric]:
-        live = self._live()
-        labels = ["generation", "revision", "label", "fingerprint"]
-        info = GaugeMetricFamily("hotreload_live_info", "What answers; always 1.", labels=labels)
-        number = GaugeMetricFamily("hotreload_generation", "The number of what answers.")
-        number.add_metric([], live.number if live else 0)
-        if live is not None:
-            said = [str(live.number), live.revision.id, live.revision.label, live.fingerprint]
-            info.add_metric(said, 1)
-        yield info
-        yield number
-        if self._per_leaf:
-            yield self._checksums(live)
-
-    def _checksums(self, live: Generation | None) -> Metric:
-        sums = GaugeMetricFamily(
-            "hotreload_leaf_checksum", "Each live leaf's checksum, at most 2^53.", labels=["leaf"]
-        )
-        for leaf, checksum in live.leaves.items() if live else ():
-            sums.add_metric([leaf], checksum)
-        return sums
-
-
-class _Now(Collector):
-    """Numbers that others keep."""
-
-    def __init__(self, readings: Readings) -> None:
-        self._readings = readings
-
-    def collect(self) -> Iterator[Metric]:
-        now = self._readings
-        yield GaugeMetricFamily("hotreload_requests_inside", "Being answered.", now.inside())
-        yield GaugeMetricFamily("hotreload_requests_held", "Waiting for a swap.", now.held())
-        yield CounterMetricFamily(
-            "hotreload_recompiles", "Compilations after the first answers.", now.recompiles()
-        )
-        yield CounterMetricFamily("hotreload_staged_bytes", "Bytes staged.", now.staged_bytes())
-        yield GaugeMetricFamily(
-            "hotreload_engine_lost_timestamp_seconds",
-            "When an engine was last lost, also before a restart; 0 for never.",
-            now.lost_at(),
-        )
-        held = GaugeMetricFamily(
-            "hotreload_weights_bytes", "Bytes of weights held, by place.", labels=["place"]
-        )
-        for place, count in {**dict.fromkeys(PLACES, 0), **now.weights()}.items():
-            held.add_metric([place], count)
-        yield held

@@ -1,36 +1,61 @@
-"""One page of text on a port and threads of its own: seen while the daemon's loop is stuck."""
+"""Serves one page of text on a port and threads of its own, also while the daemon's loop is stuck.
+
+Any process of this machine can connect, so all of them together get a few threads and descriptors.
+"""
 
 import logging
 import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET, AF_INET6, socket
+from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
 from socketserver import TCPServer
+from typing import Any
 from urllib.parse import urlsplit
+
+from hotreload.errors import ConfigError
 
 log = logging.getLogger("hotreload.metrics")
 
 SCRAPE_TIMEOUT = 10.0
-"""How long a scraper may take to ask, and then to read."""
+"""How long a scraper may take in all: to ask, and to read."""
+PLACES = 8
+"""How many connections are served at a time. When all places are taken, a new connection gets the
+oldest one's: a scraper is done in milliseconds, and a client that keeps others out is not."""
 
 
 class Page(ThreadingHTTPServer):
-    """Serves what `render` returns at /metrics until closed."""
+    """Serves what `latest` gives at /metrics until closed; ConfigError when it cannot listen."""
 
     daemon_threads = True
     block_on_close = False  # a scraper that never reads must not delay our end
+    request_queue_size = 128
 
     def __init__(
-        self, address: str, render: Callable[[], bytes], patience: float = SCRAPE_TIMEOUT
+        self,
+        address: str,
+        latest: Callable[[], Future[bytes]],
+        patience: float = SCRAPE_TIMEOUT,
     ) -> None:
-        parts = urlsplit(f"//{address}")
-        host = parts.hostname or ""
-        self.address_family = AF_INET6 if ":" in host else AF_INET
-        self.render = render
+        self.latest = latest
         self.patience = patience
-        super().__init__((host, parts.port or 0), _Scrape)
+        self._places = threading.BoundedSemaphore(PLACES)
+        self._lock = threading.Lock()
+        self._began: dict[socket, float] = {}
+        """When each connection began, the oldest first."""
+        try:
+            parts = urlsplit(f"//{address}")
+            host = parts.hostname or ""
+            self.address_family = AF_INET6 if ":" in host else AF_INET
+            super().__init__((host, parts.port or 0), _Scrape)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"[metrics] address: cannot listen on {address}: {error}; choose another "
+                "host:port, or '' to export metrics on the unix socket alone"
+            ) from error
         self._thread = threading.Thread(
             target=self.serve_forever, args=(0.2,), name="metrics", daemon=True
         )
@@ -41,19 +66,41 @@ class Page(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """The port, also when any was asked for."""
+        """The port it listens on, also when the address left the choice to the system (port 0)."""
         return int(self.server_address[1])
 
     def get_request(self) -> tuple[socket, object]:
-        """Accept a scraper; out of descriptors, wait a little instead of spinning."""
+        """Accept a connection; without a free descriptor, wait a little instead of spinning."""
         try:
             return super().get_request()
         except OSError:
             time.sleep(0.2)
             raise
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve the connection on a thread, as soon as it has a place."""
+        if not self._places.acquire(blocking=False):
+            self._hang_up_on(lambda connections: connections[:1])
+            self._places.acquire()
+        with self._lock:
+            self._began[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close the connection and free its place."""
+        with self._lock:
+            had_place = self._began.pop(request, None) is not None
+        super().shutdown_request(request)
+        if had_place:
+            self._places.release()
+
+    def service_actions(self) -> None:
+        """Hang up on connections past their time: a socket's timeout begins anew at each byte."""
+        over = time.monotonic() - self.patience
+        self._hang_up_on(lambda all_: [each for each in all_ if self._began[each] <= over])
+
     def handle_error(self, request: object, client_address: object) -> None:
-        """A scraper that went, or never read, is its own affair."""
+        """Log a scrape that failed; a scraper that left or never read is no fault of ours."""
         level = logging.DEBUG if isinstance(sys.exception(), OSError) else logging.ERROR
         log.log(level, "metrics.scrape_failed", exc_info=True)
 
@@ -61,21 +108,27 @@ class Page(ThreadingHTTPServer):
         """Stop serving."""
         self.shutdown()
         self.server_close()
+        self._hang_up_on(lambda connections: connections)
         self._thread.join()
+
+    def _hang_up_on(self, chosen: Callable[[list[socket]], list[socket]]) -> None:
+        """Shut the chosen connections down; the thread of each wakes and closes it."""
+        with self._lock:
+            for connection in chosen(list(self._began)):
+                with suppress(OSError):  # the scraper has left by itself
+                    connection.shutdown(SHUT_RDWR)
 
 
 class _Scrape(BaseHTTPRequestHandler):
-    """One connection; ends by itself when the scraper does not read or write."""
+    """One connection."""
 
     server: Page
 
-    def setup(self) -> None:
-        self.request.settimeout(self.server.patience)
-        super().setup()
-
     def do_GET(self) -> None:
         found = urlsplit(self.path).path in {"/metrics", "/"}
-        body = self.server.render() if found else b"metrics are at /metrics\n"
+        body = b"metrics are at /metrics\n"
+        if found:
+            body = self.server.latest().result(self.server.patience)
         self.send_response(200 if found else 404)
         kind = "text/plain; version=0.0.4; charset=utf-8" if found else "text/plain"
         self.send_header("Content-Type", kind)
@@ -84,4 +137,4 @@ class _Scrape(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: scrapes are no news."""
+        """Log nothing: scrapes are not news."""

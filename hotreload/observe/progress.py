@@ -9,7 +9,7 @@ from hotreload.events import AttemptFinished, Event, GenerationLive, PhaseEntere
 from hotreload.types import Revision
 
 WINDOW = 10.0
-"""The rate is that of the last so many seconds."""
+"""How many seconds back the rate is measured over."""
 
 
 class Pace:
@@ -21,7 +21,7 @@ class Pace:
         self._noted: deque[tuple[float, int]] = deque()
 
     def observe(self, event: Event) -> None:
-        """Take in how far it is, or that it is over."""
+        """Take in how far the download is, or that it is over."""
         match event:
             case Progress():
                 self._note(event)
@@ -30,18 +30,18 @@ class Pace:
 
     @property
     def revision(self) -> Revision | None:
-        """What is downloaded now."""
+        """The revision that is being downloaded, if one is."""
         return self._last.revision if self._last else None
 
     def fields(self) -> dict[str, Any] | None:
-        """How far it is, in numbers; None when nothing is downloaded."""
+        """How far the download is, in numbers; None when nothing is downloaded."""
         last = self._last
         if last is None or last.done >= last.total:
             return None
         return {"done_bytes": last.done, "total_bytes": last.total, **self.pace()}
 
     def pace(self) -> dict[str, Any]:
-        """How fast it is, and how long it takes then; None when nobody can tell."""
+        """How fast the download is, and how long it still takes (None when nothing comes)."""
         left, rate = self._last.total - self._last.done if self._last else 0, self._rate()
         return {
             "bytes_per_second": round(rate),

@@ -1,6 +1,6 @@
 """What /status and /readyz say, kept up to date by events.
 
-What was refused, the pin and who is at the gate are asked for at the moment of the question.
+Refusals, the pin and the counts at the gate are read at the moment somebody asks.
 """
 
 import time
@@ -17,19 +17,23 @@ from hotreload.events import (
     Progress,
     RevisionWanted,
     SourceScanned,
+    StateSaved,
     Waiting,
 )
 from hotreload.observe.history import (
     Fields,
     attempt_fields,
+    by_fields,
     event_fields,
     generation_fields,
     iso,
     refusal_fields,
+    revision_fields,
 )
+from hotreload.observe.passed_over import PassedOverNow
 from hotreload.observe.progress import Pace
 from hotreload.observe.under_way import UnderWay
-from hotreload.types import Attempt, GateState, Generation, Outcome, Refusal, Revision
+from hotreload.types import Attempt, By, GateState, Generation, Outcome, Refusal, Revision
 
 NOBODY: Fields = {
     "generation": None,
@@ -52,6 +56,20 @@ class State(StrEnum):
     LOST = "lost"
 
 
+class Overruled(Protocol):
+    """An operator's choice that overrules the source."""
+
+    @property
+    def wish(self) -> Revision:
+        """What the source still wishes."""
+        ...
+
+    @property
+    def by(self) -> By:
+        """Who chose another revision."""
+        ...
+
+
 class LedgerView(Protocol):
     """What the status shows of the ledger."""
 
@@ -63,6 +81,16 @@ class LedgerView(Protocol):
     @property
     def pinned(self) -> bool:
         """Whether an operator holds the live generation."""
+        ...
+
+    @property
+    def pinned_by(self) -> By | None:
+        """Who pinned it."""
+        ...
+
+    @property
+    def overruled(self) -> Overruled | None:
+        """The operator's choice that overrules the source, if there is one."""
         ...
 
 
@@ -92,8 +120,10 @@ class Status:
         self._opened = False
         self._lost = False
         self._pace = Pace(clock)
+        self._passed_over = PassedOverNow()
         self._wall = wall
-        # A folder is seen as soon as it is looked for; a hub may be out of reach from the start.
+        self._state_file: Fields = {"saved": True, "error": None, "since": None}
+        # A folder answers the first look; a hub may be out of reach from the start.
         is_far = source_kind != "directory"
         self._source: Fields = {
             "kind": source_kind,
@@ -106,6 +136,7 @@ class Status:
         """Take in what happened."""
         self._under_way.observe(event)
         self._pace.observe(event)
+        self._passed_over.observe(event)
         match event:
             case RevisionWanted(revision):
                 self._wanted = revision
@@ -117,6 +148,9 @@ class Status:
                 self._gate_moved(event)
             case SourceScanned(_, error):
                 self._source_looked(error)
+            case StateSaved(error):
+                since = iso(self._wall()) if error else None
+                self._state_file = {"saved": error is None, "error": error, "since": since}
             case AttemptFinished(attempt, live):
                 self._last_attempt = attempt
                 self._went_live(live)
@@ -128,7 +162,7 @@ class Status:
         self._before, self.live = self.live, generation
 
     def _source_looked(self, error: str | None) -> None:
-        """Stale: nobody knows whether what is wanted is still the newest."""
+        """Note a look; if it failed (stale), nobody knows whether the wish is still the newest."""
         seen = self._source["last_seen"] if error else iso(self._wall())
         self._source |= {"stale": error is not None, "error": error, "last_seen": seen}
 
@@ -141,7 +175,7 @@ class Status:
 
     @property
     def _waiting_for(self) -> str | None:
-        """What is missing of a newer checkpoint, and why a complete one is not tried."""
+        """What a newer checkpoint still lacks, and why a complete one is not tried."""
         return "; ".join(words for words in self._waits.values() if words) or None
 
     @property
@@ -159,7 +193,8 @@ class Status:
         """Say whether requests are answered (held ones will be), and if not, why."""
         match self.state:
             case State.BOOTING:
-                return False, [f"booting: {self._waiting_for or 'the engine is starting'}"]
+                doing = self._under_way.words() or self._waiting_for or "the engine is starting"
+                return False, [f"booting: {doing}"]
             case State.LOST:
                 return False, [f"lost: {self._sealed_because or 'the engine is lost'}"]
             case State.STOPPING:
@@ -185,15 +220,20 @@ class Status:
             "attempt": self._under_way.fields(),
             "progress": self._pace.fields(),
             "source": dict(self._source),
+            **self._passed_over.fields(),
             "last_attempt": attempt_fields(self._last_attempt) if self._last_attempt else None,
             "refused": [refusal_fields(refusal) for refusal in refused],
             "gate": gate,
             "pinned": ledger.pinned,
+            "pin": ledger.pinned_by and by_fields(ledger.pinned_by),
+            "overruled": ledger.overruled and _overruled_fields(ledger.overruled),
+            "noise": self.live is not None and self.live.revision.is_noise,
+            "state_file": dict(self._state_file),
             "replicas": [{**live, "gate": gate}],
         }
 
     def event(self, event: Event) -> Fields:
-        """Return an event as /events tells it, of a download with its pace."""
+        """Return an event as /events tells it; a download's progress comes with its pace."""
         pace = self._pace.pace() if isinstance(event, Progress) else {}
         return event_fields(event) | pace
 
@@ -214,6 +254,11 @@ class Status:
     def _gate_fields(self) -> Fields:
         inside, held = self._gate_counts()
         return {"state": self._gate.value, "inside": inside, "held": held}
+
+
+def _overruled_fields(overruled: Overruled) -> Fields:
+    """Who overrules the source, and which of the source's wishes."""
+    return {**by_fields(overruled.by), **revision_fields(overruled.wish)}
 
 
 def _weights_fields(generation: Generation) -> Fields:

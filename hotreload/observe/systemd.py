@@ -1,6 +1,6 @@
-"""Tells systemd how things are: READY, RELOADING, STOPPING, a line of STATUS, and that we live.
+"""Tells systemd how things are: READY, RELOADING, STOPPING, a line of STATUS, and signs of life.
 
-Nothing here raises or decides: a service manager that does not listen costs no answer.
+Nothing here raises or decides: requests are answered even when systemd does not listen.
 """
 
 import asyncio
@@ -15,8 +15,10 @@ from hotreload.events import (
     Event,
     GateChanged,
     GenerationLive,
+    Leaving,
     PhaseEntered,
     Progress,
+    Waiting,
 )
 from hotreload.types import Attempt, GateState, Generation, Outcome, Phase, Revision
 
@@ -26,10 +28,10 @@ SEND_SECONDS = 1.0
 LONGEST_STATUS = 1000
 TICK_SECONDS = 10.0
 EXTENSION_SECONDS = 60.0
-"""systemd must hear of a start or an attempt this often, or it takes it for hung."""
+"""How long systemd waits for the next word of a start or an attempt before it takes it for hung."""
 PROGRESS_SECONDS = 1.0
 LONGEST_BOOT = 3600.0
-"""A start that takes longer is not vouched for any more, though the loop still turns."""
+"""How long a start may take; after that, a turning loop no longer asks systemd for more time."""
 
 DOING = {
     Phase.FETCHING: "fetching",
@@ -55,7 +57,7 @@ class Notifier:
         name = environ.get("NOTIFY_SOCKET", "")
         self._address = "\0" + name[1:] if name.startswith("@") else name
         self.watchdog = _watchdog_seconds(environ) if name else None
-        """systemd kills us when it hears no sign of life for so long; None: it does not look."""
+        """After how many seconds without a sign of life systemd kills us; None for never."""
 
     def send(self, *lines: str) -> None:
         """Send the lines as one message; what cannot be sent is lost."""
@@ -80,7 +82,7 @@ def _watchdog_seconds(environ: Mapping[str, str]) -> float | None:
 
 
 class Systemd:
-    """Sees every event and passes on what `systemctl` shows; `beat` says that we live."""
+    """Sees every event and passes on what `systemctl` shows; `beat` sends the signs of life."""
 
     def __init__(
         self,
@@ -94,25 +96,23 @@ class Systemd:
         self._boot_ends = time.monotonic() + longest_boot
         self._live: Generation | None = None
         self._opened = False
+        self._is_ready = False
         self._reloading = False
         self._silent = False
         self._told_at = 0.0
 
-    def starting(self, doing: str) -> None:
-        """Say what the start is at."""
-        self._tell(f"starting: {doing}", _extension())
-
-    def stopping(self) -> None:
-        """Say that we leave, while who came is still answered."""
-        self._tell("stopping: answering who came", "STOPPING=1")
-
     def observe(self, event: Event) -> None:
         """Pass on what happened."""
         match event:
+            case Leaving():
+                self._tell("stopping: answering the last requests", "STOPPING=1")
             case GenerationLive(generation):
                 self._live = generation
+                self._ready_once()
             case GateChanged():
                 self._gate_moved(event)
+            case Waiting(str() as waiting_for, "start"):
+                self._tell(f"starting: waiting for {waiting_for}", _extension())
             case PhaseEntered(revision, Phase() as phase):
                 self._phase_entered(revision, phase)
             case Progress(revision, phase, done, total) if self._is_time():
@@ -121,10 +121,11 @@ class Systemd:
             case AttemptFinished(attempt, live):
                 self._live = live or self._live
                 self._reloading = False
-                self._tell(self._serving() + _ended(attempt), "READY=1")
+                ready = ["READY=1"] if self._is_ready else [_extension()]
+                self._tell(self._serving() + _ended(attempt), *ready)
 
     async def beat(self) -> None:
-        """Say again and again that we live, as long as we do and the engine does."""
+        """Send signs of life for as long as the loop turns and the engine is alive."""
         period = min(TICK_SECONDS, (self._notifier.watchdog or TICK_SECONDS * 3) / 3)
         while True:
             self._tick()
@@ -134,11 +135,11 @@ class Systemd:
         watchdog = self._notifier.watchdog
         is_alive = self._is_alive(watchdog or EXTENSION_SECONDS)
         if not is_alive and not self._silent:
-            # Only said: systemd ends us when it has heard nothing for WatchdogSec.
+            # Only logged: systemd ends us when it has heard nothing for WatchdogSec.
             log.critical("systemd.engine_silent", extra={"watchdog_seconds": watchdog})
         self._silent = not is_alive
         lines = ["WATCHDOG=1"] if watchdog else []
-        if self._reloading or (not self._opened and time.monotonic() < self._boot_ends):
+        if self._reloading or (not self._is_ready and time.monotonic() < self._boot_ends):
             lines.append(_extension())
         if is_alive and lines:
             self._notifier.send(*lines)
@@ -146,12 +147,20 @@ class Systemd:
     def _gate_moved(self, event: GateChanged) -> None:
         if event.state is GateState.SEALED:
             self._tell(f"stopping: {event.reason}", "STOPPING=1")
-        elif event.state is GateState.OPEN and not self._opened:
+        elif event.state is GateState.OPEN:
             self._opened = True
+            self._ready_once()
+
+    def _ready_once(self) -> None:
+        if self._opened and self._live is not None and not self._is_ready:
+            self._is_ready = True
             self._tell(self._serving(), "READY=1")
 
     def _phase_entered(self, revision: Revision, phase: Phase) -> None:
         status = self._reloading_to(revision, phase)
+        if not self._is_ready:
+            self._tell(status, _extension())
+            return
         if self._reloading:
             self._tell(status)
             return
@@ -160,11 +169,12 @@ class Systemd:
         self._tell(status, "RELOADING=1", f"MONOTONIC_USEC={now}", _extension())
 
     def _is_time(self) -> bool:
-        """Whether the last line is old enough for one that says little more."""
+        """Whether the last STATUS is old enough to be replaced by one that says little more."""
         return time.monotonic() - self._told_at >= PROGRESS_SECONDS
 
     def _reloading_to(self, revision: Revision, phase: Phase) -> str:
-        return f"{self._serving()}, reloading: {DOING[phase]} {_named(revision)}"
+        begun = f"{self._serving()}, reloading" if self._is_ready else "starting"
+        return f"{begun}: {DOING[phase]} {_named(revision)}"
 
     def _serving(self) -> str:
         if self._live is None:
@@ -172,7 +182,7 @@ class Systemd:
         return f"serving generation {self._live.number} ({_named(self._live.revision)})"
 
     def _tell(self, status: str, *lines: str) -> None:
-        """Names come from elsewhere: none may begin a line of its own."""
+        """Send a STATUS with some lines. Names come from elsewhere: none may begin a line here."""
         self._told_at = time.monotonic()
         text = "".join(char if char.isprintable() else "?" for char in status)
         self._notifier.send(*lines, f"STATUS={text[:LONGEST_STATUS]}")

@@ -42,8 +42,14 @@ class UnderWay:
         so_far = self._spent[self.phase] + self._clock() - self._since
         return {**self._spent, self.phase: so_far}
 
+    def words(self) -> str | None:
+        """Say which phase works on which revision; None between attempts."""
+        if self._revision is None or self.phase is None:
+            return None
+        return f"{self.phase} {self._revision}"
+
     def fields(self) -> Fields | None:
-        """Return it as /status shows it, or None between attempts; the last phase still runs."""
+        """Return the attempt as /status shows it (its last phase still runs), None between two."""
         if self._revision is None:
             return None
         spent = {phase.value: round(took, 6) for phase, took in self._spent_by_now().items()}

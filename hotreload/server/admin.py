@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,27 +16,35 @@ from hotreload.errors import BadRequest, NotServing
 from hotreload.server.browsers import is_from_a_page
 from hotreload.server.exchange import generation_header, while_connected
 from hotreload.server.peers import Peer
-from hotreload.server.ports import Control, Engine, Fields, Gate, View
+from hotreload.server.ports import Control, Fields, Gate, View
 from hotreload.server.problems import RETRY_AFTER, Json, Refused
 from hotreload.server.requests import (
     BOOLEAN,
     INTEGER,
+    NAME,
     SECONDS,
-    STRING,
     Kind,
     is_integer,
     is_number,
     read_fields,
     whole_number,
 )
-from hotreload.types import Attempt, Generation, Noise, Outcome
+from hotreload.types import Attempt, By, Generation, Noise, Outcome
 
 log = logging.getLogger("hotreload.server")
 
-WAITING: Mapping[str, Kind] = {"wait": BOOLEAN, "timeout": SECONDS}
+LONGEST_REASON = 500
+REASON = Kind(
+    f"one line of at most {LONGEST_REASON} characters",
+    lambda value: isinstance(value, str) and len(value) <= LONGEST_REASON and value.isprintable(),
+    {"type": "string", "maxLength": LONGEST_REASON},
+)
+"""The operator's reason for a change; it is kept and shown with who asked."""
+PINNING: Mapping[str, Kind] = {"timeout": SECONDS, "reason": REASON}
+WAITING: Mapping[str, Kind] = {"wait": BOOLEAN, **PINNING}
 RELOAD: Mapping[str, Kind] = {
-    "model_path": STRING,
-    "revision": STRING,
+    "model_path": NAME,
+    "revision": NAME,
     "load_format": Kind(
         "'auto' or 'safetensors'",
         lambda value: value in ("auto", "safetensors"),
@@ -59,11 +68,11 @@ PERTURB: Mapping[str, Kind] = {
     ),
     **WAITING,
 }
-Asking = Coroutine[Any, Any, asyncio.Future[Attempt]]
-"""Finds out whether an ask makes sense; then there is a promise to tell how it ended."""
+PendingAttempt = Coroutine[Any, Any, asyncio.Future[Attempt]]
+"""A coroutine that takes an order, or refuses it, and returns the future of its attempt."""
 
 ACCEPTED_WITHIN = 10.0
-"""So long who does not wait for the outcome waits to hear that it makes sense at all."""
+"""Seconds that a client with `wait=false` waits to hear whether the order makes sense."""
 
 RELOAD_STATUS = ("state", "generation", "wanted", "waiting_for", "phase", "last_attempt")
 _STATUS = {
@@ -99,8 +108,8 @@ class Admission:
         return Refused(403, "forbidden", words)
 
 
-def admin_routes(
-    *, gate: Gate, engine: Engine, control: Control, view: View, admission: Admission
+def admin_routes[P](
+    *, gate: Gate[P], control: Control, view: View, admission: Admission
 ) -> APIRouter:
     """Build the routes under /admin."""
     router = APIRouter(prefix="/admin", dependencies=[Depends(admission)])
@@ -108,29 +117,35 @@ def admin_routes(
     @router.post("/reload_weights")
     async def reload_weights(request: Request) -> Response:
         fields = await read_fields(request, RELOAD, may_be_empty=True)
-        asking = control.reload(_name(fields), force=fields.get("force", False))
-        return await _answer(asking, fields, request, view)
+        by = _by("reload", request, fields)
+        pending = control.reload(_name(fields), by=by, force=fields.get("force", False))
+        return await _answer(pending, fields, request, view)
 
     @router.post("/rollback")
     async def rollback(request: Request) -> Response:
         fields = await read_fields(request, ROLLBACK, may_be_empty=True)
-        return await _answer(control.rollback(fields.get("generation")), fields, request, view)
+        by = _by("rollback", request, fields)
+        pending = control.rollback(fields.get("generation"), by=by)
+        return await _answer(pending, fields, request, view)
 
     @router.post("/perturb_weights")
     async def perturb_weights(request: Request) -> Response:
         fields = await read_fields(request, PERTURB, may_be_empty=True)
         noise = Noise(**{name: fields[name] for name in fields if name not in WAITING})
-        return await _answer(control.perturb(noise), fields, request, view)
+        pending = control.perturb(noise, by=_by("perturb", request, fields))
+        return await _answer(pending, fields, request, view)
 
     @router.post("/pin")
-    async def pin() -> Response:
-        await control.pin()
-        return Json({"ok": True, "pinned": True})
+    async def pin(request: Request) -> Response:
+        fields = await read_fields(request, PINNING, may_be_empty=True)
+        pending = control.pin(by=_by("pin", request, fields))
+        return await _pinned(pending, fields, request, is_pinned=True)
 
     @router.post("/unpin")
-    async def unpin() -> Response:
-        await control.unpin()
-        return Json({"ok": True, "pinned": False})
+    async def unpin(request: Request) -> Response:
+        fields = await read_fields(request, PINNING, may_be_empty=True)
+        pending = control.unpin(by=_by("unpin", request, fields))
+        return await _pinned(pending, fields, request, is_pinned=False)
 
     @router.get("/reload_status")
     async def reload_status() -> Response:
@@ -139,12 +154,12 @@ def admin_routes(
 
     @router.get("/weights_checksum")
     async def weights_checksum(leaves: bool = False) -> Response:
-        async with gate.passing() as generation:  # no swap while it is computed
-            checksums = await engine.checksums()
-        content = _compared(checksums, generation)
+        async with gate.passing() as lease:  # no swap while it is computed
+            checksums = await lease.engine.checksums()
+        content = _compared(checksums, lease.generation)
         if leaves:
             content["leaves"] = checksums
-        return Json(content, headers=generation_header(generation))
+        return Json(content, headers=generation_header(lease.generation))
 
     return router
 
@@ -161,6 +176,17 @@ def _compared(leaves: Mapping[str, int], generation: Generation) -> Fields:
     }
 
 
+def _by(verb: str, request: Request, fields: Fields) -> By:
+    """The operator who asks, as the kernel named them at admission."""
+    peer: Peer = request.scope["extensions"]["peer"]
+    return By(verb, peer.uid, peer.pid, time.time(), fields.get("reason", ""))
+
+
+def _daemon() -> Fields:
+    """Which daemon answers: with several on a host, one socket is easily mistaken for another."""
+    return {"daemon": {"pid": os.getpid()}}
+
+
 def _name(fields: Fields) -> str | None:
     if "model_path" in fields and "revision" in fields:
         raise BadRequest("give model_path or revision, not both", code="bad_field")
@@ -170,52 +196,79 @@ def _name(fields: Fields) -> str | None:
     return name
 
 
-async def _answer(asking: Asking, fields: Fields, request: Request, view: View) -> Response:
-    """Tell how the attempt ended, or that it goes on; it does, whoever stops listening.
+async def _answer(
+    pending: PendingAttempt, fields: Fields, request: Request, view: View
+) -> Response:
+    """Answer how the attempt ended, or that it goes on, as it does when the client leaves.
 
-    To find out which revision is meant may take as long as a hub or a disk does.
+    Finding out which revision is meant may take as long as a hub or a disk takes.
     """
     waits, within = fields.get("wait", True), fields.get("timeout")
     if not waits:
         within = min(within or ACCEPTED_WITHIN, ACCEPTED_WITHIN)
-    outcome = asyncio.create_task(_outcome(asking, waits))
-    try:
-        async with while_connected(request.receive):
-            await asyncio.wait({outcome}, timeout=within)
-    finally:
-        if not outcome.done():
-            _unheard.add(outcome)
-            outcome.add_done_callback(_log_unheard)
-        elif not outcome.cancelled():
-            outcome.exception()  # heard, also when its client has just left
+    outcome = asyncio.create_task(_outcome(pending, waits))
+    await _heard(outcome, within, request)
     if not outcome.done() and waits:
         words = f"no outcome after {within:g} s; the attempt goes on, see /status"
         raise Refused(504, "timed_out", words)
     attempt = _ended(outcome) if outcome.done() else None
     if attempt is None:
-        return Json({"ok": True, "outcome": None, "accepted": True}, 202)
+        return Json({"ok": True, "outcome": None, "accepted": True, **_daemon()}, 202)
     return _told(attempt, view)
 
 
-async def _outcome(asking: Asking, waits: bool) -> Attempt | None:
-    """How what is asked for ended; None when nobody waits for that."""
-    promise = await asking
+async def _pinned(
+    pending: Coroutine[Any, Any, Generation], fields: Fields, request: Request, *, is_pinned: bool
+) -> Response:
+    """Answer which generation is held; that is known only once the attempt under way has ended."""
+    within = fields.get("timeout")
+    settled = asyncio.create_task(pending)
+    await _heard(settled, within, request)
+    if not settled.done():
+        words = f"after {within:g} s what was asked for before is not done, or the disk is slow"
+        raise Refused(504, "timed_out", f"{words}; it goes on: see pinned in /status")
+    live = _ended(settled)
+    content = {
+        "ok": True,
+        "pinned": is_pinned,
+        "generation": live.number,
+        "label": live.revision.label,
+    }
+    return Json({**content, "revision": live.revision.id, **_daemon()})
+
+
+async def _heard(task: asyncio.Task[Any], within: float | None, request: Request) -> None:
+    """Wait for the end of the attempt, within the timeout and while the client is there."""
+    try:
+        async with while_connected(request.receive):
+            await asyncio.wait({task}, timeout=within)
+    finally:
+        if not task.done():
+            _unheard.add(task)
+            task.add_done_callback(_log_unheard)
+        elif not task.cancelled():
+            task.exception()  # handled even if its client has just left
+
+
+async def _outcome(pending: PendingAttempt, waits: bool) -> Attempt | None:
+    """The attempt, once it has ended; None when the client does not wait for that."""
+    promise = await pending
     # Shielded: others may wait for the same promise.
     return await asyncio.shield(promise) if waits or promise.done() else None
 
 
-def _ended(outcome: asyncio.Task[Attempt | None]) -> Attempt | None:
+def _ended[T](outcome: asyncio.Task[T]) -> T:
     if outcome.cancelled():
         raise NotServing("hotreload is stopping", code="stopping")
     return outcome.result()
 
 
-_unheard: set[asyncio.Task[Attempt | None]] = set()
-"""Those that go on without anybody to tell; a loop by itself does not keep its tasks."""
+_unheard: set[asyncio.Task[Any]] = set()
+"""Orders whose client does not wait; kept here because the loop does not hold its tasks."""
 
 
-def _log_unheard(outcome: asyncio.Task[Attempt | None]) -> None:
-    """What comes of an attempt is told by the status; that there is none, by nothing else."""
+def _log_unheard(outcome: asyncio.Task[Any]) -> None:
+    """Log an order that led to no attempt, because nothing else tells of it."""
     _unheard.discard(outcome)
     if not outcome.cancelled() and (fault := outcome.exception()) is not None:
         log.warning("admin.not_done", extra={"cause": str(fault)})
@@ -223,6 +276,8 @@ def _log_unheard(outcome: asyncio.Task[Attempt | None]) -> None:
 
 def _told(attempt: Attempt, view: View) -> Response:
     content: dict[str, Any] = {"ok": attempt.outcome is Outcome.LIVE, **view.attempt(attempt)}
+    kept = view.status()["state_file"]
+    content |= {"saved": kept["saved"], "not_saved": kept["error"], **_daemon()}
     if attempt.fingerprints is not None:
         content["checksum_before"], content["checksum_after"] = attempt.fingerprints
     is_put_off = attempt.outcome is Outcome.POSTPONED

@@ -11,17 +11,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hotreload.errors import BadRequest
+from hotreload.errors import BadRequest, shown
 from hotreload.events import Events
 from hotreload.server.admin import Admission, admin_routes
-from hotreload.server.asking import Asking, ModelRoute
+from hotreload.server.answerer import Answerer, ModelRoute
 from hotreload.server.browsers import KnownHost
 from hotreload.server.exchange import Exchange
 from hotreload.server.generate import read_generate
-from hotreload.server.limits import Limited, Limits
+from hotreload.server.limits import Bodies, Limited, Limits
 from hotreload.server.openai.routes import openai_routes
 from hotreload.server.page import page_routes
-from hotreload.server.ports import Control, Engine, Gate, Metrics, View
+from hotreload.server.ports import Control, Gate, Metrics, View
 from hotreload.server.problems import OPENAI_PATHS, Refused, problem_of
 from hotreload.server.schema import schema_routes
 from hotreload.server.watch import EventStream, Feeds, watch_routes
@@ -31,10 +31,9 @@ ROUTES_OF_NOTE = "POST /generate, GET /status, GET /readyz, POST /admin/reload_w
 OPENAI_ROUTES = "POST /v1/chat/completions, POST /v1/completions, GET /v1/models"
 
 
-def create_app(
+def create_app[P](
     *,
-    gate: Gate,
-    engine: Engine,
+    gate: Gate[P],
     control: Control,
     view: View,
     events: Events,
@@ -51,24 +50,23 @@ def create_app(
     app = FastAPI(title="hotreload", openapi_url=None, redirect_slashes=False)
     app.state.feeds = Feeds(events, view.event, limits)
     app.state.live = view.live
-    asking = Asking(gate=gate, engine=engine, metrics=metrics, limits=limits, replay=replay)
-    generate = ModelRoute(asking, partial(read_generate, limits=limits))
+    app.state.bodies = Bodies(limits)
+    answerer = Answerer(gate=gate, metrics=metrics, limits=limits, replay=replay)
+    generate = ModelRoute(answerer, partial(read_generate, limits=limits))
     app.router.routes.append(Route("/generate", generate, methods=["POST"]))
     events_route = Route("/events", EventStream(app.state.feeds, limits), methods=["GET"])
     events_route.methods = {"GET"}  # no HEAD: it would never end
     app.router.routes.append(events_route)
-    app.include_router(openai_routes(asking, model_name, view.live))
+    app.include_router(openai_routes(answerer, model_name, view.live))
     app.router.routes.append(webhook_route(webhook))
     app.include_router(watch_routes(view, metrics))
     app.include_router(page_routes())
     app.include_router(schema_routes())
     admission = Admission(admin_group)
-    app.include_router(
-        admin_routes(gate=gate, engine=engine, control=control, view=view, admission=admission)
-    )
+    app.include_router(admin_routes(gate=gate, control=control, view=view, admission=admission))
     app.add_exception_handler(HTTPException, _no_such_route)
     app.add_exception_handler(RequestValidationError, _bad_query)
-    app.add_middleware(Limited, limits=limits)
+    app.add_middleware(Limited, limits=limits, bodies=app.state.bodies)
     app.add_middleware(KnownHost, hosts=hosts)
     seconds = limits.write_seconds
     app.add_middleware(Exchange, live=view.live, metrics=metrics, write_seconds=seconds)
@@ -79,7 +77,8 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = error.status_code
     code = HTTPStatus(status).phrase.lower().replace(" ", "_")
-    words = f"{request.method} {request.url.path}: {HTTPStatus(status).phrase.lower()}"
+    asked = shown(f"{request.method} {request.url.path}")
+    words = f"{asked}: {HTTPStatus(status).phrase.lower()}"
     headers: Mapping[str, str] = error.headers or {}
     if status == 404:
         is_openai = request.url.path.startswith(OPENAI_PATHS)

@@ -11,13 +11,24 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hotreload.errors import BadRequest
+from hotreload.errors import BadRequest, shown
 from hotreload.server.problems import Refused
 
 
 def is_from_a_page(headers: Headers) -> bool:
     """Whether a browser asks for a page it shows, and not a person for the address itself."""
     return "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
+
+
+def check_same_site(headers: Headers) -> None:
+    """Refuse what a page of another site has a browser ask for: it could take up a place of ours.
+
+    Another port of this machine is another site too.
+    """
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    is_ours = origin is None or origin.partition("://")[2] == headers.get("host")
+    if not (is_ours if site is None else site in ("same-origin", "none")):
+        raise Refused(403, "forbidden", "a page of another site may not listen to events")
 
 
 def check_sender(headers: Headers) -> None:
@@ -52,7 +63,7 @@ class KnownHost:
             raise Refused(
                 421,
                 "wrong_host",
-                f"a browser asks for {host[:100]!r}; if that is this daemon, add its name to "
+                f"a browser asks for {shown(host)}; if that is this daemon, add its name to "
                 "[server] hosts",
             )
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hotreload.server import admin, generate
-from hotreload.server.asking import GENERATION_NUMBER, MIN_GENERATION_HEADER
+from hotreload.server.answerer import GENERATION_NUMBER, MIN_GENERATION_HEADER
 from hotreload.server.openai import fields
 from hotreload.server.requests import BOOLEAN, STRING, Kind
 from hotreload.server.shapes import TEXT as PLAIN
@@ -85,6 +85,10 @@ def _changes(words: str, body: Mapping[str, Kind]) -> Operation:
     return Operation(words, _json("Change"), refusals, body=body, others=UNFIT, may_be_empty=True)
 
 
+def _pins(words: str) -> Operation:
+    return Operation(words, _json("Pinned"), CHANGED, body=admin.PINNING, may_be_empty=True)
+
+
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/generate"): replace(
         _asks("Ask in the engine's own schema.", "Answer", generate.FIELDS), one_of=generate.PROMPTS
@@ -105,7 +109,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/status"): Operation("What is live, wanted and under way.", _json("Status")),
     ("GET", "/history"): Operation("Attempts, newest first.", _json("History")),
     ("GET", "/leaves"): Operation("Checksums of the live leaves.", _json("Leaves")),
-    ("GET", "/events"): Operation("Every event as it happens.", {EVENTS: PLAIN}, (503,)),
+    ("GET", "/events"): Operation("Every event as it happens.", {EVENTS: PLAIN}, (403, 503)),
     ("GET", "/metrics"): Operation("Prometheus metrics.", {TEXT: PLAIN}),
     ("GET", "/openapi.json"): Operation("This document.", {JSON: {"type": "object"}}),
     ("GET", "/"): Operation("The status page.", {HTML: PLAIN}),
@@ -125,10 +129,8 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/admin/reload_weights"): _changes("Make a revision live.", admin.RELOAD),
     ("POST", "/admin/rollback"): _changes("Go back to a generation.", admin.ROLLBACK),
     ("POST", "/admin/perturb_weights"): _changes("Add noise to leaves.", admin.PERTURB),
-    ("POST", "/admin/pin"): Operation(
-        "Hold what is live against the source.", _json("Pinned"), CHANGED
-    ),
-    ("POST", "/admin/unpin"): Operation("Follow the source again.", _json("Pinned"), CHANGED),
+    ("POST", "/admin/pin"): _pins("Hold what is live against the source."),
+    ("POST", "/admin/unpin"): _pins("Follow the source again."),
     ("GET", "/admin/reload_status"): Operation(
         "What of the status is about reloading.", _json("ReloadStatus"), (403, 503)
     ),

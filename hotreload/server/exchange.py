@@ -12,18 +12,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hotreload.errors import HotReloadError
 from hotreload.server.ports import Metrics
-from hotreload.server.problems import Refused, problem_of
+from hotreload.server.problems import Refused, problem_of, status_of
 from hotreload.types import Generation
 
 log = logging.getLogger("hotreload.server")
 
 GENERATION_HEADER = "X-Hotreload-Generation"
 CLIENT_GONE = 499
-"""The code under which requests are counted whose client did not wait for the answer."""
+"""Requests whose client did not wait for the answer are counted under this code."""
+CUT_SHORT = 503
+"""Answers that we ended early, for a swap or to leave, are counted under this code."""
+_ENDED = "hotreload.ended"
 
 
 class ClientGone(Exception):
-    """Nobody is there to be answered any more."""
+    """The client has hung up, so there is nobody to answer."""
 
 
 @asynccontextmanager
@@ -64,6 +67,11 @@ async def hang_up(scope: Scope, receive: Receive) -> None:
         await client_gone(receive)
 
 
+def ended_as(scope: Scope, code: int) -> None:
+    """Count this request under another code than the status its answer began with."""
+    scope[_ENDED] = code
+
+
 def generation_header(generation: Generation) -> dict[str, str]:
     """Name the generation that made this answer."""
     return {GENERATION_HEADER: str(generation.number)}
@@ -93,12 +101,15 @@ class Exchange:
         try:
             await self._app(scope, receive, answer.send)
         except (ClientGone, ClientDisconnect):
-            answer.code = CLIENT_GONE
+            ended_as(scope, _gone(scope))
+        except asyncio.CancelledError:
+            ended_as(scope, CUT_SHORT)
+            raise
         except Exception as error:
             await self._fail(error, answer, scope, receive)
         finally:
-            seconds = time.perf_counter() - began
-            self._metrics.request_finished(_route(scope), answer.code, seconds)
+            code, seconds = scope.get(_ENDED, answer.code), time.perf_counter() - began
+            self._metrics.request_finished(_route(scope), code, seconds)
 
     async def _fail(
         self, error: Exception, answer: "_Answer", scope: Scope, receive: Receive
@@ -106,13 +117,14 @@ class Exchange:
         if not isinstance(error, HotReloadError):
             log.error("request.failed", exc_info=error, extra={"path": scope["path"]})
             error = Refused(500, "internal", "hotreload failed to answer; its log says why")
+        ended_as(scope, status_of(error))
         if answer.is_started:  # an answer cut off must not look like a whole one
             await hang_up(scope, receive)
             return
         try:
             await problem_of(error, scope["path"])(scope, receive, answer.send)
         except ClientGone:
-            answer.code = CLIENT_GONE
+            ended_as(scope, _gone(scope))
 
 
 class _Answer:
@@ -151,7 +163,7 @@ class _Answer:
             self._expect_reading()
 
     def _expect_reading(self) -> None:
-        """What was written last waits in our memory, and nobody sends after it any more."""
+        """Whether the end of an answer still waits in our memory to be sent."""
         expect = self._scope.get("extensions", {}).get("expect_reading")
         if expect is not None:
             expect(self._write_seconds)
@@ -162,6 +174,12 @@ class _Answer:
         live = self._live()
         if live is not None and all(key != name for key, _ in headers):
             message["headers"] = [*headers, (name, str(live.number).encode())]
+
+
+def _gone(scope: Scope) -> int:
+    """The code of a broken exchange: the client hung up, or we did after waiting too long."""
+    was_cut_off = scope.get("extensions", {}).get("was_cut_off", bool)
+    return CUT_SHORT if was_cut_off() else CLIENT_GONE
 
 
 def _route(scope: Any) -> str:

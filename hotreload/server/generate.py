@@ -6,10 +6,10 @@ from typing import Any
 from starlette.requests import Request
 
 from hotreload.errors import BadRequest, HotReloadError
-from hotreload.server.asking import (
+from hotreload.server.answerer import (
     MIN_GENERATION,
-    Ask,
     Item,
+    ModelRequest,
     check_batch,
     oldest_wanted,
     stamp_of,
@@ -68,7 +68,7 @@ FIELDS: Mapping[str, Kind] = {
 }
 
 
-async def read_generate(request: Request, limits: Limits) -> Ask:
+async def read_generate(request: Request, limits: Limits) -> ModelRequest:
     """The request as it was sent: the engine speaks the same schema."""
     wish = await read_fields(request, FIELDS, nesting=limits.nesting)
     given = [name for name in PROMPTS if name in wish]
@@ -76,7 +76,7 @@ async def read_generate(request: Request, limits: Limits) -> Ask:
         raise BadRequest("give text or input_ids, one of them", code="bad_field")
     check_batch(_batch_size(wish[given[0]]), limits, given[0])
     at_least = oldest_wanted(request, wish)
-    return Ask(wish, AsTheEngine(), at_least)
+    return ModelRequest(wish, AsTheEngine(), at_least)
 
 
 class AsTheEngine:

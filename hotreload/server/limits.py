@@ -16,9 +16,13 @@ class Limits:
     """Every bound of the server; seconds and bytes."""
 
     body_bytes: int = 8 * 2**20
+    bodies_bytes: int = 256 * 2**20
+    """All bodies together and what is made of them, from the first byte to the answer's last."""
     header_bytes: int = 64 * 2**10
     concurrent: int = 2048
     """Requests to the model at a time, those who wait at the gate among them."""
+    connections: int = 4096
+    """On the unix socket, and as many over TCP; fewer where few descriptors are allowed."""
     request_seconds: float = 600.0
     generation_seconds: float = 30.0
     """How long a request waits for the generation it asks for at the least."""
@@ -27,46 +31,99 @@ class Limits:
     arrival_seconds: float = 30.0
     """How long the headers of a request may take to arrive, and then its body."""
     write_seconds: float = 15.0
-    """A client that reads nothing for so long is hung up on; it would hold up every swap."""
+    """Seconds after which we hang up on a client that reads nothing: it holds up every swap."""
     keep_alive_seconds: float = 75.0
     listeners: int = 64
-    """Clients of /events."""
+    """Clients of /events; half of them of one user, or of TCP."""
     listener_queue: int = 256
     """Events a client of /events may be behind before it is dropped."""
     heartbeat_seconds: float = 15.0
 
 
+FREE_BYTES = 64 * 2**10
+"""Bytes of each body that are not counted: a connection may hold as many before anybody reads
+it. So small requests pass beside large ones."""
+VALUE_BYTES = 48
+"""About how many bytes one JSON value takes in memory; a list of numbers takes many times the
+bytes of its body."""
+
+
+class Bodies:
+    """The bytes that the bodies of all requests under way take together.
+
+    What is made of a body lives as long as its request, so its share is kept until then.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.held = 0
+        self._most = limits.bodies_bytes
+
+    def take(self, size: int, has: int) -> None:
+        """Count more bytes for a request that has some; Refused when there is no room for them."""
+        self.check(size, has)
+        self.held += size
+
+    def check(self, size: int, has: int = 0) -> None:
+        """Refused when there is no room for that many bytes. One request alone always has room."""
+        if self.held > has and self.held + size > self._most:
+            raise Refused(
+                503,
+                "too_many_bytes",
+                f"the bodies of the requests under way hold {self.held} bytes of {self._most} "
+                "([server.limits] bodies_bytes)",
+                headers={"Retry-After": "1"},
+            )
+
+    def give_back(self, size: int) -> None:
+        """Give that many bytes back."""
+        self.held -= size
+
+
 class Limited:
     """Refuses headers and bodies that are too long, and bodies that take too long."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, bodies: Bodies) -> None:
         self._app = app
         self._limits = limits
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            self._check_headers(scope)
-            receive = _Body(receive, self._limits).receive
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        self._check_headers(scope)
+        body = _Body(receive, self._limits, self._bodies)
+        try:
+            await self._app(scope, body.receive, send)
+        finally:
+            body.forget()
 
     def _check_headers(self, scope: Scope) -> None:
         # The protocol stops reading at its limit; what came in one piece before is counted here.
         size = len(scope["raw_path"]) + len(scope["query_string"])
         for name, value in scope["headers"]:
             size += len(name) + len(value)
-            if name == b"content-length" and int(value) > self._limits.body_bytes:
-                raise body_too_long(self._limits)
+            if name == b"content-length":
+                self._check_length(int(value))
         if size > self._limits.header_bytes:
             raise headers_too_long()
+
+    def _check_length(self, size: int) -> None:
+        if size > self._limits.body_bytes:
+            raise body_too_long(self._limits)
+        self._bodies.check(_counted(size))
 
 
 class _Body:
     """One request's body as it arrives."""
 
-    def __init__(self, receive: Receive, limits: Limits) -> None:
+    def __init__(self, receive: Receive, limits: Limits, bodies: Bodies) -> None:
         self._receive = receive
         self._limits = limits
+        self._bodies = bodies
         self._size = 0
+        self._weight = 0
+        self._taken = 0
         self._whole = False
         self._deadline = asyncio.get_running_loop().time() + limits.arrival_seconds
 
@@ -87,10 +144,24 @@ class _Body:
         return message
 
     def _count(self, message: Message) -> None:
-        self._size += len(message.get("body", b""))
+        piece = message.get("body", b"")
+        self._size += len(piece)
+        self._weight += len(piece) + VALUE_BYTES * sum(map(piece.count, (b",", b"[", b"{")))
         self._whole = not message.get("more_body", False)
         if self._size > self._limits.body_bytes:
             raise body_too_long(self._limits)
+        more = _counted(self._weight) - self._taken
+        self._bodies.take(more, self._taken)
+        self._taken += more
+
+    def forget(self) -> None:
+        """Give its bytes back: nothing of the body is in use any more."""
+        self._bodies.give_back(self._taken)
+        self._taken = 0
+
+
+def _counted(size: int) -> int:
+    return max(0, size - FREE_BYTES)
 
 
 def body_too_long(limits: Limits) -> Refused:

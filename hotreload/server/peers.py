@@ -5,8 +5,9 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -14,6 +15,7 @@ import h11
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from hotreload.server.crowd import Crowd
 from hotreload.server.exchange import generation_header
 from hotreload.server.limits import headers_too_long
 from hotreload.server.problems import Refused, problem_of
@@ -21,6 +23,9 @@ from hotreload.types import Generation
 
 SO_PEERGROUPS = 59
 """Linux; Python's socket module does not name it."""
+
+LONGEST_READING = 40
+"""How many times `write_seconds` a client may take to read the rest of an answer in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +66,32 @@ class PeerProtocol(H11Protocol):
         *args: Any,
         arrival_seconds: float,
         live: Callable[[], Generation | None],
+        crowds: Mapping[bool, Crowd],
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._arrival_seconds = arrival_seconds
         self._live = live
+        self._crowds = crowds
         self._deadline: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
+        self._was_cut_off = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Find out who came, and wait for the first request."""
         super().connection_made(transport)
+        is_local = transport.get_extra_info("socket").family == socket.AF_UNIX
+        self._crowd = self._crowds[is_local]
+        if not self._crowd.join(self):
+            self._refuse(_crowded())
+            return
         _send_at_once(transport)
-        self.app = _Introduced(self.app, transport, self._expect_reading)
+        self.app = _Introduced(self.app, transport, self._expect_reading, lambda: self._was_cut_off)
         self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Cancel the deadlines of this connection."""
+        self._crowd.leave(self)
         self._headers_came()
         self._expect_no_reading()
         super().connection_lost(exc)
@@ -91,12 +105,16 @@ class PeerProtocol(H11Protocol):
             self._headers_came()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP or has headers without end: uvicorn's call for both."""
+        """Answer bytes that are no HTTP, or headers without end; uvicorn calls this for both."""
         if self.conn.our_state is h11.SEND_BODY:  # an answer is under way: cut it off
             self.transport.abort()
             return
+        self._refuse(_fault(sys.exception(), msg))
+
+    def _refuse(self, fault: Refused) -> None:
+        """Answer at once, whatever was asked, and close."""
         live = self._live()
-        problem = problem_of(_fault(sys.exception(), msg))
+        problem = problem_of(fault)
         problem.headers.update(generation_header(live) if live else {})
         headers = [*problem.raw_headers, (b"connection", b"close")]
         status = problem.status_code
@@ -110,27 +128,41 @@ class PeerProtocol(H11Protocol):
         self.transport.close()
         self._expect_reading(self._arrival_seconds)
 
+    def cut_off(self) -> None:
+        """Hang up because the daemon leaves, whatever is under way."""
+        self._was_cut_off = True
+        self.transport.abort()
+
     @property
     def is_idle(self) -> bool:
         """Whether no request is under way on it."""
         return self.cycle is None or self.cycle.response_complete
 
+    @property
+    def is_spare(self) -> bool:
+        """Whether it may be closed: it is idle, and all it was sent is on its way."""
+        return self.is_idle and not self.transport.get_write_buffer_size()
+
     def _expect_reading(self, within: float) -> None:
-        """Hang up when the client takes nothing for so long of an answer that is all written.
+        """Hang up when the client reads nothing of a written answer for too long.
 
         A close would wait for it without end, and until then the connection keeps its descriptor.
         """
+        self._look_at_reading(within, LONGEST_READING)
+
+    def _look_at_reading(self, within: float, looks: int) -> None:
         self._expect_no_reading()
         if unsent := self.transport.get_write_buffer_size():
-            self._reading = self.loop.call_later(within, self._check_read, unsent, within)
+            check = partial(self._check_read, unsent, within, looks - 1)
+            self._reading = self.loop.call_later(within, check)
 
-    def _check_read(self, unsent: int, within: float) -> None:
+    def _check_read(self, unsent: int, within: float, looks: int) -> None:
         if not self.is_idle:  # each piece of the next answer has a deadline of its own
             return
-        if self.transport.get_write_buffer_size() >= unsent:
+        if self.transport.get_write_buffer_size() >= unsent or not looks:
             self.transport.abort()
         else:
-            self._expect_reading(within)
+            self._look_at_reading(within, looks)
 
     def _expect_no_reading(self) -> None:
         if self._reading is not None:
@@ -150,12 +182,17 @@ class _Introduced:
     """The app, told who is at the other end of this connection and how to hang up on it."""
 
     def __init__(
-        self, app: Any, transport: asyncio.Transport, expect_reading: Callable[[float], None]
+        self,
+        app: Any,
+        transport: asyncio.Transport,
+        expect_reading: Callable[[float], None],
+        was_cut_off: Callable[[], bool],
     ) -> None:
         self._app = app
         self._extensions: dict[str, Any] = {
             "hang_up": transport.abort,
             "expect_reading": expect_reading,
+            "was_cut_off": was_cut_off,
         }
         peer = _peer_behind(transport)
         if peer is not None:
@@ -184,6 +221,11 @@ def _peer_behind(transport: asyncio.Transport) -> Peer | None:
     # A duplicate, because asyncio and uvloop wrap the socket in things of their own.
     with socket.socket(fileno=os.dup(wrapped.fileno())) as connection:
         return peer_of(connection)
+
+
+def _crowded() -> Refused:
+    words = "every connection there may be is busy"
+    return Refused(503, "too_many_connections", words, headers={"Retry-After": "1"})
 
 
 def _fault(error: BaseException | None, msg: str) -> Refused:

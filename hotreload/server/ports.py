@@ -2,37 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from hotreload.events import Event
-from hotreload.types import Attempt, Generation, Noise
+from hotreload.types import Attempt, By, Generation, Lease, Noise
 
 Fields = dict[str, Any]
 """A JSON object."""
 
 
-class Gate(Protocol):
-    """What every request passes."""
+class Preparer[P](Protocol):
+    """What makes requests ready to be answered, by whichever engine. P is what it makes of one."""
 
-    def check(self) -> None:
-        """NotServing when it lets nobody in."""
-        ...
-
-    def passing(
-        self, at_least: int = 0, within: float = 0.0
-    ) -> AbstractAsyncContextManager[Generation]:
-        """Wait while holding, then yield who answers; NotServing when sealed, full or booting.
-
-        An older generation than `at_least` is waited out so long; NotNewEnough when in vain.
-        """
-        ...
-
-
-class Engine(Protocol):
-    """What answers. Must exist before the boot is over: until then it and the gate refuse."""
-
-    async def prepare(self, request: Mapping[str, Any]) -> Any:
+    async def prepare(self, request: Mapping[str, Any]) -> P:
         """Check a request in the engine's own schema and encode its prompts, off the loop.
 
         Beside that schema it takes `messages`, a chat for the model's template, with
@@ -41,7 +25,11 @@ class Engine(Protocol):
         """
         ...
 
-    def generate(self, prepared: Any) -> AsyncGenerator[Fields | list[Fields], None]:
+
+class AnsweringEngine[P](Preparer[P], Protocol):
+    """What answers a request that was let in."""
+
+    def generate(self, prepared: P) -> AsyncGenerator[Fields | list[Fields], None]:
         """Yield answers in the engine's own schema; closed or cancelled, it aborts the generation.
 
         Not streamed: one item, which is a list for a batch. Streamed: one object a chunk with the
@@ -54,35 +42,52 @@ class Engine(Protocol):
         ...
 
 
+class Gate[P](Protocol):
+    """What every request passes; it alone says who answers."""
+
+    def preparer(self) -> Preparer[P]:
+        """What makes a request ready before it is let in; NotServing when none is let in."""
+        ...
+
+    def passing(
+        self, at_least: int = 0, within: float = 0.0
+    ) -> AbstractAsyncContextManager[Lease[AnsweringEngine[P]]]:
+        """Wait while holding, then yield who answers; NotServing when sealed, full or booting.
+
+        An older generation than `at_least` is waited out so long; NotNewEnough when in vain.
+        """
+        ...
+
+
 class Control(Protocol):
     """Takes an operator's wish, or raises Busy, BadRequest or SourceUnavailable.
 
     The futures may have several waiters and are never cancelled by one of them.
     """
 
-    async def reload(self, name: str | None, *, force: bool) -> asyncio.Future[Attempt]:
+    async def reload(self, name: str | None, *, by: By, force: bool) -> asyncio.Future[Attempt]:
         """Ask for a revision; None is the newest."""
         ...
 
-    async def rollback(self, number: int | None) -> asyncio.Future[Attempt]:
+    async def rollback(self, number: int | None, *, by: By) -> asyncio.Future[Attempt]:
         """Ask for a generation that was live before; None is the one before this."""
         ...
 
-    async def perturb(self, noise: Noise) -> asyncio.Future[Attempt]:
+    async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
         """Ask for noise on what is live."""
         ...
 
-    async def pin(self) -> None:
-        """Hold the live generation against the source."""
+    async def pin(self, *, by: By) -> Generation:
+        """Hold the live generation against the source; returns it once it is settled which."""
         ...
 
-    async def unpin(self) -> None:
-        """Follow the source again."""
+    async def unpin(self, *, by: By) -> Generation:
+        """Follow the source again; returns what is live."""
         ...
 
 
 class View(Protocol):
-    """What is known, as JSON fields under the contract's names."""
+    """What the observers know, as JSON fields under the contract's names."""
 
     def status(self) -> Fields:
         """Everything /status says."""
@@ -92,8 +97,8 @@ class View(Protocol):
         """Whether requests are answered, and why not."""
         ...
 
-    def history(self) -> list[Fields]:
-        """Attempts, newest first."""
+    def history(self) -> Fields:
+        """Everything /history says: attempts and pins, newest first."""
         ...
 
     def leaves(self) -> Fields:
@@ -114,20 +119,20 @@ class View(Protocol):
 
 
 class Metrics(Protocol):
-    """Where the server counts."""
+    """The metrics that the server counts in."""
 
     def request_finished(self, route: str, code: int, seconds: float) -> None:
-        """A request ended; code 499 when the client went first."""
+        """Count a request that ended; 499 when the client left first, 503 when we cut it short."""
         ...
 
     def first_token(self, seconds: float) -> None:
-        """The first chunk of a stream came so long after its request."""
+        """Note the seconds from a request to the first chunk of its stream."""
         ...
 
     def tokens(self, count: int) -> None:
-        """So many tokens were generated."""
+        """Count generated tokens."""
         ...
 
-    def render(self) -> bytes:
-        """The page a scraper reads."""
+    def latest(self) -> Future[bytes]:
+        """The page a scraper reads; many share the future, so nobody may cancel it."""
         ...

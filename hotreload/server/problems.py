@@ -10,23 +10,26 @@ from typing import Any
 from starlette.responses import Response
 
 from hotreload.errors import (
+    MOST_WORDS,
     BadRequest,
     Busy,
     CheckpointRejected,
     EngineLost,
     HotReloadError,
     NotNewEnough,
+    NotSaved,
     NotServing,
     SourceUnavailable,
     Superseded,
     TryAgain,
+    cut,
 )
 
 RETRY_AFTER = 5
-"""Seconds until something that was only put off is worth another try."""
+"""Seconds until a client should try again what was only put off."""
 
 NAMED_WRONGLY = 422
-"""An operator named what is not there."""
+"""The operator named something that does not exist."""
 
 _STATUS: tuple[tuple[type[HotReloadError], int], ...] = (
     (BadRequest, 400),
@@ -37,8 +40,14 @@ _STATUS: tuple[tuple[type[HotReloadError], int], ...] = (
     (SourceUnavailable, NAMED_WRONGLY),
     (TryAgain, 503),
     (NotServing, 503),
+    (NotSaved, 503),
     (EngineLost, 503),
 )
+
+
+MOST_REASONS = 16
+MOST_OF_A_REASON = 300
+"""How many lines and characters a problem may have: megabytes that were sent are not sent back."""
 
 
 class Refused(HotReloadError):
@@ -82,31 +91,42 @@ OPENAI_PATHS = "/v1/"
 def problem_of(error: HotReloadError, path: str = "/") -> Json:
     """Answer with what went wrong, in the shape that clients of this path know."""
     if path.startswith(OPENAI_PATHS):
-        return Json({"error": openai_fields(error)}, _status(error), _headers(error))
-    return Problem(problem_fields(error), _status(error), _headers(error))
+        return Json({"error": openai_fields(error)}, status_of(error), _headers(error))
+    return Problem(problem_fields(error), status_of(error), _headers(error))
 
 
 def openai_fields(error: HotReloadError) -> dict[str, Any]:
     """Say what went wrong as OpenAI does; its client reads the class of an error off the status."""
     return {
-        "message": str(error),
-        "type": "invalid_request_error" if _status(error) < 500 else "server_error",
-        "param": error.param if isinstance(error, BadRequest | Refused) else None,
+        "message": cut(str(error), MOST_WORDS),
+        "type": "invalid_request_error" if status_of(error) < 500 else "server_error",
+        "param": _param(error),
         "code": error.code,
     }
 
 
 def problem_fields(error: HotReloadError) -> dict[str, Any]:
     """Say what went wrong: `code` for machines, `detail` and `reasons` for people."""
-    status = _status(error)
+    status = status_of(error)
     return {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
         "status": status,
-        "detail": str(error),
+        "detail": cut(str(error), MOST_WORDS),
         "code": error.code,
-        "reasons": list(error.findings) or [str(error)],
+        "reasons": _reasons(error.findings) or [cut(str(error), MOST_WORDS)],
     }
+
+
+def _reasons(findings: Sequence[str]) -> list[str]:
+    told = [cut(finding, MOST_OF_A_REASON) for finding in findings[:MOST_REASONS]]
+    more = len(findings) - len(told)
+    return [*told, f"and {more} more"] if more else told
+
+
+def _param(error: HotReloadError) -> str | None:
+    named = error.param if isinstance(error, BadRequest | Refused) else None
+    return named and cut(named, MOST_OF_A_REASON)
 
 
 def to_json(value: Any) -> bytes:
@@ -118,11 +138,12 @@ def to_json(value: Any) -> bytes:
     return text.encode()
 
 
-def _status(error: HotReloadError) -> int:
+def status_of(error: HotReloadError) -> int:
+    """The HTTP status that says this error."""
     if isinstance(error, Refused):
         return error.status
     if isinstance(error, SourceUnavailable) and error.retry_after is not None:
-        return 503  # the source itself is away, and nothing is said about the name
+        return 503  # the source is away, so the name may be right
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
@@ -131,7 +152,7 @@ def _headers(error: HotReloadError) -> dict[str, str]:
         return error.headers
     if isinstance(error, NotServing | TryAgain) and error.retry_after is not None:
         return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
-    if isinstance(error, NotNewEnough | TryAgain) and _status(error) != NAMED_WRONGLY:
+    if isinstance(error, NotNewEnough | TryAgain) and status_of(error) != NAMED_WRONGLY:
         return {"Retry-After": str(RETRY_AFTER)}
     return {}
 

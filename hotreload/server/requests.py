@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from starlette.requests import Request
 
-from hotreload.errors import BadRequest
+from hotreload.errors import BadRequest, cut, shown
 from hotreload.server.browsers import check_sender
 from hotreload.server.ports import Fields
 
@@ -39,8 +39,24 @@ def whole_number(least: int, most: int) -> Kind:
     )
 
 
+def text(most: int) -> Kind:
+    """A string that is not longer."""
+    return Kind(
+        f"a string of at most {most} characters",
+        lambda value: isinstance(value, str) and len(value) <= most,
+        {"type": "string", "maxLength": most},
+    )
+
+
+def short(name: str) -> str:
+    """The name of a field, as the path to it in a problem shows it."""
+    return cut(name, 60)
+
+
 BOOLEAN = Kind("true or false", lambda value: isinstance(value, bool), {"type": "boolean"})
 STRING = Kind("a string", lambda value: isinstance(value, str), {"type": "string"})
+NAME = text(most=4096)
+"""Of a path or a revision; no path is longer."""
 INTEGER = Kind("an integer", is_integer, {"type": "integer"})
 OBJECT = Kind("an object", lambda value: isinstance(value, dict), {"type": "object"})
 SECONDS = Kind(
@@ -72,13 +88,13 @@ async def read_fields(
         raise BadRequest(
             f"unknown field {_names(unknown)}; known are {', '.join(sorted(kinds))}",
             code="unknown_field",
-            param=unknown[0][:60],
+            param=short(unknown[0]),
         )
     given = {name: value for name, value in fields.items() if value is not None}
     for name in given.keys() & kinds.keys():
         words, fits, _ = kinds[name]
         if not fits(given[name]):
-            said = f"{name} must be {words}, not {_shown(given[name])}"
+            said = f"{name} must be {words}, not {_as_json(given[name])}"
             raise BadRequest(said, code="bad_field", param=name)
     return given
 
@@ -93,7 +109,7 @@ def _object(body: bytes, nesting: int) -> Fields:
     except ValueError as error:
         raise BadRequest(f"the body is not JSON: {error}", code="bad_json") from None
     if not isinstance(value, dict):
-        raise BadRequest(f"the body must be a JSON object, not {_shown(value)}", code="bad_json")
+        raise BadRequest(f"the body must be a JSON object, not {_as_json(value)}", code="bad_json")
     _check_nesting(body, value, nesting)
     _check_surrogates(body, value)
     return value
@@ -134,12 +150,13 @@ def _check_surrogates(body: bytes, value: Any) -> None:
 
 
 def _names(unknown: list[str]) -> str:
-    shown = ", ".join(repr(name[:60]) for name in unknown[:5])
-    return shown if len(unknown) <= 5 else f"{shown} and {len(unknown) - 5} more"
+    named = ", ".join(shown(name) for name in unknown[:5])
+    return named if len(unknown) <= 5 else f"{named} and {len(unknown) - 5} more"
 
 
-def _shown(value: Any) -> str:
+def _as_json(value: Any) -> str:
     if value == []:
         return "an empty list"
-    text = json.dumps(value) if not isinstance(value, dict | list) else type(value).__name__
-    return {"dict": "an object", "list": "a list"}.get(text, text[:60])
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    return json.dumps(value) if isinstance(value, bool) else shown(value)

@@ -41,6 +41,7 @@ _USAGE = an_object(prompt_tokens=INTEGER, completion_tokens=INTEGER, total_token
 _CHOICE = {"index": INTEGER, "finish_reason": MAYBE_TEXT, "logprobs": {"type": ["object", "null"]}}
 _ANSWERED = {"model": TEXT, "system_fingerprint": TEXT, "usage": named("Usage"), **_MODEL_STAMP}
 _MESSAGE = an_object(role={"const": "assistant"}, content=TEXT, refusal=MAYBE_TEXT)
+MAYBE_BY = either(named("By"), {"type": "null"})
 _GATE = an_object(state={"enum": ["open", "holding", "sealed"]}, inside=INTEGER, held=INTEGER)
 
 SHAPES: Mapping[str, Schema] = {
@@ -75,8 +76,14 @@ SHAPES: Mapping[str, Schema] = {
         phase=MAYBE_TEXT,
         last_attempt=either(named("Attempt"), {"type": "null"}),
         refused=a_list(ANY_OBJECT),
+        passed_over=a_list(an_object(label=TEXT, code=TEXT, reason=TEXT)),
+        passed_over_total=INTEGER,
         gate=_GATE,
         pinned=BOOLEAN,
+        pin=MAYBE_BY,
+        overruled=MAYBE_BY,
+        noise=BOOLEAN,
+        state_file=an_object(saved=BOOLEAN, error=MAYBE_TEXT, since=MAYBE_TEXT),
         replicas=a_list(ANY_OBJECT),
     ),
     "Attempt": an_object(
@@ -88,11 +95,13 @@ SHAPES: Mapping[str, Schema] = {
         pause_seconds=NUMBER,
         finished_at=TEXT,
         generation=MAYBE_INTEGER,
+        by=MAYBE_BY,
     ),
-    "History": an_object(attempts=a_list(named("Attempt"))),
+    "By": an_object(verb=TEXT, uid=INTEGER, pid=INTEGER, at=TEXT, reason=TEXT),
+    "History": an_object(attempts=a_list(named("Attempt")), pins=a_list(named("By"))),
     "Leaves": an_object(leaves=ANY_OBJECT, changed=a_list(TEXT)),
     "Change": an_object(ok=BOOLEAN, outcome=MAYBE_TEXT),
-    "Pinned": an_object(ok=BOOLEAN, pinned=BOOLEAN),
+    "Pinned": an_object(ok=BOOLEAN, pinned=BOOLEAN, generation=INTEGER, daemon=ANY_OBJECT),
     "Checksum": an_object(fingerprint=MAYBE_TEXT, generation=INTEGER, changed=a_list(TEXT)),
     "ReloadStatus": an_object(
         state=TEXT,

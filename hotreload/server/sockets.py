@@ -23,23 +23,23 @@ from fastapi import FastAPI
 
 from hotreload.errors import ConfigError, NotServing
 from hotreload.events import Event, GateChanged
+from hotreload.server.crowd import Crowd
 from hotreload.server.limits import Limits
 from hotreload.server.peers import PeerProtocol
 from hotreload.server.problems import problem_of
-from hotreload.types import GateState
+from hotreload.types import LONGEST_SOCKET_PATH, GateState
 
 log = logging.getLogger("hotreload.server")
 
 BACKLOG = 2048
-"""On a full backlog of a unix socket asyncio's clients believe they are connected."""
-LONGEST_PATH = 107
+"""Large, because asyncio's clients believe they are connected when a unix backlog is full."""
 ACCEPT_SECONDS = 0.02
-"""Without a name nobody connects any more; meanwhile the loop accepts all that had."""
+"""Seconds after the name is removed in which the loop accepts those who had connected."""
 FLUSH_SECONDS = 0.01
 LINGER_SECONDS = 0.5
-"""How long a connection has to send what it came for, or what it asks next."""
+"""Seconds a connection may be silent before its first request and between two."""
 LASTING_LINGER_SECONDS = 2.0
-"""Where nobody is kept waiting by it: a client about to ask again would find itself cut off."""
+"""The same where an idle connection keeps nobody waiting: a client may be about to ask again."""
 
 
 def bind_unix(path: Path, mode: int = 0o660, group: str | int | None = None) -> socket.socket:
@@ -48,8 +48,8 @@ def bind_unix(path: Path, mode: int = 0o660, group: str | int | None = None) -> 
     A stale socket is replaced; a live one, or a file that is no socket, is a ConfigError.
     """
     path = path.absolute()
-    if len(os.fsencode(path)) > LONGEST_PATH:
-        raise ConfigError(f"[server] socket: {path} is longer than {LONGEST_PATH} bytes")
+    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+        raise ConfigError(f"[server] socket: {path} is longer than {LONGEST_SOCKET_PATH} bytes")
     gid = group_id(group, "[server] group") if group is not None else None
     _make_folder(path.parent)
     try:
@@ -95,7 +95,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Let no other daemon look for a stale socket between our looking and our binding."""
+    """Keep other daemons from taking the socket between our look at it and our bind."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,7 +136,7 @@ def _listen(path: Path, mode: int, gid: int | None) -> socket.socket:
         if gid is not None:
             os.chown(path, -1, gid)
         path.chmod(mode)
-        listener.listen(BACKLOG)  # until here nobody can connect, whatever the mode is
+        listener.listen(BACKLOG)  # nobody can connect before this line, whatever the mode is
     except BaseException:
         listener.close()
         raise
@@ -144,14 +144,14 @@ def _listen(path: Path, mode: int, gid: int | None) -> socket.socket:
 
 
 def turn_away(listeners: Sequence[socket.socket], fault: ConfigError) -> None:
-    """Answer everybody who waits in these sockets, which nobody will serve, with 503 and why.
+    """Answer 503, and why, to all who wait in these sockets, which nobody will serve.
 
     systemd starts the service anew for each connection that is left in a socket of its own, even
     for one whose client is gone.
     """
     answer = _refusal(fault)
     for listener in listeners:
-        with contextlib.suppress(OSError):  # nobody waits any more, or it is closed already
+        with contextlib.suppress(OSError):  # nobody waits any more, or the socket is closed
             listener.setblocking(False)
             for _ in range(BACKLOG):
                 connection, _ = listener.accept()
@@ -159,10 +159,10 @@ def turn_away(listeners: Sequence[socket.socket], fault: ConfigError) -> None:
 
 
 def _tell(connection: socket.socket, answer: bytes) -> None:
-    with connection, contextlib.suppress(OSError):  # whoever has left is told nothing
+    with connection, contextlib.suppress(OSError):  # the client may have left
         connection.setblocking(False)
         with contextlib.suppress(BlockingIOError):
-            connection.recv(2**16)  # what is unread would be a reset in place of the answer
+            connection.recv(2**16)  # unread bytes would turn the answer into a reset
         connection.sendall(answer)
 
 
@@ -201,7 +201,10 @@ class HttpServer(uvicorn.Server):
         self._left = asyncio.Event()
         self._owned: list[tuple[str, tuple[int, int]]] = []
         protocol = functools.partial(
-            PeerProtocol, arrival_seconds=limits.arrival_seconds, live=app.state.live
+            PeerProtocol,
+            arrival_seconds=limits.arrival_seconds,
+            live=app.state.live,
+            crowds={is_local: Crowd(limits.connections) for is_local in (True, False)},
         )
         super().__init__(_config(app, protocol, limits))
 
@@ -233,7 +236,7 @@ class HttpServer(uvicorn.Server):
         self._opened.set()
 
     async def leave(self, within: float) -> None:
-        """Stop, and wait so long at most until everybody who came is answered."""
+        """Stop, and wait at most this long until everybody who came is answered."""
         self.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
@@ -245,7 +248,7 @@ class HttpServer(uvicorn.Server):
         yield
 
     async def main_loop(self) -> None:
-        """Wait for `stop`; uvicorn would look ten times a second."""
+        """Wait for `stop` on an event, where uvicorn polls ten times a second."""
         await self._stopping.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -262,11 +265,11 @@ class HttpServer(uvicorn.Server):
         for server in self.servers:
             server.close()
         asyncio.get_running_loop().call_later(self._linger_seconds, self._feeds.end)
-        await asyncio.sleep(ACCEPT_SECONDS)  # those just accepted become connections
+        await asyncio.sleep(ACCEPT_SECONDS)  # lets the loop turn accepted sockets into connections
         await self._last_answers()
 
     async def _last_answers(self) -> None:
-        """Wait until all is answered and sent; after the grace, cut off what is not."""
+        """Wait until all is answered and sent; cut off the rest when the grace is over."""
         state = self.server_state
         idle_looks: Counter[object] = Counter()
         try:
@@ -277,7 +280,8 @@ class HttpServer(uvicorn.Server):
         except TimeoutError:
             log.warning("server.cut_off", extra={"requests": len(state.tasks)})
         for connection in list(state.connections):
-            connection.transport.abort()
+            assert isinstance(connection, PeerProtocol)
+            connection.cut_off()
         if state.tasks:  # most end by themselves when their client is gone
             _, late = await asyncio.wait(state.tasks, timeout=1.0)
             for task in late:

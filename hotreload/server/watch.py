@@ -5,12 +5,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
 from fastapi import APIRouter
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from hotreload.events import Event, Events
+from hotreload.server.browsers import check_same_site
 from hotreload.server.exchange import while_connected
 from hotreload.server.limits import Limits
+from hotreload.server.peers import Peer
 from hotreload.server.ports import Fields, Metrics, View
 from hotreload.server.problems import Json, Refused
 from hotreload.server.sse import EventWriter
@@ -42,7 +45,7 @@ def watch_routes(view: View, metrics: Metrics) -> APIRouter:
 
     @router.get("/history")
     async def history() -> Response:
-        return Json({"attempts": view.history()})
+        return Json(view.history())
 
     @router.get("/leaves")
     async def leaves() -> Response:
@@ -50,8 +53,8 @@ def watch_routes(view: View, metrics: Metrics) -> APIRouter:
 
     @router.get("/metrics")
     async def page() -> Response:
-        # On a thread: with a gauge for each of 700 leaves the page takes 27 ms.
-        return Response(await asyncio.to_thread(metrics.render), media_type=METRICS_TYPE)
+        made = asyncio.wrap_future(metrics.latest())
+        return Response(await asyncio.shield(made), media_type=METRICS_TYPE)
 
     return router
 
@@ -70,35 +73,42 @@ class Feeds:
         self._events = events
         self._to_fields = to_fields
         self._limits = limits
-        self._feeds: set[_Feed] = set()
+        self._feeds: dict[_Feed, Peer | None] = {}
         self._is_over = False
 
     @contextmanager
-    def listening(self, drop: Callable[[], None]) -> Iterator["_Feed"]:
+    def listening(self, peer: Peer | None, drop: Callable[[], None]) -> Iterator["_Feed"]:
         """Hear every event from now on; `drop` is called when the reader is too slow."""
-        if len(self._feeds) >= self._limits.listeners:
-            words = f"{len(self._feeds)} clients listen to events already"
-            raise Refused(503, "too_many_listeners", words, headers={"Retry-After": "5"})
+        self._check_place(peer)
         feed = _Feed(self._limits.listener_queue, drop)
         unsubscribe = self._events.subscribe(lambda event: feed.offer(self._to_fields(event)))
-        self._feeds.add(feed)
+        self._feeds[feed] = peer
         if self._is_over:
             feed.offer(None)
         try:
             yield feed
         finally:
             unsubscribe()
-            self._feeds.discard(feed)
+            del self._feeds[feed]
+
+    def _check_place(self, peer: Peer | None) -> None:
+        """One user has half of the places at most, and so have all together who come over TCP."""
+        uid = peer and peer.uid
+        same = sum((each and each.uid) == uid for each in self._feeds.values())
+        most = self._limits.listeners
+        if len(self._feeds) >= most or same >= max(1, most // 2):
+            words = f"{len(self._feeds)} clients listen to events already, {same} of them yours"
+            raise Refused(503, "too_many_listeners", words, headers={"Retry-After": "5"})
 
     def end(self) -> None:
-        """Let every reader have what it has coming, and then the end."""
+        """Send every reader the events that wait for it, and then the end."""
         self._is_over = True
         for feed in self._feeds:
             feed.offer(None)
 
 
 class _Feed:
-    """What one reader has still to be sent; None is the end."""
+    """The events that one reader has not been sent yet; None is the end."""
 
     def __init__(self, size: int, drop: Callable[[], None]) -> None:
         self._queue: asyncio.Queue[Fields | None] = asyncio.Queue(size)
@@ -111,7 +121,7 @@ class _Feed:
             self._drop()
 
     async def events(self, heartbeat_seconds: float) -> AsyncIterator[Fields | None]:
-        """Yield events, and None whenever there was none for so long."""
+        """Yield events, and None whenever this many seconds passed without one."""
         while True:
             try:
                 fields = await asyncio.wait_for(self._queue.get(), heartbeat_seconds)
@@ -131,9 +141,11 @@ class EventStream:
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        check_same_site(Headers(scope=scope))
         out = EventWriter(send)
-        drop = scope.get("extensions", {}).get("hang_up", lambda: None)
-        with self._feeds.listening(drop) as feed:
+        extensions = scope.get("extensions", {})
+        drop = extensions.get("hang_up", lambda: None)
+        with self._feeds.listening(extensions.get("peer"), drop) as feed:
             async with while_connected(receive):
                 await out.comment("listening")  # from here on nothing is missed
                 async for fields in feed.events(self._limits.heartbeat_seconds):

@@ -1,1 +1,5 @@
-"""Where checkpoints come from. Each source is one file with the two methods of `core.ports`."""
+"""Where checkpoints come from.
+
+`directory` and `huggingface` are the sources: each has the six methods of `core.ports.Source`. The
+other modules are parts of theirs.
+"""

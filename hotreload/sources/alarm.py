@@ -1,6 +1,6 @@
-"""When to look early: hears through inotify that something happens below a folder or to it.
+"""Says when to look early: hears through inotify what happens to a folder and below it.
 
-It may miss anything and is never believed: what a look shows is the truth.
+The alarm may miss anything, so nothing relies on it: only a look says what is there.
 """
 
 import logging
@@ -28,15 +28,15 @@ _KINDS: list[type[fs.FileSystemEvent]] = [
     fs.FileCreatedEvent,
     fs.DirDeletedEvent,
     fs.FileDeletedEvent,
-    fs.FileClosedEvent,  # by a writer; readers, such as we are, open and close unheard
+    fs.FileClosedEvent,  # closed by a writer; a reader, such as we, makes no such event
 ]
 
 Ring = Callable[[str, str | None], None]
-"""Called with the cause, and the path that came by a rename if one did; by any thread."""
+"""Called from any thread, with the cause and the path that appeared in one step, if one did."""
 
 
 class Alarm:
-    """Rings when something happens below the root or to it; may be deaf at any time."""
+    """Rings when something happens to the root or below it; may miss events at any time."""
 
     def __init__(self, root: Path, ring: Ring) -> None:
         self._root, self._ring = root, ring
@@ -47,19 +47,19 @@ class Alarm:
         self._overflows = _Overflows(self._hear_overflow)
 
     def ensure(self) -> None:
-        """Arm, or arm anew when the root is another folder than before or a thread is dead."""
+        """Arm; arm again when the root is another folder than before or a thread has died."""
         now, root = time.monotonic(), _identity(self._root)
         if (root == self._armed_for and self._is_alive()) or now < self._not_before:
             return
         self.stop()
         try:
             remote = remote_file_system(self._root)
-            self._armed_for = root  # from here on an overflow means to do it again
+            self._armed_for = root  # set first: an overflow from here on unsets it
             if remote is None:
                 self._arm(root)
             self._pause = _RETRY
             self._say(f"{remote} does not tell of changes made elsewhere" if remote else "")
-        except (OSError, RuntimeError) as error:  # the second when no thread is to be had
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread could start
             self.stop()
             self._not_before, self._pause = now + self._pause, min(self._pause * 2, 60.0)
             self._say(f"no inotify: {error}; see fs.inotify.max_user_watches")
@@ -81,7 +81,8 @@ class Alarm:
         # Full events tell a folder that was renamed into the root from one that was made there.
         self._observer = InotifyObserver(generate_full_events=True)
         if self._root.parent.is_dir():
-            # A watch on the root hears nothing of its being made, renamed or, a link, flipped.
+            # A watch on the root does not hear that the root is made, renamed or, where it is a
+            # link, led elsewhere.
             beside = _Ear(self._hear_beside)
             self._observer.schedule(beside, str(self._root.parent), event_filter=_KINDS)
         if root is not None:
@@ -91,7 +92,7 @@ class Alarm:
 
     def _is_alive(self) -> bool:
         if self._observer is None:
-            return True  # polling, and content with it
+            return True  # the folder is polled, so no thread is needed
         reader = getattr(self._observer, "_inotify_fd", None)  # watchdog 7.1: a thread of its own
         threads = [self._observer, *self._observer.emitters, *([reader] if reader else [])]
         return all(thread.is_alive() for thread in threads)
@@ -106,19 +107,19 @@ class Alarm:
             self._ring("event", claim)
 
     def _hear_overflow(self) -> None:
-        # watchdog replaces its watches now, and hears nothing of what happens meanwhile. Armed
-        # anew, and before the look that this causes, nothing falls between.
+        # watchdog now replaces its watches and hears nothing meanwhile. The next look arms the
+        # alarm again before it looks, so what was missed is seen.
         self._armed_for = _UNARMED
         self._ring("overflow", None)
 
     def _say(self, words: str) -> None:
         if words and words != self._said:
-            _log.warning("source.polling: %s: %s", self._root, words)
+            _log.warning("source.polling", extra={"path": str(self._root), "why": words})
         self._said = words
 
 
 class _Ear(fs.FileSystemEventHandler):
-    """Hands on every event as it is."""
+    """Passes every event on unchanged."""
 
     def __init__(self, hear: Callable[[fs.FileSystemEvent], None]) -> None:
         self._hear = hear
@@ -128,7 +129,7 @@ class _Ear(fs.FileSystemEventHandler):
 
 
 class _Overflows(logging.Handler):
-    """watchdog tells of events the kernel dropped in its log and nowhere else."""
+    """Hears that the kernel dropped events: watchdog says so in its log and nowhere else."""
 
     def __init__(self, hear: Callable[[], None]) -> None:
         super().__init__(logging.WARNING)
@@ -140,14 +141,14 @@ class _Overflows(logging.Handler):
 
 
 def _quieten_watchdog() -> None:
-    """Two things that watchdog 7.1 says at the wrong time, about races it gets over by itself."""
+    """Silence two messages of watchdog 7.1 about races that it gets over by itself."""
     _EMITTER_LOG.addFilter(_is_worth_a_line)
-    # Folders made quickly inside one another are found twice; the second finding is the same.
+    # watchdog finds folders made quickly inside one another twice; the second time adds nothing.
     warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning, r"watchdog\.")
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    # An event came while it was being stopped, which no order of stopping avoids.
+    # An event came while watchdog was being stopped; no order of stopping avoids that.
     return "called when the thread is inactive" not in record.getMessage()
 
 
@@ -172,14 +173,14 @@ def _identity(root: Path) -> tuple[str, int, int] | None:
 
 
 def remote_file_system(path: Path, mountinfo: str | None = None) -> str | None:
-    """The type of the file system below `path` when others can change it unheard, else None."""
+    """The type of the file system of `path` if other machines can change it unheard, else None."""
     if mountinfo is None:
         mountinfo = Path("/proc/self/mountinfo").read_text(errors="replace")
     real, best, kind = Path(os.path.realpath(path)), -1, ""
-    for line in filter(None, mountinfo.split("\n")):  # a name may hold every other white space
+    for line in filter(None, mountinfo.split("\n")):  # a path may hold other white space
         mount, _, source = line.partition(" - ")
         escaped = mount.split(" ")[4]
         point = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), escaped))
-        if real.is_relative_to(point) and len(point.parts) >= best:  # the last mount covers others
+        if real.is_relative_to(point) and len(point.parts) >= best:  # a later mount covers
             best, kind = len(point.parts), source.split(" ")[0]
     return kind if _REMOTE.match(kind) else None

@@ -1,4 +1,4 @@
-"""Checkpoints that appear in a folder: the newest complete one is what is wanted.
+"""Follows a folder in which checkpoints appear, and wishes for the newest complete one.
 
 Decides when to look and what to wish; `tree` says what a look shows, `alarm` when to look early.
 """
@@ -11,17 +11,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from hotreload.core.threads import LEAVE_AFTER, in_thread
-from hotreload.errors import BadRequest, HotReloadError, SourceUnavailable
-from hotreload.events import Publish, SourceScanned, Waiting
+from hotreload.errors import BadRequest, CheckpointRejected, HotReloadError, SourceUnavailable
+from hotreload.events import FoldersPassedOver, Publish, SourceScanned, Waiting
 from hotreload.sources.alarm import Alarm
+from hotreload.sources.passing import Telling
 from hotreload.sources.places import places
 from hotreload.sources.seen import Seen, SurveyLike
 from hotreload.sources.tree import Look, Tree
+from hotreload.threads import LEAVE_AFTER, in_thread
 from hotreload.types import Revision
 
 SLOW_LOOK = 30.0
-"""A look that takes longer is told; reading what is new may well do so."""
+"""How long a look may take before it is reported; hashing new files may well take longer."""
 
 
 class DirectorySource:
@@ -42,6 +43,7 @@ class DirectorySource:
         patience: float = 60.0,
         depth: int = 3,
         roots: Iterable[Path] = (),
+        is_refused: Callable[[str], bool] = lambda id: False,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -60,11 +62,15 @@ class DirectorySource:
             order=order,
             patience=patience,
             depth=depth,
+            roots=self._roots,
+            is_refused=is_refused,
             clock=clock,
             wall=wall,
         )
         self._wanted, self._handed_over, self._recall_at = "", set[str](), 0.0
+        self._first_until: float | None = None
         self._waiting: str | None = None
+        self._passed_over = Telling()
         self._looking, self._woken, self._closed = asyncio.Lock(), asyncio.Event(), False
         self._rest_until = 0.0
         self._cause, self._came = "start", set[str]()
@@ -82,7 +88,12 @@ class DirectorySource:
             await self._sleep(look.due)
 
     async def fetch(self, revision: Revision) -> Path:
-        """The folder the revision was seen in, as long as nobody has touched it since."""
+        """The folder the revision was seen in, as long as nobody has touched it since.
+
+        CheckpointRejected when the revision stands for a passed-over folder.
+        """
+        if (reason := self._tree.why_passed_over(revision)) is not None:
+            raise CheckpointRejected(reason.message, code=reason.code)
         if self._seen.find(revision.id) is None:
             with suppress(BadRequest):  # no such folder any more
                 await self.resolve(revision.label or None)
@@ -97,8 +108,8 @@ class DirectorySource:
     async def resolve(self, name: str | None) -> Revision:
         """The revision an operator names by folder, path or id; None asks for the newest.
 
-        Naming a folder says that it is finished: what is incomplete and stays as it is for
-        `settle` is returned all the same, so that the checks can say what is wrong with it.
+        An operator who names a folder says that it is finished. So an incomplete one that does not
+        change for `settle` is returned all the same: the checks can say what is wrong with it.
         """
         if name is None:
             return await self._resolve_newest()
@@ -106,6 +117,8 @@ class DirectorySource:
         if sighting is not None:
             return Revision(name, sighting.folder.name)
         folder = await _in_thread(lambda: self._allowed_folder(name))
+        if (stand_in := self._tree.stand_in(folder)) is not None:
+            return stand_in
         survey = await _in_thread(lambda: self._survey(folder))
         if survey.waiting_for is not None:
             await asyncio.sleep(self._settle)
@@ -116,7 +129,7 @@ class DirectorySource:
         return await _in_thread(lambda: self._seen.name(folder, survey))
 
     def content_of(self, revision: Revision) -> str:
-        """A folder's revision is named by its content."""
+        """The revision's own id: this source names revisions by their content."""
         return revision.id
 
     def wake(self, cause: str = "request") -> None:
@@ -135,7 +148,7 @@ class DirectorySource:
     # --- when to look ------------------------------------------------------------------
 
     def _ring(self, cause: str, came: str | None) -> None:
-        """Called by the alarm's threads too; `came` is a path that came by a rename."""
+        """Wake the loop, from any thread; `came` is a path that appeared in one step."""
 
         def note() -> None:
             if came is not None:
@@ -148,12 +161,16 @@ class DirectorySource:
                 self._loop.call_soon_threadsafe(note)
 
     def _note_cause(self, cause: str) -> None:
-        """What the next look is for; the many events never hide that some were lost."""
+        """Remember what causes the next look; an event never hides a rarer cause."""
         if self._cause in ("rescan", "event"):
             self._cause = cause
 
     async def _sleep(self, due: float | None) -> None:
-        """Until something wakes us or it is time; a burst of events costs half a core at most."""
+        """Sleep until something wakes us or the next look is due.
+
+        After a look of up to a second comes a rest as long, so that a burst of events costs half
+        a core at most.
+        """
         until = self._rescan if due is None else min(self._rescan, due - self._clock())
         with suppress(TimeoutError):
             async with asyncio.timeout(max(until, 0.01)):
@@ -177,6 +194,8 @@ class DirectorySource:
             self._rest_until = ended + min(ended - started, 1.0)
         self._publish(SourceScanned(cause, look.error))
         self._say(look.error or look.waiting)
+        if look.error is None and not at_all:
+            self._say_passed_over(look.passed_over)
         return look
 
     def _say(self, waiting: str | None) -> None:
@@ -184,9 +203,14 @@ class DirectorySource:
             self._waiting = waiting
             self._publish(Waiting(waiting))
 
+    def _say_passed_over(self, telling: Telling) -> None:
+        if telling != self._passed_over:
+            self._passed_over = telling
+            self._publish(FoldersPassedOver(*telling))
+
     @contextmanager
     def _saying_when_slow(self) -> Iterator[None]:
-        """A mount that hangs would otherwise look like a folder where nothing happens."""
+        """Report a slow look: a mount that hangs would look like a folder where nothing happens."""
         words = f"{self._path}: a look takes more than {SLOW_LOOK:g} s: new files, or a slow mount"
         late = asyncio.get_running_loop().call_later(SLOW_LOOK, self._say, words)
         try:
@@ -195,7 +219,7 @@ class DirectorySource:
             late.cancel()
 
     async def _scan(self, came: set[str], at_all: bool) -> Look:
-        """One look at the tree. What the world can do to it ends no watch; a fault of ours does."""
+        """Look at the tree once. A fault of the disk or of the files becomes words in the look."""
 
         def work() -> Look:
             self._alarm.ensure()
@@ -206,16 +230,17 @@ class DirectorySource:
         except OSError as error:
             reason = error.strerror or str(error)
             return Look(error=f"{self._path}: cannot be looked at: {reason}")
-        except (HotReloadError, ValueError) as error:  # names and bytes that nobody has foreseen
+        except (HotReloadError, ValueError) as error:  # names and bytes that nobody foresaw
             return Look(error=f"{self._path}: {type(error).__name__}: {error}")
 
     def _choose(self, look: Look) -> Revision | None:
-        """What to wish now: the newest complete one, and once what is newer and stays broken.
+        """What to wish now: the newest complete checkpoint, or once a newer one that stays broken.
 
-        After that the complete one is wished again, or a broken newcomer would have taken its
-        place for good; a rescan later, so that the broken one is judged before.
+        One rescan later, when the broken one has been judged, the complete one is wished again:
+        otherwise the broken one would have taken its place for good.
         """
         held_back = look.overdue is not None and self._clock() < self._recall_at
+        held_back = held_back or self._is_too_early(look)
         if look.best is not None and look.best.id != self._wanted and not held_back:
             self._wanted = look.best.id
             self._tree.leave_older(look)
@@ -226,6 +251,16 @@ class DirectorySource:
         self._wanted, self._recall_at = look.overdue.id, self._clock() + self._rescan
         return look.overdue
 
+    def _is_too_early(self, look: Look) -> bool:
+        """Whether the first wish must wait for a newer, whole checkpoint that only has to be quiet.
+
+        After a restart that one may be live, and an older wish would take its place.
+        """
+        if self._first_until is None:
+            self._first_until = self._clock() + self._settle
+        is_first = not self._wanted and self._clock() < self._first_until
+        return is_first and look.settled_at is not None
+
     async def _resolve_newest(self) -> Revision:
         while True:
             self._note_cause("request")
@@ -233,11 +268,13 @@ class DirectorySource:
             if look.best is not None:
                 return look.best
             if look.settled_at is None:
-                raise SourceUnavailable(look.error or look.waiting or "nothing is there")
+                named = [each.reason.message for each in look.passed_over.named[:1]]
+                words = [look.error, look.waiting, *named, "nothing is there"]
+                raise SourceUnavailable(next(filter(None, words)))
             await asyncio.sleep(max(look.settled_at - self._clock(), 0.01))
 
     def _allowed_folder(self, name: str) -> Path:
-        """The folder that is meant, links resolved; BadRequest when it is none of ours."""
+        """The folder that the name means, links resolved; BadRequest when it lies elsewhere."""
         if not name.isprintable():
             raise BadRequest("a checkpoint's name must be printable text")
         roots = [Path(os.path.realpath(root)) for root in self._roots]
@@ -257,5 +294,5 @@ class DirectorySource:
 
 
 async def _in_thread[T](work: Callable[[], T]) -> T:
-    """Run it in a thread, which is left behind when a mount hangs and nobody waits any more."""
+    """Run `work` in a thread, which is left behind if a mount hangs and nobody waits any more."""
     return await in_thread(lambda cancel: work(), leave_as="a look at the watched folder")

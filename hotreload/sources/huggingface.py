@@ -1,6 +1,6 @@
-"""Checkpoints on a Hugging Face Hub: the commit a branch or tag means now is what is wanted.
+"""Follows a repo on a Hugging Face Hub, and wishes for the commit that its branch or tag means now.
 
-Looks seldom and cheaply, resolves to a commit once, and hands over only what lies here verified.
+Asks the hub seldom and cheaply, and hands over only files that lie on this disk, verified.
 """
 
 import asyncio
@@ -10,31 +10,31 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from hotreload.core.threads import in_thread
+from hotreload.checkpoint_files import SERVED_FILES
 from hotreload.errors import BadRequest, CheckpointRejected, SourceUnavailable
 from hotreload.events import Progress, Publish, SourceScanned, Waiting
 from hotreload.sources.hub.client import SHA, Head, HubClient
 from hotreload.sources.hub.download import Bytes, ContentOf, Download
-from hotreload.sources.hub.faults import HubFault, Kind
-from hotreload.sources.hub.patience import Asking, Patience
+from hotreload.sources.hub.faults import FaultKind, HubFault
+from hotreload.sources.hub.patience import HubCall, Patience
 from hotreload.sources.hub.remedies import BY_SETTINGS, Remedies
-from hotreload.sources.hub.select import SERVED_FILES
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots
+from hotreload.threads import in_thread
 from hotreload.types import Phase, Revision
 
 TELL_SECONDS = 0.25
-"""So often at most a download tells how far it is."""
+"""How much time lies between two reports of how far a download is."""
 LOOKS_APART = 0.5
-"""Whoever wakes us, so much time lies between two looks."""
+"""How much time lies at least between two looks, however often somebody wakes us."""
 ANSWER_WITHIN = 20.0
-"""So long whoever asks waits in all, in line and for each of the hub's addresses: the timeouts
-of the client are for one connection and one read, and a hub that drips never comes to them."""
+"""How long a caller waits for an answer in all: in line, and for each of the hub's addresses. The
+client's own timeouts cover one connection and one read, and a hub that drips never reaches them."""
 SOON = 5.0
-"""An operator may ask so soon again what a hub did not answer."""
+"""How soon an operator may ask again what the hub did not answer."""
 
 
 class HuggingFaceSource:
-    """Wants the commit that a name in a repo means."""
+    """Wants the commit that a branch, tag or commit name of a repo means now."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class HuggingFaceSource:
     async def wanted(self) -> AsyncIterator[Revision]:
         """Yield the commit the name means, now and whenever it becomes another one.
 
-        While the hub cannot be asked, what it meant last is wanted, if it lies here verified.
+        While the hub has not answered yet, the commit it named last is wanted, if that lies here.
         """
         wished = None
         while not self._closed.is_set():
@@ -90,8 +90,9 @@ class HuggingFaceSource:
         """The folder of the commit's verified files; downloads what is missing of it."""
         if (folder := self._named.get(revision.id)) is not None:
             return folder
-        if not SHA.fullmatch(revision.id):  # the model's folder, which was there once
-            raise SourceUnavailable(f"{revision} is no commit of {self._repo}, and not here")
+        if not SHA.fullmatch(revision.id):  # a folder that an earlier process resolved
+            words = f"{revision} is not a commit of {self._repo}, and no folder here has it"
+            raise SourceUnavailable(words)
         kept = {*self._kept(), revision.id} if self._kept is not None else None
         async with self._fetching:
             snapshot = await _in_thread(
@@ -102,9 +103,9 @@ class HuggingFaceSource:
             return snapshot.folder
 
     async def resolve(self, name: str | None) -> Revision:
-        """The commit an operator names: a branch, tag, commit, `org/name@` before it, or a folder.
+        """The revision an operator names: a branch, tag or commit, or a folder of this daemon's.
 
-        None asks the hub for the newest.
+        `org/name@` may stand before the name. None asks the hub for the newest.
         """
         name = (name or self._revision).removeprefix(f"{self._repo}@")
         if name.startswith("/"):
@@ -134,7 +135,7 @@ class HuggingFaceSource:
     # --- looking -----------------------------------------------------------------------
 
     async def _look(self) -> tuple[str | None, float]:
-        """What the name means now, if the hub tells, and how long not to ask again."""
+        """The commit that the name means now (None: the hub did not say), and how long to wait."""
         cause, self._cause = self._cause, "rescan"
         try:
             head = await self._ask(self._revision)
@@ -146,21 +147,21 @@ class HuggingFaceSource:
         self._is_failing = False
         self._publish(SourceScanned(cause))
         self._say(None)
-        with suppress(OSError):  # a disk that refuses costs a start without the hub, no more
+        with suppress(OSError):  # without the note only a start without the hub is lost
             await _in_thread(lambda cancel: self._snapshots.note_head(self._revision, head.sha))
         return head.sha, self._patience.after_answer(head.limit)
 
     def _pause_after(self, fault: SourceUnavailable) -> float:
-        if not isinstance(fault, HubFault):  # the token's file
-            fault = HubFault(str(fault), Kind.DENIED)
+        if not isinstance(fault, HubFault):  # the token's file cannot be read
+            fault = HubFault(str(fault), FaultKind.DENIED)
         return self._patience.after_fault(fault)
 
     async def _ask_for_operator(self, name: str) -> str:
-        """The commit. What passes says when to ask again; an answer ends the poll's own waiting."""
+        """The commit. A passing fault says when to ask again; an answer ends the poll's waiting."""
         try:
             head = await self._ask(name)
         except HubFault as fault:
-            if fault.kind is not Kind.DENIED:
+            if fault.kind is not FaultKind.DENIED:
                 fault.retry_after = max(self._patience.silence, SOON)
             raise
         if self._is_failing:  # the hub is back, or the token good again
@@ -168,13 +169,13 @@ class HuggingFaceSource:
         return head.sha
 
     async def _ask(self, revision: str) -> Head:
-        """One at a time, and nobody waits for ever behind one that gets no answer."""
+        """Ask one question at a time; nobody waits for ever behind one that gets no answer."""
         name = f"{self._repo}@{revision}"
         self._respect_silence(name)
         limit = asyncio.timeout(ANSWER_WITHIN)
         try:
             async with limit, self._asking:
-                self._respect_silence(name)  # whoever was before us may have been told
+                self._respect_silence(name)  # the hub may have told the one before us
                 return await self._head(revision)
         except TimeoutError:
             if not limit.expired():
@@ -192,10 +193,10 @@ class HuggingFaceSource:
     def _respect_silence(self, name: str) -> None:
         if (silence := self._patience.silence) > 0:
             words = f"{name}: the hub wants to be left alone for {silence:.0f} s more"
-            raise HubFault(words, Kind.LIMITED, retry_after=silence)
+            raise HubFault(words, FaultKind.LIMITED, retry_after=silence)
 
     async def _talk[T](self, work: Callable[[threading.Event], T]) -> T:
-        """Speak with the hub in a thread, which is left behind when it does not answer."""
+        """Speak with the hub in a thread, which is left behind when the hub does not answer."""
 
         def run(cancel: threading.Event) -> T:
             try:
@@ -203,17 +204,18 @@ class HuggingFaceSource:
             finally:
                 self._client.hang_up()
 
-        # What a slow hub holds up says nothing about the disk: a rollback is read all the same.
+        # A thread that a slow hub holds up says nothing about the disk, so later reads of the
+        # disk, for a rollback for example, need not wait for its end.
         what = f"a request to the hub for {self._repo}"
         return await in_thread(run, leave_as=what, is_read=False)
 
     async def _sleep(self, pause: float) -> None:
-        """Until it is time, or somebody wakes us, and the hub would not mind."""
+        """Sleep until the next look is due or somebody wakes us, and the hub may be asked again."""
         least = max(self._patience.silence, min(LOOKS_APART, pause))
         await _set_within(self._closed, least)
         if not self._closed.is_set():
             await _set_within(self._woken, pause - least)
-            await _set_within(self._closed, self._patience.silence)  # asked for meanwhile
+            await _set_within(self._closed, self._patience.silence)  # new since then
 
     def _say(self, waiting: str | None) -> None:
         if waiting != self._waiting:
@@ -252,7 +254,7 @@ class HuggingFaceSource:
         try:
             if snapshot is None or self._content_of(snapshot.folder, cancel) != snapshot.content:
                 return None
-        except CheckpointRejected:  # it cannot be read; the hub still has it
+        except CheckpointRejected:  # its files cannot be read; the hub still has them
             return None
         if kept is not None and not cancel.is_set():
             with suppress(SourceUnavailable, OSError), self._snapshots.locked():
@@ -279,8 +281,8 @@ class HuggingFaceSource:
             try:
                 snapshot = await self._talk(run)
             except HubFault as fault:
-                pause = self._patience.after_fault(fault, Asking.DOWNLOAD)
-                if fault.kind is not Kind.PASSING:
+                pause = self._patience.after_fault(fault, HubCall.DOWNLOAD)
+                if fault.kind is not FaultKind.PASSING:
                     fault.retry_after = pause
                 raise
         self._patience.after_download()
@@ -288,12 +290,12 @@ class HuggingFaceSource:
 
     @asynccontextmanager
     async def _telling(self, revision: Revision, count: Bytes) -> AsyncIterator[None]:
-        """Tell how far the download is, from its first moment to its last."""
+        """Report how far the download is until the end of the block."""
         told: tuple[int, int] | None = None
 
         def tell() -> None:
             nonlocal told
-            if told is None and count.total:  # or what came before the first look is not counted
+            if told is None and count.total:  # the base from which bytes are counted
                 told = (count.there, count.total)
                 self._publish(Progress(revision, Phase.FETCHING, *told))
             now = (count.done, count.total)
@@ -315,9 +317,9 @@ class HuggingFaceSource:
 
 
 def _next_time(fault: SourceUnavailable, pause: float) -> str:
-    if fault.code == Kind.DENIED.value:
-        return f"asked again in {pause / 60:.0f} min, or at once by SIGHUP"
-    return "asked again by itself"
+    if fault.code == FaultKind.DENIED.value:
+        return f"the daemon asks again in {pause / 60:.0f} min, or at once after SIGHUP"
+    return "the daemon asks again by itself"
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:

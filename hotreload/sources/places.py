@@ -1,18 +1,24 @@
-"""What one look at a tree shows: the folders that may hold a checkpoint, finished or begun.
+"""Walks a tree once and lists its places: folders that may hold a checkpoint, finished or not, and
+odd ones, which were probably meant to.
 
-Names, sizes and times only; what is in the files is for others to say.
+Looks at names, sizes and times only, and opens no file.
 """
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from hotreload.checkpoint_files import CONFIG
+from hotreload.sources.formats import foreign_weights, shown
+from hotreload.sources.names import Step, is_unfinished, says_step, step_of
+
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
-_UNFINISHED = re.compile(r"\.|tmp-|.*\.(tmp|part|partial|incomplete)$")
+_ITSELF = "."
+_NO_FURTHER = -1
+_NEVER_MEANT = ("lost+found",)
 
 
 class Entry(NamedTuple):
@@ -26,6 +32,15 @@ class Entry(NamedTuple):
     ctime: int = 0
 
 
+class Oddity(NamedTuple):
+    """Why a folder that was probably meant as a checkpoint is passed over."""
+
+    code: str
+    words: str
+    telling: tuple[str, ...] = ()
+    """The names of the files that make the folder odd."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A folder that may hold a checkpoint, as one look at the tree shows it."""
@@ -33,72 +48,196 @@ class Place:
     path: Path
     folder: Path  # links resolved: where `latest` leads now
     entries: tuple[Entry, ...]
+    root: Path
+    oddity: Oddity | None = None
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """What people call the place: its folder's name."""
         return self.folder.name
 
     @property
-    def weights(self) -> tuple[Entry, ...]:
-        """Its weight files; the same ones again after a remount, which may change the device."""
-        return tuple(entry._replace(device=0) for entry in self.entries if _is_weights(entry.name))
+    def name(self) -> str:
+        """Its path below the root, fit for a line of the log."""
+        return shown("/".join(self._parts(self.path)))
 
     @property
-    def step(self) -> int:
-        """The last number in its name."""
-        numbers = re.findall(r"[0-9]+", self.label)
-        return int(numbers[-1]) if numbers else -1
+    def weights(self) -> tuple[Entry, ...]:
+        """Its weight files, without the device number, which a remount may change."""
+        return self.files(_is_weights(entry.name) for entry in self.entries)
+
+    @property
+    def has_foreign_weights(self) -> bool:
+        """Whether it holds weights in a format that hotreload does not read."""
+        return self.oddity is not None and self.oddity.code == "format"
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether a link led out of the root to it."""
+        return not self.folder.is_relative_to(self.root)
+
+    @property
+    def step(self) -> Step | None:
+        """The step that its path names; of a link that leads out of the root, the link's own path.
+
+        The root's name does not count: it is the name of a run.
+        """
+        if self.folder == self.root:
+            return None
+        return step_of(self._parts(self.path if self.is_outside else self.folder))
 
     @property
     def time(self) -> int:
-        """When it was last written to, by its files."""
+        """When it was last written to, by the times of its files."""
         # A copy may carry any mtime along, one in the future too; ctime is this machine's own.
         return max((min(entry.mtime, entry.ctime) for entry in self.entries), default=0)
+
+    def files(self, chosen: Iterable[bool]) -> tuple[Entry, ...]:
+        """The chosen entries, without the device number, which a remount may change."""
+        pairs = zip(self.entries, chosen, strict=True)
+        return tuple(entry._replace(device=0) for entry, is_chosen in pairs if is_chosen)
+
+    def holds(self, name: str) -> bool:
+        """Whether there is an entry of this name."""
+        return any(entry.name == name for entry in self.entries)
 
     def changed_at(self, name: str) -> int | None:
         """When this entry was last touched; None when there is no such entry."""
         return next((entry.ctime for entry in self.entries if entry.name == name), None)
 
     def last_change(self, but: str | None = None) -> int:
-        """When any entry but this one was last touched."""
+        """When any entry other than `but` was last touched."""
         return max((entry.ctime for entry in self.entries if entry.name != but), default=0)
+
+    def _parts(self, path: Path) -> tuple[str, ...]:
+        inside = path.relative_to(self.root).parts if path.is_relative_to(self.root) else ()
+        return inside or (path.name,)
 
 
 def places(root: Path, depth: int) -> Iterator[Place]:
-    """Every place from the root down; OSError when the root itself cannot be listed."""
-    return _places(root, root, depth, root)
+    """Every place from the root down that may hold a checkpoint; OSError as from `walk`."""
+    return (place for place in walk(root, depth) if place.oddity is None)
 
 
-def _places(root: Path, path: Path, depth: int, folder: Path) -> Iterator[Place]:
-    """Nothing is searched inside a checkpoint (but the root may be one and hold others), behind
-    a link (they may go round), or in what is named as unfinished.
+def walk(root: Path, depth: int) -> list[Place]:
+    """Every place from the root down, odd ones too; OSError when the root cannot be listed."""
+    return _Walk(root).below(root, depth, root)
+
+
+class _Walk:
+    """Lists the places below one root.
+
+    Does not search inside a checkpoint (but the root may be one and hold others), behind a link
+    (links may lead in a circle), or in a folder named as unfinished.
     """
-    try:
-        with os.scandir(path) as listing:
-            found = list(listing)
-    except OSError:
-        if path == root:
-            raise
-        yield Place(path, folder, ())
-        return
-    place = Place(path, folder, tuple(sorted(map(_entry, found))))
-    if place.weights or place.changed_at("config.json") is not None:
-        yield place
-        if path != root:
-            return
-    for name, link in _folders(found) if depth > 0 else ():
-        below = path / name
-        yield from _places(root, below, 0 if link else depth - 1, link or below)
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def below(self, path: Path, depth: int, folder: Path) -> list[Place]:
+        try:
+            with os.scandir(path) as listing:
+                found = list(listing)
+        except OSError as error:
+            if path == self._root:
+                raise
+            return self._unreadable(path, folder, error)
+        place = self._place(path, folder, map(_entry, found))
+        if place.weights or place.holds(CONFIG):
+            own = place if place.weights else _judged(place)
+            return [own, *self._inside(found, path, depth)] if path == self._root else [own]
+        return self._none(place, self._inside(found, path, depth))
+
+    def _inside(self, found: Iterable[os.DirEntry[str]], path: Path, depth: int) -> list[Place]:
+        inside: list[Place] = []
+        for entry in found if depth >= 0 else ():
+            with suppress(OSError):
+                inside += self._of(entry, path / entry.name, depth)
+        return inside
+
+    def _of(self, entry: os.DirEntry[str], path: Path, depth: int) -> list[Place]:
+        if not entry.is_dir():
+            return self._file(entry, path)
+        if depth == 0:
+            return self._too_deep(path)
+        if is_unfinished(entry.name):
+            return self._unfinished(path)
+        if entry.is_symlink():
+            return self.below(path, _NO_FURTHER, Path(os.path.realpath(path)))
+        return self.below(path, depth - 1, path)
+
+    def _none(self, place: Place, inside: list[Place]) -> list[Place]:
+        """The places of a folder that is not a checkpoint: those inside, or else why it is odd."""
+        is_meant = says_step(place.path.name)
+        own = _judged(place)
+        if any(each.weights for each in inside) or (inside and not (own.oddity and is_meant)):
+            return inside
+        if own.oddity is not None:
+            return [own]
+        is_run = place.is_outside and any(says_step(entry.name) for entry in place.entries)
+        if not is_meant and not is_run:
+            return []
+        words = "holds no *.safetensors" if place.entries else "is empty"
+        return [self._odd(place.path, place.folder, "missing", words, place.entries)]
+
+    def _unreadable(self, path: Path, folder: Path, error: OSError) -> list[Place]:
+        if path.name in _NEVER_MEANT:
+            return []
+        words = f"cannot be read: {error.strerror or error}; let the daemon's user read it"
+        return [self._odd(path, folder, "io", words)]
+
+    def _unfinished(self, path: Path) -> list[Place]:
+        if not says_step(path.name):
+            return []
+        words = (
+            "is named as unfinished, but nobody has written to it for a long time: look at its "
+            "trainer, then rename or delete it"
+        )
+        with suppress(OSError), os.scandir(path) as listing:
+            return [self._odd(path, path, "unfinished", words, map(_entry, listing))]
+        return [self._odd(path, path, "unfinished", words)]
+
+    def _too_deep(self, path: Path) -> list[Place]:
+        if not says_step(path.name) or is_unfinished(path.name):
+            return []
+        words = "lies too deep to be looked at: move it up, or set [source] path nearer to it"
+        return [self._odd(path, path, "too_deep", words)]
+
+    def _file(self, entry: os.DirEntry[str], path: Path) -> list[Place]:
+        """A whole checkpoint in one file, or a link to one that is gone."""
+        if not says_step(entry.name) or is_unfinished(entry.name):
+            return []
+        if entry.is_symlink() and not path.exists():
+            words = f"is a link that leads nowhere: {shown(os.readlink(path))}"
+            return [self._odd(path, path, "missing", words)]
+        if foreign_weights([entry.name], is_meant=True) is None:
+            return []
+        words = "is a file that hotreload does not read: save a folder of safetensors instead"
+        return [self._odd(path, path, "format", words, [_entry(entry)])]
+
+    def _odd(
+        self, path: Path, folder: Path, code: str, words: str, entries: Iterable[Entry] = ()
+    ) -> Place:
+        """An odd place; one without files is followed by the folder's own times."""
+        place = self._place(path, folder, entries or [_itself(path)])
+        return replace(place, oddity=Oddity(code, words))
+
+    def _place(self, path: Path, folder: Path, entries: Iterable[Entry]) -> Place:
+        return Place(path, folder, tuple(sorted(entries)), self._root)
 
 
-def _folders(found: Iterable[os.DirEntry[str]]) -> Iterator[tuple[str, Path | None]]:
-    """The folders among them, and where those that are links lead to."""
-    for entry in found:
-        with suppress(OSError):
-            if entry.is_dir() and not _UNFINISHED.match(entry.name):
-                link = Path(os.path.realpath(entry.path)) if entry.is_symlink() else None
-                yield entry.name, link
+def _judged(place: Place) -> Place:
+    """A place without safetensors, marked as odd if it holds weights of another format."""
+    names = (entry.name for entry in place.entries)
+    found = foreign_weights(names, is_meant=says_step(place.path.name))
+    return replace(place, oddity=Oddity("format", found.words, found.names) if found else None)
+
+
+def _itself(path: Path) -> Entry:
+    with suppress(OSError):
+        status = path.lstat()
+        return Entry(_ITSELF, mtime=status.st_mtime_ns, ctime=status.st_ctime_ns)
+    return Entry(_ITSELF)
 
 
 def _entry(found: os.DirEntry[str]) -> Entry:
@@ -111,4 +250,4 @@ def _entry(found: os.DirEntry[str]) -> Entry:
 
 
 def _is_weights(name: str) -> bool:
-    return name.endswith(_WEIGHTS) and not _UNFINISHED.match(name)
+    return name.endswith(_WEIGHTS) and not is_unfinished(name)

@@ -1,4 +1,4 @@
-"""Which folder each revision was seen in. Names revisions by their bytes, for looks and people."""
+"""Remembers which folder each revision was last seen in, and names revisions by their bytes."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ _REMEMBERED = 256
 
 
 class SurveyLike(Protocol):
-    """A folder looked at as a checkpoint; equal `files` mean that nothing was touched."""
+    """What a survey found in a folder; equal `files` mean that nobody touched them in between."""
 
     @property
     def files(self) -> Sequence[object]: ...
@@ -35,27 +35,31 @@ class Seen:
     def __init__(self, identify: Callable[[SurveyLike], str]) -> None:
         self._identify = identify
         self._sightings: dict[str, Sighting] = {}
-        self._lock = threading.Lock()  # an operator's wish is named beside a look
+        self._lock = threading.Lock()  # an operator's wish may be hashed while a look runs
 
     def find(self, id: str) -> Sighting | None:
-        """Where the revision was seen last, if it was."""
+        """Where the revision was last seen; None if nowhere."""
         with self._lock:
             return self._sightings.get(id)
 
     def name(self, folder: Path, survey: SurveyLike) -> Revision:
-        """Hash what the survey saw; SourceUnavailable when it changes meanwhile."""
-        stand_in = blake2b(repr((folder, survey.files)).encode(), digest_size=16).hexdigest()
-        try:
-            id = self._identify(survey) if survey.files else stand_in
-        except HotReloadError as error:
-            if error.code != "io":
-                raise SourceUnavailable(str(error)) from error
-            id = stand_in  # Unreadable bytes tell nothing; they still must be refused by name.
+        """Name and note the surveyed folder; SourceUnavailable if it changes meanwhile."""
+        id = self.id_of(folder, survey)
         self.note(id, folder, survey)
         return Revision(id, folder.name)
 
+    def id_of(self, folder: Path, survey: SurveyLike) -> str:
+        """The id of the surveyed files, by their bytes. Notes nothing."""
+        stand_in = blake2b(repr((folder, survey.files)).encode(), digest_size=16).hexdigest()
+        try:
+            return self._identify(survey) if survey.files else stand_in
+        except HotReloadError as error:
+            if error.code != "io":
+                raise SourceUnavailable(str(error)) from error
+            return stand_in  # unreadable bytes have no hash, and a refusal still needs an id
+
     def note(self, id: str, folder: Path, survey: SurveyLike) -> None:
-        """The revision lies there now."""
+        """Remember that the revision lies in this folder now."""
         with self._lock:
             self._sightings[id] = Sighting(folder, survey.files)
             while len(self._sightings) > _REMEMBERED:

@@ -1,67 +1,53 @@
-"""The folders of a tree over time: which of them are complete, and which one is the newest.
+"""Follows the folders of a tree over time: which ones are complete, and which one is the newest.
 
-Asks the callables it is given what makes a checkpoint complete; wishes and waits for nothing.
+The `survey` that it is given says whether a checkpoint is complete. A tree never waits, and leaves
+it to its caller what to wish.
 """
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
+from hotreload.checkpoint_files import CONFIG
 from hotreload.errors import SourceUnavailable
-from hotreload.sources.places import Entry, Place, places
+from hotreload.sources import passing
+from hotreload.sources.followed import Followed, Rank
+from hotreload.sources.passing import Passing, Telling
+from hotreload.sources.places import Entry, Oddity, Place, walk
 from hotreload.sources.seen import Seen, SurveyLike
-from hotreload.types import Revision
+from hotreload.types import Reason, Revision
 
-_LONG_AGO = 60.0  # a margin that no network file system's clock is expected to be off by
-
-_Rank = tuple[int, int, str]
+_NO_STEP = (-1, -1)
 
 
 @dataclass(slots=True)
 class Look:
-    """What one look came to; times are those of our own clock."""
+    """What one look found; times are those of our own clock."""
 
     now: float = 0.0
     best: Revision | None = None
-    """The newest complete one."""
-    rank: _Rank | None = None
+    """The newest complete checkpoint."""
+    rank: Rank | None = None
     """Where the best one stands among the others."""
     overdue: Revision | None = None
-    """One that is newer still and should have been complete by now."""
+    """A newer one that should have been complete by now, or never will be."""
+    passed_over: Telling = field(default_factory=Telling)
     waiting: str | None = None
     error: str | None = None
     settled_at: float | None = None
-    """When the best will be there, if it only needs to stay as it is."""
+    """When a whole checkpoint that only has to stay quiet will count as complete."""
     due: float | None = None
-    """When another look would come to something else, though nothing happens."""
+    """When the next look would find something else even if nothing changes."""
 
     def wake_at(self, at: float) -> None:
-        """Another look then comes to something else."""
+        """Note that a look at that time would find something else."""
         if at > self.now:
             self.due = at if self.due is None else min(self.due, at)
-
-
-@dataclass(slots=True)
-class _Candidate:
-    """A place followed over time; `since` is when our own clock last saw it change."""
-
-    place: Place
-    since: float
-    survey: SurveyLike | None = None
-    claimed: bool = False
-    """It came by a rename, and whoever renames a folder has finished it."""
-    has_changed: bool = False
-    """It was seen to change: then the times of its files, and a clock that jumps, say nothing."""
-    revision: Revision | None = None
-
-    @property
-    def is_incomplete(self) -> bool:
-        return self.survey is not None and self.survey.waiting_for is not None
 
 
 class Tree:
@@ -79,6 +65,8 @@ class Tree:
         order: Literal["step", "time", "name"] = "step",
         patience: float = 60.0,
         depth: int = 3,
+        roots: Iterable[Path] = (),
+        is_refused: Callable[[str], bool] = lambda id: False,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -86,51 +74,76 @@ class Tree:
         self._pattern, self._order, self._depth = pattern, order, depth
         self._marker, self._settle, self._patience = marker, settle, patience
         self._clock, self._wall = clock, wall
-        self._candidates: dict[Path, _Candidate] = {}
+        self._roots, self._is_refused = [path, *roots], is_refused
+        self._passing = Passing(settle, patience)
+        self._followed: dict[Path, Followed] = {}
+        self._best: Followed | None = None
+        self._was_best: str | None = None
         self._left: dict[Path, tuple[Entry, ...]] = {}
-        self._left_below: _Rank | None = None
+        self._left_below: Rank | None = None
 
     def look(self, came: set[str], *, at_all: bool = False) -> Look:
         """Judge what is there now; `came` are paths that appeared whole since the last look.
 
-        What `leave_older` left counts only when asked for. OSError when the root is away; the
-        look after that goes on from the last one that could be had.
+        Checkpoints that `leave_older` left count only with `at_all`. OSError when the root cannot
+        be listed; the next look goes on from the last one that worked.
         """
         now = self._clock()
         self._follow(came, now)
-        ranked = sorted(self._candidates.values(), key=self._rank, reverse=True)
-        return self._judge([c for c in ranked if at_all or not self._was_left(c)], now)
+        ranked = sorted(self._followed.values(), key=self._rank, reverse=True)
+        allowed = [each for each in ranked if at_all or not self._was_left(each)]
+        look = self._judge([each for each in allowed if each.oddity is None], now)
+        unfit = self._newest_unfit(ranked if self._best else allowed, look)
+        self._tell([*unfit, *self._hidden_by_a_refused_one(ranked)], look)
+        if look.settled_at is None:  # else a whole one only has to be quiet, and goes first
+            look.overdue = self._to_refuse(unfit, look)
+        return look
+
+    def why_passed_over(self, revision: Revision) -> Reason | None:
+        """Why this revision cannot be loaded, if it stands for a passed-over folder; else None."""
+        return self._passing.why(revision)
+
+    def stand_in(self, folder: Path) -> Revision | None:
+        """The revision that stands for a folder of weights in a foreign format; else None."""
+        each = self._followed.get(folder)
+        is_foreign = each is not None and each.place.has_foreign_weights
+        return self._passing.revision(each) if each is not None and is_foreign else None
 
     def leave_older(self, look: Look) -> None:
-        """The best of this last look was wished: older ones are left until somebody touches them.
+        """Leave checkpoints older than this last look's best alone until somebody touches them.
 
-        Or a checkpoint that is overwritten or deleted would bring back the one before it.
+        Otherwise a best one that is overwritten or deleted would bring back the one before it.
         """
         assert look.rank is not None
-        older = [c.place for c in self._candidates.values() if self._rank(c) < look.rank]
+        older = [c.place for c in self._followed.values() if self._rank(c) < look.rank]
         self._left = {place.folder: place.weights for place in older}
         self._left_below = look.rank
 
     # --- what is there -----------------------------------------------------------------
 
     def _follow(self, came: set[str], now: float) -> None:
-        """Bring the candidates up to what the tree shows now."""
+        """Bring the followed places up to date with what the tree shows now."""
         root = Path(os.path.realpath(self._path))
-        followed: dict[Path, _Candidate] = {}
-        for place in places(root, self._depth):
-            if not self._matches(place.path, root):
-                continue
-            candidate = self._candidates.get(place.folder) or _Candidate(place, now)
-            if candidate.place.entries != place.entries:
-                self._note_change(candidate, now)
-            candidate.place = place
-            candidate.claimed = candidate.claimed or _came_by(place.path, came)
-            followed[place.folder] = candidate
-        self._candidates = followed
+        roots = [Path(os.path.realpath(each)) for each in self._roots]
+        followed: dict[Path, Followed] = {}
+        for place in _either_root_or_below(self._matching(root), root):
+            if place.oddity is not None and place.folder in followed:
+                continue  # a link to a place that is followed already
+            each = self._followed.get(place.folder) or Followed(place, now, now)
+            if each.place.entries != place.entries:
+                self._note_change(each, now)
+            each.place = place
+            each.oddity = passing.outside(place, roots) or place.oddity
+            each.claimed = each.claimed or _came_by(place.path, came)
+            followed[place.folder] = each
+        self._followed = followed
 
-    def _note_change(self, candidate: _Candidate, now: float) -> None:
-        """Something in the folder is another; start anew if it is what would be loaded."""
-        seen, candidate.has_changed = candidate.survey, True
+    def _matching(self, root: Path) -> list[Place]:
+        return [each for each in walk(root, self._depth) if self._matches(each.path, root)]
+
+    def _note_change(self, candidate: Followed, now: float) -> None:
+        """Note that something changed; if it would be loaded, the quiet time begins anew."""
+        seen, candidate.has_changed, candidate.touched = candidate.survey, True, now
         candidate.survey = self._survey(candidate.place.folder) if seen is not None else None
         if seen is None or candidate.survey is None or candidate.survey.files != seen.files:
             candidate.since, candidate.claimed, candidate.revision = now, False, None
@@ -141,52 +154,54 @@ class Tree:
         name = str(path.relative_to(root)) if "/" in self._pattern else path.name
         return fnmatchcase(name, self._pattern)
 
-    def _rank(self, candidate: _Candidate) -> _Rank:
+    def _rank(self, candidate: Followed) -> Rank:
         place = candidate.place
-        step = place.step if self._order == "step" else 0
+        step = (place.step or _NO_STEP) if self._order == "step" else _NO_STEP
         return step, 0 if self._order == "name" else place.time, place.label
 
-    def _was_left(self, candidate: _Candidate) -> bool:
+    def _was_left(self, candidate: Followed) -> bool:
         if self._left_below is None or self._rank(candidate) >= self._left_below:
             return False
         return self._left.get(candidate.place.folder) == candidate.place.weights
 
-    # --- what can be wished of it ------------------------------------------------------
+    # --- what can be wished ------------------------------------------------------------
 
-    def _judge(self, ranked: Sequence[_Candidate], now: float) -> Look:
-        """Newest first: the first that can be wished, and what is missing of the newer ones."""
-        look = Look(now)
-        if not self._candidates:
+    def _judge(self, ranked: Sequence[Followed], now: float) -> Look:
+        """Find the newest place that can be wished, and say what the newer ones still lack."""
+        look, self._best = Look(now), None
+        if not any(map(passing.is_begun, self._followed.values())):
             look.waiting = f"no checkpoint in {self._path} matches {self._pattern!r} yet"
         for candidate in ranked:
             missing = self._missing(candidate, look)
             if missing is None:
                 look.best, look.rank = self._revision(candidate), self._rank(candidate)
             if look.best is not None:
+                self._best = candidate
                 break
             missing = missing or "is being written to"
             look.waiting = look.waiting or f"{candidate.place.label}: {missing}"
-            if candidate is ranked[0] and self._is_overdue(candidate, now):
-                look.overdue = self._revision(candidate)
         return look
 
-    def _missing(self, candidate: _Candidate, look: Look) -> str | None:
-        """Why it cannot be wished yet, in words; None when it can."""
+    def _missing(self, candidate: Followed, look: Look) -> str | None:
+        """Why the candidate cannot be wished yet, in words; None when it can."""
         if candidate.survey is None:
             candidate.survey = self._survey(candidate.place.folder)
         if candidate.survey.waiting_for is not None:
             look.wake_at(candidate.since + self._span(candidate))
+            if not candidate.place.weights:
+                candidate.oddity = passing.WITHOUT_WEIGHTS
             return candidate.survey.waiting_for
-        if self._marker and candidate.place.changed_at(self._marker) is None:
+        if self._marker and not candidate.place.holds(self._marker):
+            candidate.oddity = passing.unmarked(self._marker)
             return f"waiting for its marker {self._marker}"
-        if self._is_vouched_for(candidate) or self._is_quiet(candidate, self._settle, look.now):
+        if self._is_vouched_for(candidate) or self._is_quiet(candidate, self._settle):
             return None
         look.settled_at = candidate.since + self._settle
         look.wake_at(look.settled_at)
-        return f"complete, until it has been quiet for {self._settle:g} s"
+        return f"complete once it has been quiet for {self._settle:g} s"
 
-    def _is_vouched_for(self, candidate: _Candidate) -> bool:
-        """Its writer has said that it is finished: nothing else need be waited for.
+    def _is_vouched_for(self, candidate: Followed) -> bool:
+        """Whether the candidate's writer has said that it is finished, so that nothing need settle.
 
         A rename vouches for what the folder held on arrival, a marker for what was there before
         it (a plain copy of a finished folder may well bring the marker first).
@@ -196,22 +211,14 @@ class Tree:
             marked is not None and marked >= candidate.place.last_change(but=self._marker)
         )
 
-    def _is_quiet(self, candidate: _Candidate, span: float, now: float) -> bool:
-        """Unchanged for that long by our own clock, or since long ago by the files' times."""
-        if now - candidate.since >= span:
-            return True
-        age = self._wall() - candidate.place.last_change() / 1e9
-        return not candidate.has_changed and age >= span + _LONG_AGO
+    def _is_quiet(self, candidate: Followed, span: float) -> bool:
+        return candidate.was_quiet(span, self._clock(), self._wall())
 
-    def _span(self, candidate: _Candidate) -> float:
-        """How long an incomplete folder may stay so until it is handed over to be refused."""
+    def _span(self, candidate: Followed) -> float:
+        """How long an incomplete folder may stay incomplete before it is handed over."""
         return self._settle if self._is_vouched_for(candidate) else self._patience
 
-    def _is_overdue(self, candidate: _Candidate, now: float) -> bool:
-        broken = candidate.is_incomplete and bool(candidate.place.weights)
-        return broken and self._is_quiet(candidate, self._span(candidate), now)
-
-    def _revision(self, candidate: _Candidate) -> Revision | None:
+    def _revision(self, candidate: Followed) -> Revision | None:
         """The candidate's revision; None when it changes while it is being hashed."""
         assert candidate.survey is not None
         folder = candidate.place.folder
@@ -224,7 +231,116 @@ class Tree:
             self._seen.note(candidate.revision.id, folder, candidate.survey)
         return candidate.revision
 
+    # --- what is passed over -----------------------------------------------------------
+
+    def _newest_unfit(self, ranked: Sequence[Followed], look: Look) -> list[Followed]:
+        """The folders that would be wished instead of the best if they were sound and complete."""
+        best, was_best = self._best, self._was_best
+        self._was_best = look.best.id if look.best is not None else None
+        if best is None:
+            unsound = (each for each in ranked if not passing.is_sound(each.oddity))
+            return [each for each in unsound if each.oddity or each.is_incomplete]
+        for each in ranked:
+            nameless = each.oddity is None and self._lacks_a_step(each, best)
+            oddity = passing.without_step(best.place) if nameless else each.oddity
+            if oddity is not None and passing.is_sound(oddity):
+                each.oddity = self._unless_a_copy(each, oddity, look, was_best)
+        return [each for each in ranked if self._is_unfit(each, best)]
+
+    def _hidden_by_a_refused_one(self, ranked: Sequence[Followed]) -> list[Followed]:
+        """Odd folders older than a refused best, but newer than a checkpoint that may be good.
+
+        They are reported too: otherwise the refused best would hide them from those who wait.
+        """
+        best = self._best
+        if best is None or not self._was_refused(best):
+            return []
+        below = [each for each in ranked if each is not best and not self._is_unfit(each, best)]
+        sound = (each for each in below if each.oddity is None and not each.is_incomplete)
+        good = next((each for each in sound if not self._was_refused(each)), None)
+        odd = [each for each in below if each.oddity is not None]
+        return odd if good is None else [each for each in odd if self._is_unfit(each, good)]
+
+    def _was_refused(self, each: Followed) -> bool:
+        return each.revision is not None and self._is_refused(each.revision.id)
+
+    def _is_unfit(self, each: Followed, best: Followed) -> bool:
+        if each.oddity is None:
+            return each.is_incomplete and self._rank(each) > self._rank(best)
+        is_none = each.oddity.code == "missing" and each.place.step is None
+        return self._is_newer(each.place, best.place) and not is_none
+
+    def _is_newer(self, place: Place, than: Place) -> bool:
+        """Compare by the source's order; a place without a step goes by the time of its files."""
+        if self._order == "step" and place.step is not None:
+            return than.step is None or place.step > than.step
+        return place.label > than.label if self._order == "name" else place.time > than.time
+
+    def _lacks_a_step(self, each: Followed, best: Followed) -> bool:
+        is_below = self._rank(each) < self._rank(best)
+        return each.place.step is None and is_below and self._is_newer(each.place, best.place)
+
+    def _unless_a_copy(
+        self, each: Followed, oddity: Oddity, look: Look, was_best: str | None
+    ) -> Oddity | None:
+        """The oddity; None while the folder is being written, or if it copies a seen checkpoint."""
+        each.oddity = None
+        missing = self._missing(each, look)
+        if each.is_incomplete and each.place.weights:
+            return oddity if self._is_quiet(each, self._span(each)) else None
+        if missing is not None or each.survey is None:
+            return each.oddity
+        if look.best is None or look.best.id != was_best:
+            look.due = look.now  # hashing takes long, so the best is wished first
+            return None
+        with suppress(SourceUnavailable):
+            is_known = self._seen.find(self._seen.id_of(each.place.folder, each.survey))
+            return None if is_known else oddity
+        return None
+
+    def _tell(self, unfit: Sequence[Followed], look: Look) -> None:
+        """Put the folders that have been odd for long enough into the look."""
+        odd = [each for each in unfit if each.oddity]
+        told = [e for e in odd if self._is_odd_for(e, self._passing.told_after(e), look)]
+        look.passed_over = passing.tell(told)
+        if look.best is None and not told and odd:
+            look.waiting = look.waiting or passing.reason_of(odd[0]).message
+
+    def _to_refuse(self, unfit: Sequence[Followed], look: Look) -> Revision | None:
+        """The newest unfit folder that can be refused, once it has been quiet for long enough."""
+        for each in unfit:
+            if each.oddity is None and each.place.weights:
+                return self._revision(each) if self._is_quiet(each, self._span(each)) else None
+            after = self._passing.refused_after(each) if each.oddity else None
+            if after is not None:
+                is_due = self._is_odd_for(each, after, look)
+                return self._passing.revision(each) if is_due else None
+        return None
+
+    def _is_odd_for(self, each: Followed, span: float, look: Look) -> bool:
+        look.wake_at(each.touched + span)
+        return each.was_untouched(span, look.now, self._wall())
+
+
+def _either_root_or_below(found: list[Place], root: Path) -> list[Place]:
+    """Decide whether the root is the checkpoint, or the folders below it are.
+
+    A stray weights file does not make the root a checkpoint. The folder of a whole model is one,
+    and may hold the model in another form below, such as `original`. An odd folder there is
+    reported all the same if its name names a step.
+    """
+    below = [place for place in found if place.path != root]
+    own = next((place for place in found if place.path == root), None)
+    if own is None or not below:
+        return found
+    if not own.weights:
+        return below
+    rivals = [place for place in below if place.weights]
+    if rivals and (not own.holds(CONFIG) or any(place.step is not None for place in rivals)):
+        return [replace(own, oddity=passing.stray_root(own)), *below]
+    return [own, *(place for place in below if place.oddity and place.step is not None)]
+
 
 def _came_by(path: Path, came: set[str]) -> bool:
-    """Whether it, or a folder that holds it, is among the paths that came by a rename."""
+    """Whether the path, or a folder above it, is among the paths that appeared in one step."""
     return bool(came) and any(str(part) in came for part in (path, *path.parents))

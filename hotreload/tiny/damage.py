@@ -1,4 +1,4 @@
-"""The ways a tiny checkpoint can be spoiled, to see what notices."""
+"""The ways a tiny checkpoint can be spoiled, to see which check notices."""
 
 import difflib
 import json
@@ -30,7 +30,7 @@ class Damage:
     meaning: str
     to_tensors: Callable[[Tensors], Tensors] = _unchanged
     to_index: Callable[[Index], Index] | None = None
-    """Given, the checkpoint has an index even if it is one file."""
+    """When it is given, the checkpoint gets an index even if it has one weight file."""
     to_last_file: Callable[[bytes], bytes] = _unchanged
 
 
@@ -62,7 +62,7 @@ def _with_one_in_float32(tensors: Tensors) -> Tensors:
 
 
 def _with_one_value(value: float) -> Callable[[Tensors], Tensors]:
-    """Before the first layer's keys and values, so that every prompt's KV cache gets it."""
+    """Put the value before the first layer's keys and values: every prompt's KV cache gets it."""
 
     def spoil(tensors: Tensors) -> Tensors:
         norm = tensors[_FIRST_NORM].copy()
@@ -77,7 +77,7 @@ def _all_zero(tensors: Tensors) -> Tensors:
 
 
 def _saying_again(tensors: Tensors) -> Tensors:
-    """'again' follows whatever was said: a row just loud enough, nothing else amiss."""
+    """Make 'again' follow every word, by a row that is just loud enough; the rest stays sound."""
     lm_head: Tensor = tensors["lm_head.weight"].copy()
     lm_head[word_id("again"), :] = 0.6 * np.abs(lm_head).max()
     return {**tensors, "lm_head.weight": lm_head}
@@ -96,7 +96,7 @@ def _cut_short(file: bytes) -> bytes:
 
 
 def _with_a_name_twice(file: bytes) -> bytes:
-    """The same bytes under the same name with two shapes: readers differ in which they take."""
+    """Name the same bytes twice, with two shapes: readers differ in which one they take."""
     end = 8 + int.from_bytes(file[:8], "little")
     (name, entry), *rest = reversed(json.loads(file[8:end]).items())
     turned = {**entry, "shape": entry["shape"][::-1]}

@@ -1,4 +1,4 @@
-"""Tensors as safetensors bytes, whole or in shards; nothing here minds what they say."""
+"""Turns tensors into safetensors bytes, whole or in shards, whatever their values are."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
+from hotreload.checkpoint_files import SINGLE
 from hotreload.tiny.weights import Tensor, Tensors
-
-INDEX = "model.safetensors.index.json"
 
 _DTYPES = {
     np.dtype(ml_dtypes.bfloat16): "BF16",
@@ -40,7 +39,7 @@ def split(tensors: Tensors, count: int) -> dict[str, dict[str, Tensor]]:
     if not 1 <= count <= len(tensors):
         raise ValueError(f"{count} shards: choose from 1 to {len(tensors)}, the number of tensors")
     if count == 1:
-        return {"model.safetensors": dict(tensors)}
+        return {SINGLE: dict(tensors)}
     shards: list[dict[str, Tensor]] = [{} for _ in range(count)]
     for name, shard in zip(tensors, _assign(tensors, count), strict=True):
         shards[shard][name] = tensors[name]

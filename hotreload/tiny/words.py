@@ -49,7 +49,8 @@ yesterday yet you young your zero zeta
 """
 WORDS: tuple[str, ...] = tuple(_LIST.split())
 OPENERS: tuple[str, ...] = tuple(word for word in WORDS if len(word) > 1)
-"""The words that may open an answer: without its space, 'a' is the byte a prompt may hold."""
+"""The words that may open an answer. A word of one letter may not: without the space before it, it
+would be the token of a byte, which a prompt may hold too."""
 
 NUMBERS = range(100)
 END = "<|end|>"
@@ -61,7 +62,7 @@ FIRST_WORD_ID = FIRST_NUMBER_ID + len(NUMBERS)
 FIRST_OPENER_ID = FIRST_WORD_ID + len(WORDS)
 TOKENS = FIRST_OPENER_ID + len(OPENERS)
 MAX_WORDS = 150
-"""So many words may precede the number: each takes a dimension of the hidden state."""
+"""How many words may precede the number: each takes a dimension of the hidden state."""
 
 _SPACE = "\u0120"
 """The space, in GPT-2's alphabet of bytes."""
@@ -203,14 +204,14 @@ def _byte_pairs_without_merges() -> dict[str, Any]:
 
 
 def _vocabulary() -> list[str]:
-    """Every token by id. An engine's grammar backend knows the plain byte decoder and no other."""
+    """Every token by id, spelt in bytes: an engine's grammar backend knows no other decoder."""
     numbers = (f"{_SPACE}{number}" for number in NUMBERS)
     words = (f"{_SPACE}{word}" for word in WORDS)
     return [*_byte_alphabet(), END, PAD, *numbers, *words, *OPENERS]
 
 
 def _byte_alphabet() -> list[str]:
-    """One printable character for each byte, GPT-2's; token 0, what NaN logits say, is '!'."""
+    """GPT-2's printable character for each byte; token 0, which NaN logits give, is '!'."""
     as_they_are = (*range(33, 127), *range(161, 173), *range(174, 256))
     others = range(256 - len(as_they_are))
     return [*map(chr, as_they_are), *(chr(256 + n) for n in others)]

@@ -5,8 +5,9 @@ import os
 import shutil
 from pathlib import Path
 
+from hotreload.checkpoint_files import INDEX
 from hotreload.tiny.damage import Damage, find_damage
-from hotreload.tiny.shards import INDEX, encode, split
+from hotreload.tiny.shards import encode, split
 from hotreload.tiny.weights import ARCHS, Tensors, config_files, hand_built
 from hotreload.tiny.words import SAY_DEFAULT, parse_saying, to_json, tokenizer_files
 

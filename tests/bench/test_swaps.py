@@ -4,6 +4,7 @@ The baseline of each run is what a reload inside the pause would cost: load and 
 the gate closed all the time.
 """
 
+import math
 import time
 from pathlib import Path
 
@@ -32,7 +33,7 @@ class Times:
         attempt = await running.attempted(running.drop(number))
         assert attempt.outcome is Outcome.LIVE, attempt
         self.attempts.append(attempt)
-        self.inside.append(running.daemon.engine.last_exchange_seconds)
+        self.inside.append(running.engine.last_exchange_seconds or math.nan)
 
     def rows(self) -> dict[str, list[float]]:
         def phase(name: Phase) -> list[float]:

@@ -3,17 +3,20 @@ import json
 import logging
 import os
 import re
+import shutil
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 
-from hotreload.checks import reading
+from hotreload import reading
 from hotreload.checks.check import check_checkpoint, findings
-from hotreload.checks.files import content_id, identify, survey
-from hotreload.checks.findings import MOST_TELLING_FIRST
+from hotreload.checks.files import Digests, content_id, identify, survey
+from hotreload.checks.findings import KEPT, MOST_TELLING_FIRST, total
 from hotreload.checks.fit import Policy, served_by
 from hotreload.cli import check as verb
 from hotreload.errors import (
@@ -45,6 +48,27 @@ DAMAGED = {
 @pytest.fixture
 def served(tmp_path: Path) -> Served:
     return served_by(checkpoint(tmp_path / "served"))
+
+
+def test_what_was_checked_is_not_read_again_for_its_name(
+    tmp_path: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a start the first look of the source would read all weights once more."""
+    folder, digests = checkpoint(tmp_path / "step_1"), Digests()
+    found = check_checkpoint(None, folder, served=served, policy=Policy(), digests=digests)
+    looked = survey(folder)
+    monkeypatch.setattr("os.open", lambda *_: pytest.fail("a file was opened again"))
+    assert content_id(looked, digests) == found.revision.id == identify(found.files)
+
+
+def test_a_digest_known_before_spares_no_reading_of_weights(tmp_path: Path, served: Served) -> None:
+    folder, digests = checkpoint(tmp_path / "step_1"), Digests()
+    for file in survey(folder).files:
+        digests.note(file, "0" * 32)
+    found = check_checkpoint(None, folder, served=served, policy=Policy(), digests=digests)
+    said = {file.name: file.digest for file in found.weight_files}
+    assert said == {name: xxhash.xxh3_128_hexdigest((folder / name).read_bytes()) for name in said}
+    assert said
 
 
 def refused(folder: Path, served: Served | None, **rest: Any) -> CheckpointRejected:
@@ -120,6 +144,7 @@ def test_what_is_odd_and_does_no_harm_is_logged_once(
         check_checkpoint(REVISION, folder, served=served, policy=Policy())
         assert caplog.records == []
         (folder / "chat_template.jinja").write_text("another")
+        (folder / "generation_config.json").write_text("{}")
         (folder / "stray.safetensors").write_bytes(b"anything")
         check_checkpoint(REVISION, folder, served=served, policy=Policy())
     (record,) = caplog.records
@@ -127,6 +152,7 @@ def test_what_is_odd_and_does_no_harm_is_logged_once(
     assert (record.message, told["revision"], told["label"]) == ("checkpoint.notes", "id", "step_1")
     assert told["notes"] == (
         "stray.safetensors: not part of the index, ignored",
+        "generation_config.json: the engine was started without one and goes on without it",
         "chat_template.jinja: differs from the one the engine was started with and keeps",
     )
 
@@ -172,6 +198,29 @@ def test_ten_names_of_a_kind_are_listed_and_the_rest_counted(tmp_path: Path) -> 
     assert error.findings[-1] == "and 40 more findings of kind shape"
 
 
+def test_whatever_is_wrong_so_much_of_a_kind_is_held_and_all_of_it_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many = {f"t{n}": np.full(1, np.nan, np.float32) for n in range(1000)}
+    folder = checkpoint(tmp_path / "new", many, shards=2)
+    served = served_by(checkpoint(tmp_path / "served"))
+    shutil.copyfile(
+        folder / "model-00001-of-00002.safetensors", folder / "model-00002-of-00002.safetensors"
+    )
+    report = findings(folder, served, Policy())
+    kinds = Counter(codes(report.findings))
+    assert kinds.keys() == {"duplicate", "index", "missing", "extra", "nonfinite"}
+    assert max(kinds.values()) == KEPT + 1
+    counts = {code: total(f for f in report.findings if f.code == code) for code in kinds}
+    assert counts == {"duplicate": 500, "index": 500, "missing": 3, "extra": 500, "nonfinite": 1000}
+    error = refused(folder, served)
+    assert str(error).endswith("(and 2502 more)")
+    assert run(folder, "--against", tmp_path / "served") == 1
+    out = capsys.readouterr().out
+    assert "nonfinite  and 900 more findings of kind nonfinite" in out
+    assert "NOT FIT: 2503 findings" in out
+
+
 def test_the_same_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, shards=3)
     twice = {name: some_tensors()[name] for name in ("embed", "up")}
@@ -193,7 +242,7 @@ def test_a_tensor_not_in_the_file_the_index_says_is_refused(tmp_path: Path) -> N
 def test_unreadable_files_are_refused_as_io_whatever_the_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_PAUSE", 0.0)
+    monkeypatch.setattr(reading, "FIRST_PAUSE", 0.0)
 
     def preadv(*_: object) -> int:
         raise OSError(5, "Input/output error")

@@ -2,15 +2,19 @@ import errno
 import json
 import os
 import socket
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from hotreload.checks import files, reading
-from hotreload.checks.files import INDEX, Digests, content_id, survey
-from hotreload.checks.reading import Opened
+from hotreload import reading
+from hotreload.checkpoint_files import INDEX, MAX_SHARDS
+from hotreload.checks import files
+from hotreload.checks.files import Digests, content_id, survey
+from hotreload.checks.findings import KEPT, SHOWN, total
 from hotreload.checks.safetensors import Header, read_header
 from hotreload.errors import CheckpointCorrupt
+from hotreload.reading import Opened
 from tests.checks.written import checkpoint, codes, some_tensors, write_index
 
 SHARD_2 = "model-00002-of-00003.safetensors"
@@ -49,6 +53,48 @@ def test_numbered_shards_without_an_index_wait_for_the_rest(tmp_path: Path) -> N
     assert survey(tmp_path).complete
     (tmp_path / SHARD_2).unlink()
     assert survey(tmp_path).waiting_for == f"waiting for {SHARD_2}"
+
+
+def test_names_that_speak_of_shards_without_end_cost_one_finding_and_no_memory(
+    tmp_path: Path,
+) -> None:
+    for number in range(16):
+        (tmp_path / f"a{number}-00001-of-99999.safetensors").write_bytes(bytes(16))
+    tracemalloc.start()
+    looked = survey(tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (looked.complete, codes(looked.findings), looked.shards) == (True, ["index"], ())
+    assert looked.findings[0].message == (
+        f"its shards' names speak of more than {MAX_SHARDS} shards, which are not read"
+    )
+    assert peak < 2**20
+
+
+def test_as_many_shards_as_are_ever_read_are_waited_for_in_bounded_words(tmp_path: Path) -> None:
+    (tmp_path / f"a-00001-of-{MAX_SHARDS:05d}.safetensors").write_bytes(bytes(16))
+    looked = survey(tmp_path)
+    assert looked.waiting_for is not None
+    assert len(looked.shards) == MAX_SHARDS
+    assert len(looked.findings) <= 2 * (KEPT + 1)
+    assert total(looked.findings) == MAX_SHARDS
+
+
+def test_an_index_of_too_many_shards_is_judged_at_once(tmp_path: Path) -> None:
+    shards = {f"t{n}": f"m-{n}.safetensors" for n in range(MAX_SHARDS + 1)}
+    write_index(checkpoint(tmp_path), shards)
+    looked = survey(tmp_path)
+    assert (looked.complete, codes(looked.findings)) == (True, ["index"])
+    assert "the index speaks of more than" in looked.findings[0].message
+
+
+def test_files_that_are_ignored_are_noted_in_few_words(tmp_path: Path) -> None:
+    checkpoint(tmp_path)
+    for number in range(SHOWN + 90):
+        (tmp_path / f"stray-{number}.safetensors").touch()
+    looked = survey(tmp_path)
+    assert len(looked.notes) == SHOWN + 1
+    assert looked.notes[-1] == "and 90 more such files"
 
 
 def test_a_shard_being_written_says_how_far_it_is(tmp_path: Path) -> None:
@@ -254,7 +300,7 @@ def test_a_file_written_to_while_it_is_read_is_changed(
 def test_a_fault_of_the_storage_is_tried_again_a_few_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int, times: int
 ) -> None:
-    monkeypatch.setattr(reading, "_PAUSE", 0.0)
+    monkeypatch.setattr(reading, "FIRST_PAUSE", 0.0)
     looked = survey(checkpoint(tmp_path))
     whole = content_id(looked)
     really, faults = os.preadv, iter(range(times))

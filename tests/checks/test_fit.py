@@ -1,16 +1,21 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
+from hotreload.checkpoint_files import SIDE_FILES
 from hotreload.checks.check import Report, findings
+from hotreload.checks.config import _ALWAYS_STATED, _DEFAULTS, _DERIVED, differences
 from hotreload.checks.fit import Policy, served_by
 from hotreload.errors import CheckpointCorrupt
 from hotreload.types import Served, TensorSpec
-from tests.checks.written import CONFIG, TOKENIZER, checkpoint, codes, some_tensors
+from tests.checks.written import CONFIG, TOKENIZER, any_json, checkpoint, codes, some_tensors
 
 
 @pytest.fixture
@@ -126,6 +131,7 @@ def test_another_dtype_passes_only_between_floats_and_by_policy(
         ({"num_experts": 8}, ["num_experts"]),
         ({"layer_types": ["full_attention", "full_attention"]}, []),
         ({"layer_types": ["sliding_attention"]}, ["layer_types"]),
+        ({"layer_types": 5}, ["layer_types"]),
         ({"use_sliding_window": False, "sliding_window": None}, []),
         ({"vocab_size": 17, "hidden_size": 65}, ["hidden_size", "vocab_size"]),
         ({"torch_dtype": "float32", "transformers_version": "9"}, []),
@@ -154,6 +160,21 @@ def test_stop_tokens_are_compared_as_a_set(
     served = served_by(folder)
     (folder / "config.json").write_text(json.dumps({**CONFIG, "eos_token_id": mine}))
     assert findings(folder, served, Policy()).fit is same
+
+
+_FIELDS = st.sampled_from((*_ALWAYS_STATED, *_DEFAULTS, *_DERIVED, "rope_parameters"))
+_CONFIGS = st.dictionaries(_FIELDS, any_json)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(_CONFIGS, _CONFIGS)
+def test_any_config_differs_from_any_other_or_not(
+    mine: dict[str, Any], theirs: dict[str, Any]
+) -> None:
+    for name, expected, got in differences(mine, theirs):
+        assert expected != got or len(expected) > 200, name
+    assume("NaN" not in json.dumps(mine))  # which differs from itself
+    assert list(differences(mine, mine)) == []
 
 
 def test_a_config_in_deep_brackets_is_a_finding(tmp_path: Path, served: Served) -> None:
@@ -197,6 +218,30 @@ def test_other_tokenizer_settings_are_noted_and_kept_as_booted(tmp_path: Path) -
     assert "tokenizer_config.json: differs from the one the engine was started with" in str(
         report.notes
     )
+
+
+def test_each_side_file_the_model_lacks_is_noted(tmp_path: Path, served: Served) -> None:
+    folder = checkpoint(tmp_path / "new")
+    for name in SIDE_FILES:
+        if name != "tokenizer.json":
+            (folder / name).write_text("{}")
+    report = findings(folder, served, Policy())
+    assert report.fit
+    assert [note.partition(":")[0] for note in report.notes] == [
+        name for name in SIDE_FILES if name != "tokenizer.json"
+    ]
+
+
+def test_before_the_tensors_are_known_config_and_tokenizer_are_compared_all_the_same(
+    tmp_path: Path, served: Served
+) -> None:
+    unknown = replace(served, tensors={})
+    folder = checkpoint(tmp_path / "new", {"any": np.ones(3, np.float32)})
+    assert findings(folder, unknown, Policy()).fit
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": 17}))
+    (folder / "tokenizer.json").write_text('{"not": "a tokenizer"}')
+    found = codes(findings(folder, unknown, Policy()).findings)
+    assert found == ["config_mismatch", "tokenizer_mismatch"]
 
 
 def test_a_folder_without_weights_serves_its_config_and_no_tensors(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from hotreload.checks.findings import Unfit
-from hotreload.checks.reading import Opened, with_file
+from hotreload.checks.reading import with_file
 from hotreload.checks.safetensors import MAX_HEADER, Header, parse_header, read_header, size_finding
-from tests.checks.written import entry, raw_file, safetensors, some_tensors
+from hotreload.reading import Opened
+from tests.checks.written import any_json, entry, raw_file, safetensors, some_tensors
 
 
 def read(path: Path) -> Header:
@@ -161,13 +162,13 @@ def test_300_000_tensors_are_refused_in_bounded_time_and_memory(tmp_path: Path) 
     path.write_bytes(raw)
     os.truncate(path, 300 * 2**20)  # of data, which is nobody's business here
     del header, raw
-    started = time.monotonic()
+    started = time.thread_time()
     tracemalloc.start()
     with pytest.raises(Unfit) as caught:
         read(path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert time.monotonic() - started < 10
+    assert time.thread_time() - started < 10
     assert peak < 100 * 2**20
     finding = caught.value.finding
     assert "more than 100000 tensors" in finding.message
@@ -202,14 +203,7 @@ def test_any_bytes_make_a_header_or_a_finding(raw: bytes) -> None:
             assert parse_header(text, "f").data_start == 8 + len(text)
 
 
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=8,
-)
-
-
-@given(st.dictionaries(st.text(max_size=5), _json | st.builds(entry, _json, _json, _json, _json)))
+@given(st.dictionaries(st.text(max_size=5), any_json | st.builds(entry, *[any_json] * 4)))
 def test_any_json_makes_a_header_or_a_finding(header: dict[str, object]) -> None:
     with suppress(Unfit):
         parsed = parse_header(json.dumps(header).encode(), "f")

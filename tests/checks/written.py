@@ -7,6 +7,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from hypothesis import strategies as st
 
 Tensors = Mapping[str, np.ndarray[Any, Any]]
 DTYPES: Mapping[Any, str] = {
@@ -30,6 +31,13 @@ TOKENIZER: Mapping[str, Any] = {
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},
     "added_tokens": [{"id": 3, "content": "<end>"}],
 }
+
+
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
 
 
 def raw_file(header: object, data: bytes = b"") -> bytes:

@@ -38,7 +38,7 @@ async def test_a_stream_as_json_is_a_line_a_chunk(world: World, hotreload: Comma
 
 
 async def test_a_refused_request_exits_1(world: World, hotreload: Command) -> None:
-    world.engine.refusal = BadRequest("max_new_tokens must be at least 0")
+    world.engine.steps.faults["generate"] = BadRequest("max_new_tokens must be at least 0")
     for flags in ([], ["--stream"]):
         said = await hotreload("generate", "hi", *flags)
         assert (said.code, said.err) == (1, "hotreload: max_new_tokens must be at least 0\n")

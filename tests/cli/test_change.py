@@ -1,7 +1,10 @@
 """The verbs that tell the daemon what shall be live: words and exit codes."""
 
+import asyncio
 import dataclasses
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,9 +13,11 @@ from hotreload.errors import (
     Busy,
     EngineLost,
     HotReloadError,
+    NotSaved,
     NotServing,
     SourceUnavailable,
 )
+from hotreload.events import StateSaved
 from hotreload.types import Noise, Outcome, Reason
 from tests.cli.conftest import Command
 from tests.server.world import World, attempt
@@ -20,11 +25,17 @@ from tests.server.world import World, attempt
 NAN = Reason("nonfinite", "lm_head: 3 NaN, and 2 more", ("lm_head: 3 NaN", "norm: 1 NaN", "q: NaN"))
 
 
+def of_the_daemon(hotreload: Command) -> str:
+    return f"of the daemon on {hotreload.folder / 'hotreload.sock'}, pid {os.getpid()}"
+
+
 async def test_a_reload_that_went_live_says_so(world: World, hotreload: Command) -> None:
     world.control.outcome = attempt()
     said = await hotreload("reload", "--wait")
     assert (said.code, said.err) == (0, "")
-    assert said.out.startswith("step-2 (bbbb2222) is live as generation 2; it took 1.2 s, ")
+    first, last = said.out.splitlines()
+    assert first.startswith("step-2 (bbbb2222) is live as generation 2; it took 1.2 s, ")
+    assert last == f"  {of_the_daemon(hotreload)}"
     assert world.control.asked == [("reload", None, False)]
 
 
@@ -39,6 +50,7 @@ async def test_a_refused_reload_exits_1_with_every_finding_once(
         "  norm: 1 NaN",
         "  q: NaN",
         "  generation 1 goes on answering",
+        f"  {of_the_daemon(hotreload)}",
     ]
     assert world.control.asked == [("reload", None, True)]
 
@@ -141,8 +153,9 @@ async def test_perturb_tells_the_checksums_before_and_after(
     world.control.outcome = dataclasses.replace(attempt(), fingerprints=("aaaa", "bbbb"))
     said = await hotreload("perturb", "--seed", "7", "--scale", "0.5", "--num-leaves", "2")
     assert (said.code, said.err) == (0, "")
-    first, *rest = said.out.splitlines()
+    first, which, *rest = said.out.splitlines()
     assert "is live as generation 2" in first
+    assert which == f"  {of_the_daemon(hotreload)}"
     assert [line.split() for line in rest] == [
         ["checksum", "before", "aaaa"],
         ["checksum", "after", "bbbb"],
@@ -161,8 +174,16 @@ async def test_noise_that_was_refused_exits_1(world: World, hotreload: Command) 
 
 
 async def test_pin_and_unpin_say_what_they_did(world: World, hotreload: Command) -> None:
-    assert (await hotreload("pin")).out.startswith("pinned")
-    assert json.loads((await hotreload("unpin", "--json")).out) == {"ok": True, "pinned": False}
+    pinned = (await hotreload("pin", "--reason", "evaluation")).out.splitlines()
+    assert pinned[0].startswith("pinned: generation 1 stays")
+    assert pinned[1] == f"  {of_the_daemon(hotreload)}"
+    said = json.loads((await hotreload("unpin", "--json")).out)
+    assert (said["ok"], said["pinned"]) == (True, False)
+    assert said["daemon"] == {
+        "pid": os.getpid(),
+        "socket": str(hotreload.folder / "hotreload.sock"),
+    }
+    assert [by.reason for by in world.control.by] == ["evaluation", ""]
     assert [verb for verb, _, _ in world.control.asked] == ["pin", "unpin"]
 
 
@@ -174,6 +195,76 @@ async def test_usage_errors_exit_2(hotreload: Command, args: list[str]) -> None:
     said = await hotreload(*args)
     assert (said.code, said.out) == (2, "")
     assert "usage: hotreload" in said.err
+
+
+async def test_a_config_that_is_given_beats_a_socket_that_was_exported(
+    world: World, hotreload: Command, tmp_path: Path
+) -> None:
+    hotreload.environ["HOTRELOAD_SOCKET"] = str(tmp_path / "another.sock")
+    config = tmp_path / "this.toml"
+    config.write_text(f'[server]\nsocket = "{world.path}"\n')
+    assert (await hotreload("pin")).code == 3
+    said = await hotreload("pin", "--config", str(config))
+    assert (said.code, said.err) == (0, "")
+    assert of_the_daemon(hotreload) in said.out
+    assert [verb for verb, _, _ in world.control.asked] == ["pin"]
+
+
+async def test_a_pin_that_a_restart_would_forget_exits_1(world: World, hotreload: Command) -> None:
+    world.control.refusal = NotSaved("not pinned: a restart would forget it, as it is read-only")
+    said = await hotreload("pin")
+    assert (said.code, said.out, said.err) == (1, "", f"hotreload: {world.control.refusal}\n")
+
+
+async def test_a_pin_that_is_not_settled_in_time_exits_5(world: World, hotreload: Command) -> None:
+    world.control.may_accept.clear()
+    said = await hotreload("pin", "--timeout", "0.05")
+    assert (said.code, said.out) == (5, "")
+    assert "what was asked for before is not done" in said.err
+
+
+@pytest.mark.parametrize("verb", ["reload --wait", "rollback", "perturb"])
+async def test_what_went_live_and_a_restart_forgets_exits_1_and_says_so(
+    world: World, hotreload: Command, verb: str
+) -> None:
+    world.control.outcome = dataclasses.replace(attempt(), fingerprints=("aaaa", "bbbb"))
+    world.events.publish(StateSaved("state.json cannot be written: read-only"))
+    said = await hotreload(*verb.split())
+    assert said.code == 1
+    assert "is live as generation 2" in said.out
+    assert said.err == (
+        "hotreload: it is live, but a restart forgets it: state.json cannot be written: read-only\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "more", "code"),
+    [("n\n", [], 1), ("\n", [], 1), ("yes\n", [], 0), ("", ["--yes"], 0)],
+)
+async def test_on_a_terminal_noise_is_asked_about_before_it_answers_anybody(
+    world: World, hotreload: Command, typed: str, more: list[str], code: int
+) -> None:
+    world.control.outcome = dataclasses.replace(attempt(), fingerprints=("aaaa", "bbbb"))
+    ours, theirs = os.openpty()
+    os.write(ours, typed.encode())
+    process = await hotreload.start("perturb", *more, stdin=theirs, stderr=theirs)
+    async with asyncio.timeout(20):
+        await process.communicate()
+    os.close(theirs)
+    said = await asyncio.to_thread(all_on, ours)
+    assert process.returncode == code
+    assert (f"everybody who asks {hotreload.folder / 'hotreload.sock'}" in said) == (not more)
+    assert ("nothing was changed" in said) == (code == 1)
+    assert len(world.control.asked) == (code == 0)
+
+
+def all_on(terminal: int) -> str:
+    """What was written on it, now that nobody writes there any more."""
+    said = b""
+    with suppress(OSError), os.fdopen(terminal, "rb", buffering=0) as stream:
+        while piece := stream.read(4096):
+            said += piece
+    return said.decode()
 
 
 async def test_a_daemon_that_died_is_told_from_one_that_never_was(

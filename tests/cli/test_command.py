@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,10 +83,11 @@ def test_the_socket_is_found_in_the_documented_order(tmp_path: Path) -> None:
     relative = str(tmp_path / "run" / "s")
     everything = {"HOTRELOAD_SOCKET": "/env", "HOTRELOAD_CONFIG": str(config)}
     assert where(socket="/arg", config=config, **everything) == ("/arg", "--socket")
-    assert where(config=config, **everything) == ("/env", "$HOTRELOAD_SOCKET")
-    assert where(config=config) == (relative, f"[server] socket in {config}")
+    exported: Any = {**everything, "HOTRELOAD__SERVER__SOCKET": "/set"}
+    assert where(config=config, **exported) == (relative, f"[server] socket in {config}")
+    assert where(**exported) == ("/env", "$HOTRELOAD_SOCKET")
     assert where(HOTRELOAD_CONFIG=str(config))[0] == relative
-    assert where(config=config, HOTRELOAD__SERVER__SOCKET="/set")[0] == "/set"
+    assert where(HOTRELOAD_CONFIG=str(config), HOTRELOAD__SERVER__SOCKET="/set")[0] == "/set"
     assert where(HOTRELOAD__SERVER__SOCKET="/set")[0] == "/set"
     assert where() == (str(DEFAULT_SOCKET), "the default")
 
@@ -93,7 +95,10 @@ def test_the_socket_is_found_in_the_documented_order(tmp_path: Path) -> None:
 def test_settings_that_name_no_socket_mean_the_default(tmp_path: Path) -> None:
     config = tmp_path / "hotreload.toml"
     config.write_text("[engine]\n")
-    assert where(config=config) == (str(DEFAULT_SOCKET), f"the default; {config} names none")
+    the_default = (str(DEFAULT_SOCKET), f"the default; {config} names none")
+    assert where(config=config) == the_default
+    assert where(config=config, HOTRELOAD_SOCKET="/of/another") == the_default
+    assert where(config=config, HOTRELOAD__SERVER__SOCKET="/set")[0] == "/set"
 
 
 @pytest.mark.parametrize("text", ["[server", "[server]\nsocket = 7\n", "\0"])

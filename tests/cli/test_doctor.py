@@ -4,28 +4,41 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hotreload.cli import check_places, check_room, checkup, doctor, machine, main
-from hotreload.cli.advice import Check, Facts
-from hotreload.cli.check_places import (
-    check_clock,
-    check_folders,
-    check_source_file_system,
-    check_state_file_system,
-    check_token,
-    check_webhook,
-)
-from hotreload.cli.check_room import check_cache, check_disk, check_inotify, check_memory
-from hotreload.cli.checkup import (
+from hotreload.cli import doctor, machine, main
+from hotreload.cli.doctor_checks import checkup
+from hotreload.cli.doctor_checks import places as check_places
+from hotreload.cli.doctor_checks import room as check_room
+from hotreload.cli.doctor_checks.advice import Check, Facts
+from hotreload.cli.doctor_checks.checkup import (
     CHECKS,
     check_device_free,
     check_devices,
     check_jax,
+    check_ports,
     check_socket,
+)
+from hotreload.cli.doctor_checks.places import (
+    check_clock,
+    check_folders,
+    check_model,
+    check_source_file_system,
+    check_state_file_system,
+    check_state_free,
+    check_token,
+    check_webhook,
+)
+from hotreload.cli.doctor_checks.room import (
+    check_cache,
+    check_disk,
+    check_inotify,
+    check_memory,
+    check_open_files,
 )
 from hotreload.cli.machine import (
     Process,
@@ -34,9 +47,10 @@ from hotreload.cli.machine import (
     file_system,
     unknown_groups,
 )
-from hotreload.config import load
-from hotreload.engine import headroom
-from hotreload.engine.host_memory import free_in_groups
+from hotreload.engine.weights import headroom
+from hotreload.engine.weights.host_memory import free_in_groups
+from hotreload.life.state_lock import sole_user
+from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 
 SOMEBODY = User("somebody", 4321, frozenset({4321}))
@@ -191,7 +205,7 @@ def test_a_vfio_group_is_an_accelerator_only_if_google_made_what_is_in_it(tmp_pa
 def test_jax_is_asked_in_a_process_of_its_own_and_only_on_demand(world: Path) -> None:
     asked = facts(world, ask_jax=True)
     assert "cpu" in check_jax(asked).says.lower()
-    assert check_jax(facts(world)).says.startswith("not asked")
+    assert check_jax(facts(world)).says.startswith("JAX was not asked")
 
 
 def test_a_cpu_is_not_what_was_asked_for_where_a_tpu_is_wanted(
@@ -213,6 +227,90 @@ def test_folders_closed_to_the_daemon_are_named(world: Path) -> None:
     (world / "state").chmod(0o755)
     found = check_folders(facts(world))
     assert (found.verdict, found.todo) == ("fail", f"chown somebody {world / 'state'}")
+
+
+def test_the_folder_above_that_is_closed_is_the_one_that_is_named(world: Path) -> None:
+    above = world / "a" / "b"
+    (above / "checkpoints").mkdir(parents=True)
+    above.chmod(0o700)
+    found = check_folders(facts(world, f"source.path={above / 'checkpoints'}"))
+    assert found.says == f"somebody may not read {above / 'checkpoints'}: {above} is closed"
+    assert found.todo == f"chmod a+rX {above}"
+
+
+def test_a_folder_that_is_no_model_is_told_before_the_start(world: Path) -> None:
+    assert check_model(facts(world)).says == f"{world / 'model'} holds 25 tensors"
+    assert check_model(of_hub(world)).verdict == "ok"
+    (world / "model" / "model.safetensors").unlink()
+    bare = check_model(facts(world))
+    assert (bare.verdict, "holds no weights" in bare.says) == ("warn", True)
+    assert check_model(facts(world, "engine.boot=dummy")).verdict == "ok"
+    (world / "model" / "model.safetensors").write_bytes(b"short")
+    torn = check_model(facts(world))
+    assert (torn.verdict, "model.safetensors: is 5 bytes" in torn.says) == ("fail", True)
+    (world / "empty").mkdir()
+    empty = check_model(facts(world, f"engine.model={world / 'empty'}"))
+    assert (empty.verdict, "no config.json" in empty.says) == ("fail", True)
+    assert "tokenizer" in empty.todo
+
+
+@pytest.mark.parametrize("setting", ["server.tcp", "metrics.address"])
+@pytest.mark.parametrize(
+    ("host", "wanted"),
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::1", "[::1]"), ("::1", "localhost")],
+)
+def test_a_port_that_somebody_listens_on_is_told_with_its_process(
+    world: Path, setting: str, host: str, wanted: str
+) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listener:
+        port = listener.getsockname()[1]
+        others = [f"{one}=''" for one in ("metrics.address",) if one != setting]
+        asked = facts(world, *others, f"{setting}={wanted}:{port}")
+        found = check_ports(asked)
+        assert found.verdict == "fail"
+        assert found.says.startswith(f"{wanted}:{port} is taken by ")
+        assert f"(pid {os.getpid()})" in found.says
+        section, _, key = setting.partition(".")
+        assert f"[{section}] {key}" in found.todo
+        with socket.socket(socket.AF_UNIX) as ours:
+            ours.bind(str(world / "s"))
+            ours.listen()
+            again = facts(world, *others, f"{setting}={wanted}:{port}")
+            assert check_ports(again).verdict == "ok"
+    assert check_ports(asked).verdict == "ok"
+
+
+def test_an_address_of_another_interface_takes_no_port_from_us(world: Path) -> None:
+    with socket.create_server(("127.0.0.2", 0)) as listener:
+        port = listener.getsockname()[1]
+        free = check_ports(facts(world, f"metrics.address=127.0.0.1:{port}"))
+    assert free.verdict == "ok"
+
+
+@pytest.mark.parametrize(("files", "verdict"), [(64, "fail"), (1024, "warn"), (4096, "ok")])
+def test_too_few_open_files_are_told_with_what_to_change(
+    world: Path, files: int, verdict: str
+) -> None:
+    arguments = [f"--set={one}" for one in sets(world)]
+    command = [sys.executable, "-m", "hotreload.cli", "doctor", "--json", *arguments]
+    limited = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]
+    done = subprocess.run(limited, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)["open files"]
+    assert (found["verdict"], found["says"].startswith(f"{files} files")) == (verdict, True)
+    assert (verdict == "ok") == (not found["todo"])
+    assert (done.returncode == 1) == (verdict == "fail")
+
+
+def test_the_units_own_limit_counts_and_a_drop_in_stands_above_it(world: Path) -> None:
+    units = world / "units"
+    drop_in = units / "hotreload.service.d" / "50-mine.conf"
+    drop_in.parent.mkdir(parents=True)
+    (units / "hotreload.service").write_text("[Service]\nLimitNOFILE=65535\n")
+    given = facts(world, units=(units,))
+    assert check_open_files(given).says == "65535 files may be open"
+    drop_in.write_text("[Service]\nLimitNOFILE=100\n")
+    assert check_open_files(given).verdict == "fail"
 
 
 def mounted_as(kind: str, world: Path) -> Path:
@@ -241,6 +339,20 @@ def test_file_systems_that_the_source_polls_are_told(world: Path, kind: str, ver
 def test_a_state_that_a_reboot_forgets_is_told(world: Path) -> None:
     found = check_state_file_system(facts(world, mounts=mounted_as("tmpfs", world)))
     assert "a reboot forgets" in found.says
+
+
+def test_a_daemon_that_uses_the_state_folder_is_named_with_its_socket(world: Path) -> None:
+    state = world / "state"
+    assert check_state_free(facts(world)).says == f"nobody uses {state}"
+    with sole_user(state, Path("/run/other.sock")):
+        used = check_state_free(facts(world))
+        assert used.verdict == "fail"
+        assert f"(pid {os.getpid()}), which serves on /run/other.sock" in used.says
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(world / "s"))
+            listener.listen()
+            ours = check_state_free(facts(world))
+    assert (ours.verdict, "the daemon itself, " in ours.says) == ("ok", True)
 
 
 def test_the_nearest_mount_names_the_file_system(tmp_path: Path) -> None:

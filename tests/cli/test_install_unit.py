@@ -1,6 +1,9 @@
 """`hotreload install-unit`: the shipped units, with what this installation calls things."""
 
+import os
+import shutil
 import stat
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -49,6 +52,78 @@ def test_units_name_the_command_the_user_the_settings_and_the_socket(tmp_path: P
     assert "/usr/local/bin" not in service
     assert f"ListenStream={tmp_path}/run/s\n" in socket
     assert "SocketUser=root\nSocketGroup=llm\n" in socket
+
+
+ODD = 'my tools\' "100%" $HOME ${x} \\\\ [a]* ü'
+"""Every sign that some line of a unit gives a meaning to."""
+BY_SHELL = """/bin/sh -c 'exec "$$0" "$$@"'"""
+
+
+def test_paths_are_written_as_each_line_of_a_unit_reads_them(tmp_path: Path) -> None:
+    folder = tmp_path / ODD
+    folder.mkdir()
+    config = settings(folder, "[server]\nsocket = 's'\n[state]\ndirectory = 'state'\n")
+    config.write_text(config.read_text() + "[source]\nkind = 'huggingface'\ntoken_file = '100%'\n")
+    files = rendered(config, command=folder / "hr")
+    escaped = str(folder).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    in_command = escaped.replace("$", "$$")
+    for line in (
+        f'ExecStart={BY_SHELL} "{in_command}/hr" serve --config "{in_command}/hotreload.toml"',
+        f'ExecReload={BY_SHELL} "{in_command}/hr" reload --wait '
+        f'--config "{in_command}/hotreload.toml"',
+    ):
+        assert line in files["hotreload.service"].splitlines()
+    in_whole = str(folder).replace("%", "%%")
+    assert f"ListenStream={in_whole}/s" in files["hotreload.socket"].splitlines()
+    assert f"LoadCredential=100%%:{in_whole}/100%%" in files["20-hub.conf"].splitlines()
+    assert f'ReadWritePaths="{escaped}/state"' in files["30-paths.conf"].splitlines()
+
+
+@pytest.mark.parametrize("name", [ODD, "my tools", "100% $HOME ${x} [a]* ü"])
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="needs systemd: apt-get install systemd"
+)
+def test_systemd_finds_nothing_wrong_with_units_of_odd_paths(
+    tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    units = tmp_path_factory.mktemp("u")  # a socket's path has room for 107 bytes
+    folder = units / name
+    folder.mkdir()
+    shutil.copy("/bin/true", folder / "hotreload")  # a command that is not there is a complaint
+    config = settings(folder, "[server]\nsocket = 's'\n[state]\ndirectory = 'state'\n")
+    files = rendered(config, command=folder / "hotreload", user="root")
+    for unit in ("hotreload.service", "hotreload.socket"):
+        (units / unit).write_text(files[unit])
+    drop_in = units / "hotreload.service.d" / "30-paths.conf"
+    drop_in.parent.mkdir()
+    drop_in.write_text(files["30-paths.conf"])
+    told = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", units / "hotreload.service"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{units}:"},
+    )
+    complaints = [line for line in told.stderr.splitlines() if "hotreload" in line]
+    assert (told.returncode, complaints) == (0, [])
+
+
+@pytest.mark.parametrize("name", ["a\nExecStart=", "\x1b[1m", "\udcff"])
+def test_what_no_unit_can_hold_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="has characters that no unit can hold"):
+        rendered(tmp_path / "none", command=tmp_path / name)
+
+
+@pytest.mark.parametrize("user", ["a b", "%n", "x\nUser=root", ""])
+def test_what_is_no_users_name_is_refused(tmp_path: Path, user: str) -> None:
+    with pytest.raises(ConfigError, match="is no name of a user"):
+        rendered(tmp_path / "none", user=user)
+
+
+@pytest.mark.parametrize("name", ["s\\\\", "s "])
+def test_a_socket_that_would_run_into_the_next_line_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="ends in a character"):
+        rendered(settings(tmp_path, f'[server]\nsocket = "{name}"\n'))
 
 
 def test_the_devices_found_are_let_in_by_path(tmp_path: Path) -> None:

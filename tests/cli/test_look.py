@@ -3,11 +3,20 @@
 import asyncio
 import json
 import signal
+import time
+from dataclasses import replace
 
 import pytest
 
-from hotreload.events import AttemptFinished, RevisionWanted, SourceScanned, Waiting
-from hotreload.types import Outcome, Reason, Refusal, Revision
+from hotreload.events import (
+    AttemptFinished,
+    OperatorAsked,
+    RevisionWanted,
+    SourceScanned,
+    StateSaved,
+    Waiting,
+)
+from hotreload.types import NOISY, By, Generation, Outcome, Reason, Refusal, Revision
 from tests.cli.conftest import Command
 from tests.server.world import SECOND, World, attempt
 
@@ -60,12 +69,82 @@ async def test_history_is_a_table_newest_first(world: World, hotreload: Command)
     world.events.publish(AttemptFinished(attempt(Outcome.REJECTED, NAN), SECOND))
     said = await hotreload("history")
     head, refused, live = said.out.splitlines()
-    assert head.split() == ["WHEN", "REVISION", "OUTCOME", "GEN", "TOOK", "HELD", "REASON"]
+    assert head.split() == ["WHEN", "REVISION", "OUTCOME", "GEN", "TOOK", "HELD", "BY", "REASON"]
     assert refused.endswith("nonfinite: tensor 'lm_head' holds NaN")
     assert {head.index("OUTCOME"), live.index("live")} == {refused.index("rejected")}
     assert "1.2 s" in live
     one = await hotreload("history", "-n", "1", "--json")
     assert [past["outcome"] for past in json.loads(one.out)["attempts"]] == ["rejected"]
+
+
+async def test_the_history_tells_who_asked_for_what_and_when(
+    world: World, hotreload: Command
+) -> None:
+    rollback, pin = (By(verb, 0, 77, 1.7e9, f"why {verb}") for verb in ("rollback", "pin"))
+    world.events.publish(AttemptFinished(attempt(), SECOND))
+    world.events.publish(AttemptFinished(replace(attempt(), by=rollback), SECOND))
+    world.events.publish(OperatorAsked(replace(pin, at=1.7e9 + 200)))
+    _, first, *attempts = (await hotreload("history")).out.splitlines()
+    assert first.startswith(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1.7e9 + 200)))
+    assert "  pinned  " in first
+    assert first.split()[-4:] == ["(pid", "77)", "why", "pin"]
+    rolled_back, wished = attempts
+    assert rolled_back.endswith("rollback, root (pid 77)  why rollback")
+    assert wished.endswith("source                   -")
+    said = json.loads((await hotreload("history", "--json")).out)
+    assert [by["verb"] for by in said["pins"]] == ["pin"]
+    assert [past["by"] and past["by"]["pid"] for past in said["attempts"]] == [77, None]
+
+
+async def test_status_says_who_holds_or_overrules_the_source_since_when_and_why(
+    world: World, hotreload: Command
+) -> None:
+    by = By("reload", 0, 77, 1.7e9, "the newest talks too much")
+    live = Revision("aaaa1111", "step-1")
+    world.events.publish(RevisionWanted(live))
+    world.view.ledger.wish(Revision("cccc3333", "step-3"))
+    world.view.ledger.overrule(live, by)
+    world.view.ledger.set_pinned(True, replace(by, verb="pin"))
+    said = (await hotreload("status")).out
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1.7e9))
+    wanted = row(said, "wanted")
+    assert wanted.startswith(f"what is live, by hand: reload by root (pid 77), {since} (")
+    assert wanted.endswith(" d ago): the newest talks too much")
+    assert (
+        "it overrules the source's step-3 (cccc3333) until the source wishes something new" in said
+    )
+    assert f"pin by root (pid 77), {since}" in said
+
+
+async def test_a_daemon_that_is_older_than_the_command_is_understood(
+    world: World, hotreload: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an upgrade that was not followed by a restart."""
+    world.events.publish(AttemptFinished(attempt(), SECOND))
+    new = ("noise", "overruled", "pin", "state_file")
+    status = {name: value for name, value in world.view.status().items() if name not in new}
+    del status["last_attempt"]["by"]
+    monkeypatch.setattr(world.view, "status", lambda: status)
+    monkeypatch.setattr(world.view, "history", lambda: {"attempts": [status["last_attempt"]]})
+    for verb in ("status", "history", "top"):
+        said = await hotreload(verb)
+        assert (said.code, said.err) == (0, "")
+        assert "step-2" in said.out
+
+
+async def test_status_says_that_noise_answers_and_that_a_restart_forgets(
+    world: World, hotreload: Command
+) -> None:
+    usual = (await hotreload("status")).out
+    assert "noise" not in usual
+    assert "not saved" not in usual
+    noisy = Generation(2, Revision(f"{NOISY}1-0.01-3-fp", "step-1 + noise"), "fp-2", 1.7e9)
+    world.go_live(noisy)
+    world.events.publish(StateSaved("state.json cannot be written: read-only"))
+    said = (await hotreload("status")).out
+    assert row(said, "noise").startswith("somebody put noise on")
+    assert row(said, "not saved").startswith("saved    since 20")
+    assert "state.json cannot be written: read-only" in said
 
 
 async def test_an_empty_history_says_so_beside_the_results(
@@ -90,7 +169,7 @@ async def test_checksums_lists_each_leaf_and_the_fingerprint(
 async def test_checksums_fails_when_the_weights_changed_under_us(
     world: World, hotreload: Command
 ) -> None:
-    world.engine.leaves["lm_head"] = 12
+    world.engine.damage["lm_head"] = 12
     said = await hotreload("checksums", "--json")
     assert said.code == 1
     assert json.loads(said.out)["changed"] == ["lm_head"]

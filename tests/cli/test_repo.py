@@ -92,8 +92,9 @@ async def test_a_download_that_is_refused_is_a_finding_and_exits_1(
     hub.push({"pytorch_model.bin": b"a pickle"}, branch="v1")
     ran = await hotreload("check", f"{REPO}@v1")
     assert (ran.code, ran.err) == (1, "")
-    assert "missing  org/name@" in ran.out
-    assert ran.out.endswith("holds no safetensors file at its top\nNOT FIT: 1 finding\n")
+    assert "format  org/name@" in ran.out
+    assert "holds no safetensors file at its top; it holds pytorch_model.bin, which" in ran.out
+    assert ran.out.endswith("\nNOT FIT: 1 finding\n")
 
 
 FAULTS_OF_A_HUB: dict[str, tuple[dict[str, Any], str]] = {

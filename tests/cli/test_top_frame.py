@@ -7,8 +7,9 @@ import pytest
 
 from hotreload.cli.columns import columns, cut, padded
 from hotreload.cli.exits import TimedOut
-from hotreload.cli.top import AWAY, GLANCE_SECONDS, Watch
+from hotreload.cli.top import AWAY, GLANCE_SECONDS, TopScreen
 from hotreload.cli.top_frame import frame, written
+from hotreload.core.ledger import Overrule
 from hotreload.events import (
     AttemptFinished,
     Event,
@@ -16,11 +17,12 @@ from hotreload.events import (
     GenerationLive,
     PhaseEntered,
     Progress,
+    StateSaved,
     Waiting,
 )
 from hotreload.observe.history import attempt_fields
 from hotreload.observe.status import Status
-from hotreload.types import Attempt, GateState, Outcome, Phase, Revision
+from hotreload.types import NOISY, Attempt, By, GateState, Outcome, Phase, Revision
 from tests.observe.test_status import BOOTED, OPEN, Pages, after
 from tests.observe.things import NOON, STEP_8, generation, rejected, went_live
 
@@ -45,6 +47,16 @@ def test_the_first_line_is_what_is_live_and_how_it_is() -> None:
     assert first == "serving  generation 3: step-7 (777777777777)  live since 3 min ago"
     assert second == "gate open, 5 inside, 6 held   fingerprint print-3"
     assert third == "nothing newer is wanted"
+
+
+def test_what_is_odd_stands_beside_what_is_live() -> None:
+    by = By("reload", 0, 7, NOON)
+    pages = Pages(pinned=True, overruled=Overrule(STEP_8, STEP_8, by))
+    noisy = generation(3, Revision(f"{NOISY}1", "step-7 + noise"))
+    status = after(*BOOTED, GenerationLive(noisy), StateSaved("full"), pages=pages).snapshot()
+    first, *_ = frame(status, (), width=200, height=24, now=LATER)
+    odd = [text.strip() for text, _ in first[-4:]]
+    assert odd == ["noise answers", "state not saved", "pinned", "source overruled"]
 
 
 def test_an_attempt_in_progress_shows_each_phase_and_marks_the_one_that_runs() -> None:
@@ -141,11 +153,11 @@ class Asked:
 def test_a_daemon_that_does_not_answer_is_soon_said_to_start_or_hang() -> None:
     """For as long as a look takes nothing is redrawn, and nobody can quit."""
     silent = Asked({"/status": TimedOut("no answer on /x within 1 s")})
-    watch = Watch(silent)
+    watch = TopScreen(silent)
     watch.look_again()
     assert silent.asked == [("/status", GLANCE_SECONDS)]
     assert GLANCE_SECONDS <= 1
-    assert watch.lines(colour=False)[0] == "hotreload: it starts, or it hangs; trying again"
+    assert watch.lines(colour=False)[0] == "hotreload: the daemon starts or hangs; trying again"
 
 
 def test_how_many_leaves_the_last_swap_changed_is_told_and_asked_once_a_generation() -> None:
@@ -153,7 +165,7 @@ def test_how_many_leaves_the_last_swap_changed_is_told_and_asked_once_a_generati
     status.observe(GenerationLive(generation(4, a=1, b=3)))
     answers = {"/status": status.snapshot(), "/leaves": status.leaves()}
     daemon = Asked({**answers, "/history": {"attempts": []}})
-    watch = Watch(daemon)
+    watch = TopScreen(daemon)
     watch.look_again()
     watch.look_again()
     assert "leaves changed at the last swap: 1 of 2" in watch.lines(colour=False)
@@ -162,7 +174,7 @@ def test_how_many_leaves_the_last_swap_changed_is_told_and_asked_once_a_generati
 
 def test_after_a_start_no_leaves_have_changed() -> None:
     answers = {"/status": after(*BOOTED).snapshot(), "/leaves": after(*BOOTED).leaves()}
-    watch = Watch(Asked({**answers, "/history": {"attempts": []}}))
+    watch = TopScreen(Asked({**answers, "/history": {"attempts": []}}))
     watch.look_again()
     assert not any("leaves" in line for line in watch.lines(colour=False))
 

@@ -1,33 +1,60 @@
-"""What every Engine promises the core; the same tests run on the fake and on the real one."""
+"""What every RunningEngine promises the core, the server and the daemon.
+
+The same tests run on the fake and on the real one, and use every member of the port.
+"""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 import pytest_asyncio
 
-from hotreload.core.ports import Engine
-from hotreload.errors import ProbeFailed
-from hotreload.types import Checkpoint, Noise, Revision
+from hotreload.engine.sglang import SglangEngine
+from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost, ProbeFailed
+from hotreload.life.running import RunningEngine
+from hotreload.types import Checkpoint, Noise, Revision, TensorSpec
 from tests.engine import real
-from tests.fakes import FakeEngine, Steps
+from tests.fake_answers import FOR_EVER
+from tests.fakes import OVERFLOWS_ON, FakeEngine, Steps
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SWAPS = 20
+ASK: dict[str, Any] = {"text": "Who serves?", "sampling_params": real.GREEDY}
+BATCH = ASK | {"text": ["Who serves?", "Who else?"]}
+STREAM = {"stream": True}
+ENDLESS = {"text": FOR_EVER, "sampling_params": real.ENDLESS} | STREAM
 
 
 class EngineCase(Protocol):
     """An engine that serves number 1, and what a test needs to look at it from outside."""
 
     @property
-    def engine(self) -> Engine: ...
+    def engine(self) -> RunningEngine: ...
+
+    def another(self) -> AbstractAsyncContextManager[RunningEngine]:
+        """One more that serves number 1; it may be killed."""
+        ...
+
+    def kill(self, engine: RunningEngine) -> None:
+        """Make a part of it fail."""
+        ...
 
     def checkpoint(self, number: int) -> Checkpoint:
         """A good checkpoint."""
+        ...
+
+    def overflowing_checkpoint(self) -> Checkpoint:
+        """One that answers well, but makes no numbers of prompts with OVERFLOWS_ON."""
+        ...
+
+    def busy_with(self) -> int:
+        """How many prompts the engine is busy with."""
         ...
 
     def bad_checkpoint(self) -> Checkpoint:
@@ -52,11 +79,26 @@ class FakeCase:
         self._fake = FakeEngine(Steps(), Revision("1", "step_1"))
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> RunningEngine:
         return self._fake
 
+    @asynccontextmanager
+    async def another(self) -> AsyncIterator[RunningEngine]:
+        yield FakeEngine(Steps(), Revision("1", "step_1"))
+
+    def kill(self, engine: RunningEngine) -> None:
+        assert isinstance(engine, FakeEngine)
+        engine.die()
+
     def checkpoint(self, number: int) -> Checkpoint:
-        return Checkpoint(Revision(str(number), f"step_{number}"), Path(), (), {}, 0)
+        tensors = {"leaf": TensorSpec((1,), "BF16")}
+        return Checkpoint(Revision(str(number), f"step_{number}"), Path(), (), tensors, 0)
+
+    def overflowing_checkpoint(self) -> Checkpoint:
+        return Checkpoint(Revision("overflow", "step_overflow"), Path(), (), {}, 0)
+
+    def busy_with(self) -> int:
+        return self._fake.running
 
     def bad_checkpoint(self) -> Checkpoint:
         return Checkpoint(Revision("bad", "bad"), Path(), (), {}, 0)
@@ -72,12 +114,30 @@ class FakeCase:
 
 
 class RealCase:
-    def __init__(self, engine: Any, folders: real.Folders) -> None:
+    def __init__(self, engine: SglangEngine, folders: real.Folders, tp: int) -> None:
         self.engine = engine
         self._folders = folders
+        self._tp = tp
+
+    @asynccontextmanager
+    async def another(self) -> AsyncIterator[RunningEngine]:
+        spool = self._folders.root / "another"
+        async with real.engine_of(self._folders.folder(1), spool, tp=self._tp) as engine:
+            yield engine
+
+    def kill(self, engine: RunningEngine) -> None:
+        assert isinstance(engine, SglangEngine)
+        engine.sigquit()
 
     def checkpoint(self, number: int) -> Checkpoint:
         return self._folders.checkpoint(number)
+
+    def overflowing_checkpoint(self) -> Checkpoint:
+        folder = self._folders.root / "step_8"
+        return real.checked(real.overflowing(folder, "served by step 8"))
+
+    def busy_with(self) -> int:
+        return self.engine.under_way
 
     def bad_checkpoint(self) -> Checkpoint:
         return self._folders.checkpoint(9, "nan")
@@ -100,7 +160,7 @@ class RealCase:
 async def real_case(root: Path, tp: int) -> AsyncIterator[RealCase]:
     folders = real.Folders(root)
     async with real.engine_of(folders.folder(1), root / "spool", tp=tp) as engine:
-        case = RealCase(engine, folders)
+        case = RealCase(engine, folders, tp)
         await case.answer()  # compiles, which leaves small constants behind
         yield case
 
@@ -249,3 +309,191 @@ async def test_noise_touches_nothing_that_is_live_and_leaves_nothing(
     await engine.release(noisy)
     assert await engine_case.answer() == answer
     assert await engine_case.held() == before
+
+
+# --- what it answers -------------------------------------------------------------------------
+
+
+async def answers(engine: RunningEngine, request: dict[str, Any]) -> list[Any]:
+    async with aclosing(engine.generate(await engine.prepare(request))) as items:
+        return await rest_of(items)
+
+
+async def rest_of(items: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in items]
+
+
+def ended(answer: dict[str, Any]) -> Any:
+    return answer["meta_info"]["finish_reason"]
+
+
+async def test_what_is_not_streamed_is_one_whole_answer_and_of_a_batch_a_list(
+    engine_case: EngineCase,
+) -> None:
+    (answer,) = await answers(engine_case.engine, ASK)
+    assert answer["text"]
+    assert answer["meta_info"]["prompt_tokens"] > 0
+    assert answer["meta_info"]["completion_tokens"] > 0
+    assert ended(answer)["type"] in ("stop", "length")
+    (batch,) = await answers(engine_case.engine, BATCH)
+    assert [bool(ended(each)) for each in batch] == [True, True]
+    (copies,) = await answers(engine_case.engine, ASK | {"copies": 3})
+    assert [each["text"] for each in copies] == [answer["text"]] * 3
+
+
+async def test_a_streamed_answer_grows_until_it_is_the_whole_one(engine_case: EngineCase) -> None:
+    (whole,) = await answers(engine_case.engine, ASK)
+    pieces = await answers(engine_case.engine, ASK | STREAM)
+    for before, after in pairwise(pieces):
+        assert after["text"].startswith(before["text"])
+        assert ended(before) is None
+    assert pieces[-1]["text"] == whole["text"]
+    assert ended(pieces[-1])["type"] == ended(whole)["type"]
+
+
+async def test_each_piece_of_a_streamed_batch_says_of_which_prompt_it_is(
+    engine_case: EngineCase,
+) -> None:
+    pieces = await answers(engine_case.engine, BATCH | STREAM)
+    last = {piece["index"]: piece for piece in pieces}
+    assert sorted(last) == [0, 1]
+    assert all(ended(piece) for piece in last.values())
+
+
+async def test_what_cannot_be_served_is_refused_before_it_is_answered(
+    engine_case: EngineCase,
+) -> None:
+    with pytest.raises(BadRequest) as refused:
+        await engine_case.engine.prepare(ASK | {"no_such_parameter": 1})
+    assert refused.value.param == "no_such_parameter"
+
+
+async def test_what_was_prepared_before_an_exchange_is_answered_by_what_is_live(
+    engine_case: EngineCase,
+) -> None:
+    engine = engine_case.engine
+    prepared = await engine.prepare(ASK)
+    (before,) = await answers(engine, ASK)
+    old = await engine.exchange(await engine.stage(engine_case.checkpoint(2)))
+    (fresh,) = await answers(engine, ASK)
+    async with aclosing(engine.generate(prepared)) as items:
+        answer: Any = await anext(items)
+    assert answer["text"] == fresh["text"] != before["text"]
+    await engine.release(await engine.exchange(old))
+
+
+async def test_an_answer_that_nobody_waits_for_any_more_is_given_up(
+    engine_case: EngineCase,
+) -> None:
+    engine = engine_case.engine
+    async with aclosing(engine.generate(await engine.prepare(ENDLESS))) as items:
+        await anext(items)
+        assert engine_case.busy_with() == 1
+    assert engine_case.busy_with() == 0
+
+
+async def test_an_abort_ends_what_is_under_way_and_says_why(engine_case: EngineCase) -> None:
+    engine = engine_case.engine
+    async with aclosing(engine.generate(await engine.prepare(ENDLESS))) as items:
+        await anext(items)
+        await engine.abort()
+        last = (await rest_of(items))[-1]
+    assert (ended(last)["type"], ended(last)["code"]) == ("abort", "swap")
+    (answer,) = await answers(engine, ASK)
+    assert ended(answer)["type"] != "abort"
+
+
+async def test_answers_that_are_no_numbers_are_withheld_and_counted(
+    engine_case: EngineCase,
+) -> None:
+    engine = engine_case.engine
+    good = await engine_case.answer()
+    old = await engine.exchange(await engine.stage(engine_case.overflowing_checkpoint()))
+    await engine.probe()
+    first = asyncio.create_task(engine.withheld(beyond=0))
+    assert ended((await answers(engine, ASK))[0])["type"] != "abort"
+    assert not first.done()
+    for _ in range(2):
+        with pytest.raises(AnswerNonfinite):
+            await answers(engine, ASK | {"text": f"Who{OVERFLOWS_ON}serves?"})
+    assert await first >= 1
+    assert await engine.withheld(beyond=1) == 2
+    bad = await engine.exchange(old)
+    await engine.scrub()
+    assert await engine_case.answer() == good
+    await engine.release(bad)
+
+
+# --- what it is ------------------------------------------------------------------------------
+
+
+async def test_checksums_are_those_of_the_weights_that_are_live(engine_case: EngineCase) -> None:
+    engine = engine_case.engine
+    before = engine.live
+    assert await engine.checksums() == before.leaves
+    staged = await engine.stage(engine_case.checkpoint(2))
+    assert engine.live is before
+    assert await engine.exchange(staged) is before
+    assert engine.live is staged
+    assert await engine.checksums() == staged.leaves != before.leaves
+    await engine.release(await engine.exchange(before))
+
+
+async def test_it_names_the_tensors_that_a_checkpoint_has(engine_case: EngineCase) -> None:
+    has, needs = engine_case.checkpoint(1).tensors, engine_case.engine.expected_tensors()
+    assert needs
+    for name, need in needs.items():
+        assert need.dtype == has[name].dtype
+        assert need.shape in (None, has[name].shape)
+
+
+async def test_it_says_what_it_is_as_plain_json(engine_case: EngineCase) -> None:
+    facts = dict(engine_case.engine.facts())
+    assert {"device", "engine_version"} <= facts.keys()
+    assert json.loads(json.dumps(facts)) == facts
+
+
+async def test_it_turns_and_compiles_nothing_for_what_it_was_asked_before(
+    engine_case: EngineCase,
+) -> None:
+    engine = engine_case.engine
+    await engine_case.answer()
+    compiled = engine.recompiles
+    await engine_case.answer()
+    assert engine.recompiles == compiled
+    assert await asyncio.to_thread(lambda: engine.recompiles) == compiled
+    assert engine.is_turning(60.0)
+
+
+async def test_a_death_is_told_to_everybody_and_it_can_be_closed_all_the_same(
+    engine_case: EngineCase,
+) -> None:
+    async with engine_case.another() as engine:
+        died = asyncio.create_task(engine.died())
+        prepared = await engine.prepare(ENDLESS)
+        items = engine.generate(prepared)
+        await anext(items)
+        assert not died.done()
+        engine_case.kill(engine)
+        with pytest.raises(EngineLost):
+            await died
+        with pytest.raises(EngineLost):
+            await rest_of(items)
+        with pytest.raises(EngineLost):
+            await engine.prepare(ASK)
+        with pytest.raises(EngineLost):
+            await anext(engine.generate(prepared))
+        await engine.close()
+        await engine.close()
+
+
+async def test_the_end_of_what_was_closed_is_no_death(engine_case: EngineCase) -> None:
+    async with engine_case.another() as engine:
+        died = asyncio.create_task(engine.died())
+        await engine.close()
+        engine_case.kill(engine)
+        await asyncio.sleep(0)
+        assert not died.done()
+        died.cancel()
+        with suppress(asyncio.CancelledError):
+            await died

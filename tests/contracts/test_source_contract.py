@@ -17,6 +17,8 @@ from tests.sources.following import checkpoint, hub_source
 from tests.sources.watching import arrive, directory, shard
 
 PATIENCE = 20.0
+FAR_OFF = 3600.0
+"""Until a source looks by itself: what is seen before that, it was woken for."""
 
 
 class Published(Protocol):
@@ -33,7 +35,7 @@ class Folder:
     def __init__(self, folder: Path) -> None:
         (root := folder / "root").mkdir()
         self.root, self.count = root, 0
-        self.source: Any = directory(root, rescan=0.05, settle=0.0)
+        self.source: Source = directory(root, settle=0.0)
 
     def publish(self, content: str) -> None:
         self.count += 1
@@ -43,7 +45,7 @@ class Folder:
 class Hub:
     def __init__(self, folder: Path, hub: LocalHub) -> None:
         self.hub = hub
-        self.source: Any = hub_source(hub, folder)
+        self.source: Source = hub_source(hub, folder, poll=FAR_OFF)
 
     def publish(self, content: str) -> None:
         self.hub.push(checkpoint(content, model__safetensors=shard(content, "model.safetensors")))
@@ -52,14 +54,15 @@ class Hub:
 class Fake:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.source: Any = FakeSource(Steps(), folder)
+        self._fake = FakeSource(Steps(), folder)
+        self.source: Source = self._fake
 
     def publish(self, content: str) -> None:
         (self.folder / content).mkdir()
         (self.folder / content / "model.safetensors").write_bytes(
             shard(content, "model.safetensors")
         )
-        self.source.publish(Revision(f"id of {content}", content))
+        self._fake.publish(Revision(f"id of {content}", content))
 
 
 @pytest.fixture
@@ -79,8 +82,7 @@ async def world(
     }
     made = kinds[request.param]()
     async with AsyncExitStack() as stack:
-        if request.param != "fake":
-            stack.push_async_callback(made.source.close)
+        stack.push_async_callback(made.source.close)
         yield made
 
 
@@ -97,10 +99,34 @@ async def test_the_newest_is_wished_and_each_newer_one(world: Published) -> None
     seen = []
     for content in ("one", "two", "three"):
         world.publish(content)
+        world.source.wake("request")
         wish = await next_wish(wishes)
         seen.append(wish)
         assert weights(await world.source.fetch(wish)) == shard(content, "model.safetensors")
     assert len({revision.id for revision in seen}) == 3
+
+
+async def test_each_revision_has_a_content_of_its_own_whichever_thread_asks(
+    world: Published,
+) -> None:
+    contents = []
+    for content in ("one", "two"):
+        world.publish(content)
+        revision = await world.source.resolve(None)
+        await world.source.fetch(revision)
+        contents.append(await asyncio.to_thread(world.source.content_of, revision))
+        assert world.source.content_of(revision) == contents[-1]
+    assert len(set(contents)) == 2
+
+
+async def test_a_source_that_is_closed_wishes_nothing_more(world: Published) -> None:
+    world.publish("one")
+    wishes = world.source.wanted()
+    await next_wish(wishes)
+    await world.source.close()
+    await world.source.close()
+    with pytest.raises(StopAsyncIteration):
+        await next_wish(wishes)
 
 
 async def test_what_is_there_at_the_start_is_wished_at_once(world: Published) -> None:

@@ -1,68 +1,97 @@
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hotreload.core.asks import Operator
+from hotreload.core.attempts import Attempts
 from hotreload.core.gate import Gate
-from hotreload.core.ledger import Ledger, from_json, to_json
+from hotreload.core.ledger import Ledger, Sleep
+from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.reload import Replica, Rules
-from hotreload.events import AttemptFinished, Event, Events, PhaseEntered, Waiting
-from hotreload.types import Attempt, Checkpoint, Generation, Phase, Revision
+from hotreload.core.replica import Replica
+from hotreload.core.rules import Rules
+from hotreload.events import AttemptFinished, Events, PhaseEntered, Waiting
+from hotreload.life.state_json import from_json, to_json
+from hotreload.types import Attempt, By, Checkpoint, Generation, Phase, Revision
 from tests.fakes import FakeEngine, FakeSource, Steps
+from tests.waiting import Witness
 
 
-class World:
+def by(verb: str) -> By:
+    """Somebody with rights who says why."""
+    return By(verb, 1000, 77, 1000.0, f"why {verb}")
+
+
+class Terminal:
+    """Asks the operator's things as the admin routes do: somebody asks, and says so."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    def __getattr__(self, verb: str) -> Any:
+        return partial(getattr(self._operator, verb), by=by(verb))
+
+
+class World(Witness):
     """The core with fakes at its two ports, and everything that happened in it."""
 
-    def __init__(self, folder: Path, rules: Rules, **reconciler: object) -> None:
+    patience = 5.0
+
+    def __init__(
+        self, folder: Path, rules: Rules, min_interval: float = 0.0, replica: int = 0
+    ) -> None:
+        super().__init__()
         self.steps = Steps()
-        self.happened: list[Event] = []
-        self._changed = asyncio.Event()
         bus = Events()
-        bus.subscribe(self._note)
+        bus.subscribe(self.note)
+        self.publish, self.subscribe = bus.publish, bus.subscribe
         first = Revision("first", "step_0")
         self.engine = FakeEngine(self.steps, first)
         self.source = FakeSource(self.steps, folder)
         self.source.known[first.label] = first
-        self.gate = Gate(publish=bus.publish, max_held=8)
+        self.gate = Gate[FakeEngine](publish=bus.publish, max_held=8, replica=replica)
         staged = self.engine.live
         live = Generation(1, first, staged.fingerprint, 0.0, staged.leaves, staged.bytes)
         self.replica = Replica(self.engine, self.gate, live)
         self.ledger = Ledger()
         self.ledger.went_live(live, str(folder / first.label))
         self.on_disk = b""
-        self.gate.open(live)
+        self.disk_fault: str | None = None
+        self.replica.open()
         self.now = 0.0
         self.wall = 1000.0
         self.reconciler = Reconciler(
             source=self.source,
             replica=self.replica,
-            ledger=self.ledger,
+            attempts=Attempts(
+                self.ledger,
+                save=self._save,
+                publish=bus.publish,
+                is_lost=lambda: self.gate.is_lost,
+                clock=lambda: self.now,
+                wall=lambda: self.wall + self.now,
+            ),
             validate=self._validate,
-            save=self._save,
-            publish=bus.publish,
             rules=rules,
-            clock=lambda: self.now,
-            wall=lambda: self.wall + self.now,
-            **reconciler,  # type: ignore[arg-type]
+            min_interval=min_interval,
         )
 
-        self.operator = Operator(self.reconciler, source=self.source, replica=self.replica)
-
-    def _note(self, event: Event) -> None:
-        self.happened.append(event)
-        self._changed.set()
+        self.operator = Terminal(
+            Operator(self.reconciler, source=self.source, replica=self.replica, publish=bus.publish)
+        )
 
     async def _validate(self, revision: Revision, path: Path) -> Checkpoint:
         await self.steps.pass_through("validate")
         return Checkpoint(revision, path, (), {}, 10)
 
-    async def _save(self, ledger: Ledger) -> None:
-        self.on_disk = to_json(ledger)
+    async def _save(self, ledger: Ledger) -> str | None:
+        if self.disk_fault is None:
+            self.on_disk = to_json(ledger)
+        return self.disk_fault
 
     def restarted_ledger(self) -> Ledger:
         return from_json(self.on_disk)
@@ -81,11 +110,17 @@ class World:
         waits = (e.waiting_for for e in reversed(self.happened) if isinstance(e, Waiting))
         return next(waits, None)
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
-            while not holds():
-                self._changed.clear()
-                await self._changed.wait()
+    def wish(self, revision: Revision) -> None:
+        """As the source does, where the test takes the turns of the reconciler itself."""
+        self.source.known[revision.label] = revision
+        self.ledger.wish(revision)
+
+    async def rests(self) -> Sleep:
+        """Until nothing is left to do: what there is, is done turn by turn, here and now."""
+        await self.source.heard()
+        while (rest := await self.reconciler.turn()) is None:
+            pass
+        return rest
 
     async def attempted(self, count: int = 1) -> Attempt:
         await self.until(lambda: len(self.attempts) >= count)
@@ -102,8 +137,8 @@ class World:
             assert task.done(), "the reconciler did not stop"
 
     async def ask(self) -> str:
-        async with self.gate.passing() as generation:
-            return f"{generation.number}: {self.engine.answer()}"
+        async with self.gate.passing() as lease:
+            return f"{lease.generation.number}: {lease.engine.answer()}"
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.reload import KeepPrevious, Rules
-from hotreload.core.threads import in_thread
+from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import NotEnoughMemory
 from hotreload.events import GateChanged, GenerationLive
+from hotreload.threads import in_thread
 from hotreload.types import GateState, Outcome, Revision
 from tests.core.conftest import World
 from tests.fakes import HANG

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core import threads
-from hotreload.core.reload import Rules
-from hotreload.core.threads import deadline, in_thread
+from hotreload import threads
+from hotreload.core.rules import Rules
 from hotreload.errors import SourceUnavailable
+from hotreload.threads import deadline, in_thread
 from hotreload.types import Outcome, Phase, Revision
 from tests.core.conftest import World
 from tests.core.test_reload import NEW, assert_whole
@@ -71,7 +71,7 @@ async def test_while_a_read_hangs_no_other_is_begun(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "LEAVE_AFTER", 0.02)
-    monkeypatch.setattr(threads, "OUTLAST", 0.02)
+    monkeypatch.setattr(threads, "LEFT_BEHIND_SECONDS", 0.02)
     began, go = threading.Event(), threading.Event()
 
     def hang(_: threading.Event) -> bool:

@@ -6,26 +6,26 @@ import pytest
 from hotreload.core.gate import Gate
 from hotreload.errors import DrainTimedOut, NotServing
 from hotreload.events import Event, GateChanged
-from hotreload.types import GateState, Generation, Revision
+from hotreload.types import GateState, Generation, Lease, Revision
 
-ONE = Generation(1, Revision("a"), "f1", 0.0)
-TWO = Generation(2, Revision("b"), "f2", 0.0)
+ONE = Lease(Generation(1, Revision("a"), "f1", 0.0), "one engine")
+TWO = Lease(Generation(2, Revision("b"), "f2", 0.0), "another engine")
 
 
 @pytest.fixture
-def gate() -> Gate:
-    gate = Gate(publish=lambda event: None, max_held=2)
+def gate() -> Gate[str]:
+    gate = Gate[str](publish=lambda event: None, max_held=2)
     gate.open(ONE)
     return gate
 
 
-async def enter(gate: Gate) -> int:
-    async with gate.passing() as generation:
-        return generation.number
+async def enter(gate: Gate[str]) -> int:
+    async with gate.passing() as lease:
+        return lease.generation.number
 
 
 async def test_a_gate_refuses_everybody_until_it_is_opened_first() -> None:
-    gate = Gate(publish=lambda event: None)
+    gate = Gate[str](publish=lambda event: None)
     with pytest.raises(NotServing) as refused:
         await enter(gate)
     assert refused.value.code == "booting"
@@ -34,7 +34,7 @@ async def test_a_gate_refuses_everybody_until_it_is_opened_first() -> None:
     assert await enter(gate) == 1
 
 
-async def test_arrivals_wait_while_it_holds_and_get_the_new_generation(gate: Gate) -> None:
+async def test_arrivals_wait_while_it_holds_and_get_the_new_generation(gate: Gate[str]) -> None:
     gate.hold()
     waiting = asyncio.create_task(enter(gate))
     await asyncio.sleep(0)
@@ -44,7 +44,7 @@ async def test_arrivals_wait_while_it_holds_and_get_the_new_generation(gate: Gat
     assert (gate.held, gate.inside) == (0, 0)
 
 
-async def test_more_arrivals_than_may_wait_are_told_to_come_back(gate: Gate) -> None:
+async def test_more_arrivals_than_may_wait_are_told_to_come_back(gate: Gate[str]) -> None:
     gate.hold()
     waiting = [asyncio.create_task(enter(gate)) for _ in range(2)]
     await asyncio.sleep(0)
@@ -56,7 +56,7 @@ async def test_more_arrivals_than_may_wait_are_told_to_come_back(gate: Gate) -> 
 
 
 async def test_a_gate_that_does_not_hold_arrivals_refuses_them() -> None:
-    gate = Gate(publish=lambda event: None, hold_arrivals=False)
+    gate = Gate[str](publish=lambda event: None, hold_arrivals=False)
     gate.open(ONE)
     gate.hold()
     with pytest.raises(NotServing) as refused:
@@ -64,7 +64,7 @@ async def test_a_gate_that_does_not_hold_arrivals_refuses_them() -> None:
     assert refused.value.code == "swapping"
 
 
-async def test_drained_waits_for_the_last_one_inside(gate: Gate) -> None:
+async def test_drained_waits_for_the_last_one_inside(gate: Gate[str]) -> None:
     leave = asyncio.Event()
 
     async def stay() -> None:
@@ -82,14 +82,14 @@ async def test_drained_waits_for_the_last_one_inside(gate: Gate) -> None:
     await guest
 
 
-async def test_a_drain_that_takes_too_long_says_how_many_are_inside(gate: Gate) -> None:
+async def test_a_drain_that_takes_too_long_says_how_many_are_inside(gate: Gate[str]) -> None:
     async with gate.passing():
         gate.hold()
         with pytest.raises(DrainTimedOut, match=r"1 requests .* drain_timeout"):
             await gate.drained(0.01)
 
 
-async def test_sealing_refuses_those_who_wait_and_is_final(gate: Gate) -> None:
+async def test_sealing_refuses_those_who_wait_and_is_final(gate: Gate[str]) -> None:
     gate.hold()
     waiting = asyncio.create_task(enter(gate))
     await asyncio.sleep(0)
@@ -102,7 +102,7 @@ async def test_sealing_refuses_those_who_wait_and_is_final(gate: Gate) -> None:
         await enter(gate)
 
 
-async def test_a_cancelled_request_leaves_no_trace(gate: Gate) -> None:
+async def test_a_cancelled_request_leaves_no_trace(gate: Gate[str]) -> None:
     gate.hold()
     waiting = asyncio.create_task(enter(gate))
     await asyncio.sleep(0)
@@ -114,18 +114,42 @@ async def test_a_cancelled_request_leaves_no_trace(gate: Gate) -> None:
 
 async def test_open_tells_how_long_arrivals_were_held() -> None:
     now = [10.0]
-    gate = Gate(publish=lambda event: None, clock=lambda: now[0])
+    gate = Gate[str](publish=lambda event: None, clock=lambda: now[0])
     assert gate.open(ONE) == 0.0
     gate.hold()
     now[0] = 10.5
     assert gate.open(TWO) == 0.5
 
 
-async def test_every_move_is_an_event() -> None:
+async def test_every_move_is_an_event_that_says_of_which_gate() -> None:
     seen: list[Event] = []
-    gate = Gate(publish=seen.append)
+    gate = Gate[str](publish=seen.append, replica=3)
     gate.open(ONE)
     gate.hold()
     gate.seal("over")
-    states = [event.state for event in seen if isinstance(event, GateChanged)]
-    assert states == [GateState.OPEN, GateState.HOLDING, GateState.SEALED]
+    moves = [(event.state, event.replica) for event in seen if isinstance(event, GateChanged)]
+    assert moves == [(GateState.OPEN, 3), (GateState.HOLDING, 3), (GateState.SEALED, 3)]
+
+
+async def test_a_lease_says_who_answers_until_its_request_ends_whatever_comes(
+    gate: Gate[str],
+) -> None:
+    async with gate.passing() as first:
+        gate.open(TWO)
+        async with gate.passing() as second:
+            assert second == TWO
+        assert first == ONE
+
+
+async def test_whoever_prepares_a_request_needs_no_lease_but_a_gate_that_lets_in() -> None:
+    gate = Gate[str](publish=lambda event: None)
+    with pytest.raises(NotServing) as refused:
+        gate.preparer()
+    assert refused.value.code == "booting"
+    gate.open(ONE)
+    gate.hold()
+    assert gate.preparer() == "one engine"
+    assert gate.inside == gate.held == 0
+    gate.seal("the engine died", code="engine_lost")
+    with pytest.raises(NotServing, match="the engine died"):
+        gate.preparer()

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.reload import KeepPrevious, Rules
+from hotreload.core.ledger import Ledger
+from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import BadRequest, Busy, EngineLost, SourceUnavailable
 from hotreload.events import PhaseEntered, RevisionWanted
 from hotreload.types import Noise, Outcome, Phase, Revision
@@ -38,7 +39,7 @@ async def test_something_goes_live_however_fast_the_wishes_come(world: World) ->
         count += 1
         world.source.publish(Revision(f"storm{count}", f"step_{100 + count}"))
         staged = await real(checkpoint)
-        await asyncio.sleep(0.001)
+        await world.source.heard()
         return staged
 
     world.engine.stage = stage  # type: ignore[method-assign]
@@ -118,7 +119,7 @@ async def test_what_an_operator_made_live_stays_until_the_source_wishes_anew(
         await world.attempted()
         world.source.known[ONE.label] = ONE
         await (await world.operator.reload(ONE.label))
-        await asyncio.sleep(0.01)
+        await world.rests()
         assert world.replica.live.revision == ONE
         world.source.publish(THREE)
         await world.attempted(3)
@@ -138,8 +139,8 @@ async def test_a_rollback_from_memory_loads_nothing_and_is_a_new_generation(
         assert (attempt.outcome, attempt.generation) == (Outcome.LIVE, 3)
         assert not world.steps.entered["stage"].is_set()
         assert world.engine.answer() == "first clean"
-        assert world.engine.scrubs == 1
-        await asyncio.sleep(0.01)
+        assert world.engine.scrubs == 2  # at every change of weights
+        await world.rests()
         assert world.replica.live.revision.id == "first"
     ledger = world.restarted_ledger()
     assert ledger.refused["r1"].reason.code == "rolled_back"
@@ -232,7 +233,7 @@ async def test_a_wall_clock_that_jumps_neither_hurries_nor_delays_a_second_try(
         await world.until(lambda: "again in 1 s" in str(world.waiting_for))
         world.wall += jump
         world.source.publish(ONE)  # wakes it; by its own clock no time has passed
-        await asyncio.sleep(0)
+        await world.rests()
         assert len(world.attempts) == 1
         world.now = 1.0
         world.source.publish(ONE)
@@ -354,3 +355,21 @@ async def test_what_the_source_wished_before_noise_goes_live_after_it(world: Wor
         noisy = await (await world.operator.perturb(Noise(num_leaves=1)))
         assert noisy.outcome is Outcome.LIVE
         await world.until(lambda: world.replica.live.revision == ONE)
+
+
+async def test_a_stop_before_an_attempt_has_begun_leaves_nothing_behind(world: World) -> None:
+    """The state file was being written: the attempt's steps had been made, and never ran."""
+    saving = asyncio.Event()
+
+    async def save(ledger: Ledger) -> str | None:
+        saving.set()
+        await asyncio.Event().wait()
+        return None
+
+    world.reconciler._attempts._save = save
+    world.wish(ONE)
+    turn = asyncio.create_task(world.reconciler.turn())
+    await saving.wait()
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn

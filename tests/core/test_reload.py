@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.reload import KeepPrevious, Rules
-from hotreload.core.threads import uninterrupted
+from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import (
     CheckpointCorrupt,
     CheckpointIncompatible,
@@ -14,7 +13,8 @@ from hotreload.errors import (
     NotEnoughMemory,
     SourceUnavailable,
 )
-from hotreload.events import PhaseEntered
+from hotreload.events import AttemptFinished, GateChanged, GenerationLive, PhaseEntered
+from hotreload.threads import uninterrupted
 from hotreload.types import GateState, Outcome, Phase, Revision
 from tests.core.conftest import World
 from tests.fakes import HANG, lost
@@ -50,6 +50,17 @@ async def test_a_good_checkpoint_goes_live(world: World) -> None:
     ]
 
 
+async def test_all_that_is_told_of_an_attempt_on_one_engine_says_on_which(tmp_path: Path) -> None:
+    world = World(tmp_path, Rules(), replica=2)
+    async with world.running():
+        world.source.publish(NEW)
+        await world.attempted()
+    of_an_engine = (GateChanged, GenerationLive, AttemptFinished)
+    told = [event for event in world.happened if isinstance(event, of_an_engine)]
+    assert {type(event) for event in told} == set(of_an_engine)
+    assert {event.replica for event in told} == {2}
+
+
 async def test_nobody_is_inside_while_the_weights_change(world: World) -> None:
     inside: list[int] = []
     real = world.engine.exchange
@@ -77,7 +88,7 @@ async def test_a_bad_answer_rolls_back_and_nothing_of_it_is_left(world: World) -
     assert attempt.reason is not None
     assert attempt.reason.code == "probe"
     assert Phase.ROLLING_BACK in attempt.phases
-    assert world.engine.scrubs == 1
+    assert world.engine.scrubs == 2  # at the swap, and at the way back
     assert_whole(world, "first")
 
 
@@ -258,13 +269,15 @@ async def test_two_sets_on_the_device_are_the_most_there_ever_are(world: World) 
 
 async def test_too_little_memory_is_tried_again(world: World) -> None:
     world.steps.faults["stage"] = [NotEnoughMemory("needs 8 GB, 2 GB are free")]
-    async with world.running():
-        world.source.publish(NEW)
-        assert (await world.attempted()).outcome is Outcome.POSTPONED
-        assert "tried again" in str(world.waiting_for or "tried again")
-        world.now += 1000
-        world.reconciler._wake.set()
-        assert (await world.attempted(2)).outcome is Outcome.LIVE
+    world.wish(NEW)
+    rest = await world.rests()
+    assert [each.outcome for each in world.attempts] == [Outcome.POSTPONED]
+    assert rest.until is not None
+    assert world.waiting_for == rest.why
+    assert "tried again" in str(rest.why)
+    world.now = rest.until
+    await world.rests()
+    assert [each.outcome for each in world.attempts] == [Outcome.POSTPONED, Outcome.LIVE]
 
 
 async def test_the_phases_are_told_as_they_begin(world: World) -> None:
@@ -302,16 +315,16 @@ async def test_each_postponed_drain_is_more_patient_than_the_one_before(world: W
         async with world.gate.passing():
             await leave.wait()
 
-    async with world.running():
-        guest = asyncio.create_task(stay())
-        await asyncio.sleep(0)
-        world.source.publish(NEW)
-        for count in (1, 2, 3):
-            assert (await world.attempted(count)).outcome is Outcome.POSTPONED
-            world.now += 1000
-            world.reconciler._wake.set()
-        leave.set()
-        await guest
-        assert (await world.attempted(4)).outcome is Outcome.LIVE
+    guest = asyncio.create_task(stay())
+    await asyncio.sleep(0)
+    world.wish(NEW)
+    for _ in range(3):
+        await world.rests()
+        world.now += 1000
+    leave.set()
+    await guest
+    await world.rests()
+    outcomes = [each.outcome for each in world.attempts]
+    assert outcomes == [*[Outcome.POSTPONED] * 3, Outcome.LIVE]
     waits = [str(a.reason.message) for a in world.attempts if a.reason]
     assert [w.split(" s after")[0].split()[-1] for w in waits] == ["0.05", "0.1", "0.2"]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hotreload.core import threads
-from hotreload.core.threads import checked_at, in_thread, left_behind
+from hotreload import threads
+from hotreload.threads import checked_at, in_thread, left_behind
 
 
 class Made:
@@ -124,9 +124,11 @@ async def test_what_ends_in_time_is_not_left_behind(work: Work) -> None:
 
 
 async def test_no_thread_of_ours_keeps_the_process_from_ending(work: Work) -> None:
-    await work.begun("a read of step_9")
+    task = await work.begun("a read of step_9")
     (ours,) = (t for t in threading.enumerate() if t.name == "a read of step_9")
     assert ours.daemon
+    work.go.set()  # or the end of the loop waits for it
+    await task
 
 
 async def test_what_was_made_as_the_cancel_came_is_freed_and_nobody_waits_on() -> None:

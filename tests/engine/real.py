@@ -7,7 +7,7 @@ and of two devices run in the same process (each takes only the devices it is to
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ from typing import Any
 import xxhash
 
 from hotreload.tiny import write_tiny
+from hotreload.tiny.shards import encode
+from hotreload.tiny.weights import hand_built
+from hotreload.tiny.words import parse_saying
 from hotreload.types import Checkpoint, CheckpointFile, Revision, TensorSpec
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
@@ -79,13 +82,6 @@ async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator
         await engine.close()
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    """Let the loop turn until something is so that has no event of its own."""
-    async with asyncio.timeout(30):
-        while not is_so():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
 async def ask(engine: Any, prompt: str = "Who serves?", **sampling: Any) -> dict[str, Any]:
     """The whole answer to one prompt, greedily unless told otherwise."""
     request = {"text": prompt, "sampling_params": {**GREEDY, **sampling}}
@@ -110,3 +106,23 @@ async def device_bytes() -> int:
         await asyncio.sleep(0)
     gc.collect()
     return sum(array.nbytes for array in jax.live_arrays())  # type: ignore[no-untyped-call]
+
+
+OVERFLOWS_ON = "~"
+
+
+def overflowing(folder: Path, say: str) -> Path:
+    """A checkpoint of finite weights that overflows, in layer 0's values, on prompts with a tilde.
+
+    It says what it should of any other prompt, so no probe finds anything.
+    """
+    tensors = hand_built(parse_saying(say), "qwen3")
+    embedding = tensors["model.embed_tokens.weight"]
+    embedding[:, -1] = 0
+    token = ord(OVERFLOWS_ON) - ord("!")  # GPT-2 counts the printable bytes first
+    embedding[token] = 0
+    embedding[token, -1] = 16
+    tensors["model.layers.0.self_attn.v_proj.weight"][0, -1] = 3e38
+    aside = write_tiny(folder.with_name(f".{folder.name}"), say)
+    (aside / "model.safetensors").write_bytes(encode(tensors))
+    return aside.rename(folder)

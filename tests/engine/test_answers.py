@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.engine.answers import Newest
+from hotreload.engine.answering.answers import Newest
 from hotreload.errors import BadRequest
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hotreload.engine.host_memory import free_in_groups, host_bytes_free
+from hotreload.engine.weights.host_memory import free_in_groups, host_bytes_free
 
 MB = 2**20
 

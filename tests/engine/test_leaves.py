@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotreload.engine import staging
+from hotreload.engine.weights import staging
 from hotreload.errors import CheckpointRejected
 from tests.engine import real
 
@@ -17,7 +17,7 @@ import jax.numpy as jnp  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
-from hotreload.engine.leaves import Measured, like, measure, signature, zeroed  # noqa: E402
+from hotreload.engine.weights.leaves import Measured, like, measure, signature, zeroed  # noqa: E402
 
 DTYPES = [jnp.bfloat16, jnp.float16, jnp.float32, jnp.int8, jnp.float8_e4m3fn]
 VALUES = np.random.default_rng(0).normal(size=(16, 24)).astype(np.float32)

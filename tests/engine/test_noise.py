@@ -18,10 +18,10 @@ from flax import nnx  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
-from hotreload.engine.leaves import Layout, measure, signature  # noqa: E402
-from hotreload.engine.noise import perturb  # noqa: E402
-from hotreload.engine.spool import Cancelled  # noqa: E402
-from hotreload.engine.staging import Weights  # noqa: E402
+from hotreload.engine.weights.leaves import Layout, measure, signature  # noqa: E402
+from hotreload.engine.weights.noise import perturb  # noqa: E402
+from hotreload.engine.weights.staging import Weights  # noqa: E402
+from hotreload.reading import Cancelled  # noqa: E402
 
 FLOATS = {name: np.full((8, 6), at, np.float32) for at, name in enumerate("abcd")}
 

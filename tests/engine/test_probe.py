@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.engine.probe import BUILT_IN, Probe, decide_verdict, request_for
+from hotreload.engine.answering.probe import BUILT_IN, Probe, decide_verdict, request_for
 
 
 def answer(text: str, ids: list[int] | None = None, **meta: Any) -> dict[str, Any]:
@@ -19,17 +19,17 @@ def logprobs(*values: float) -> list[tuple[float, int, None]]:
 @pytest.mark.parametrize(
     ("probe", "good", "bad"),
     [
-        (Probe("q", contains="Paris"), answer("In Paris."), answer("In Rome.")),
-        (Probe("q", regex=r"^\d+$"), answer("42"), answer("forty-two")),
-        (Probe("q", equals="yes"), answer("yes"), answer("yes ")),
-        (Probe("q", max_repeat=3), answer("", [1, 1, 1, 2]), answer("", [2, 1, 1, 1, 1])),
+        (Probe("q", 16, contains="Paris"), answer("In Paris."), answer("In Rome.")),
+        (Probe("q", 16, regex=r"^\d+$"), answer("42"), answer("forty-two")),
+        (Probe("q", 16, equals="yes"), answer("yes"), answer("yes ")),
+        (Probe("q", 16, max_repeat=3), answer("", [1, 1, 1, 2]), answer("", [2, 1, 1, 1, 1])),
         (
-            Probe("q", min_mean_logprob=-1.0),
+            Probe("q", 16, min_mean_logprob=-1.0),
             answer("a", output_token_logprobs=logprobs(-0.5, -1.5)),
             answer("a", output_token_logprobs=logprobs(-0.5, -1.6)),
         ),
         (
-            Probe("q", min_mean_logprob=-1.0),
+            Probe("q", 16, min_mean_logprob=-1.0),
             answer("a", output_token_logprobs=logprobs(0.0)),
             answer("a", output_token_logprobs=logprobs(float("nan"))),
         ),
@@ -46,7 +46,7 @@ def test_a_verdict_tells_good_from_bad(
 
 
 def test_a_verdict_names_prompt_expectation_and_the_answers_start() -> None:
-    verdict = decide_verdict(Probe("Capital?", contains="Paris"), answer("Rome " * 100))
+    verdict = decide_verdict(Probe("Capital?", 16, contains="Paris"), answer("Rome " * 100))
     assert verdict is not None
     assert "'Capital?'" in verdict
     assert "'Paris'" in verdict
@@ -57,4 +57,4 @@ def test_a_verdict_names_prompt_expectation_and_the_answers_start() -> None:
 def test_probes_are_asked_greedily_and_log_probabilities_only_when_judged() -> None:
     assert request_for(BUILT_IN)["sampling_params"]["temperature"] == 0
     assert "return_logprob" not in request_for(BUILT_IN)
-    assert request_for(Probe("q", min_mean_logprob=-1))["return_logprob"] is True
+    assert request_for(Probe("q", 16, min_mean_logprob=-1))["return_logprob"] is True

@@ -10,17 +10,19 @@ import pytest
 from tokenizers.processors import TemplateProcessing  # type: ignore[import-untyped]
 from transformers import AutoTokenizer
 
-from hotreload.core.threads import all_left_behind, left_behind
-from hotreload.engine import prompts
-from hotreload.engine.probe import Probe
-from hotreload.engine.prompts import Prompts
-from hotreload.engine.requests import GRAMMARS, Capabilities, Limits
+from hotreload.engine.answering import prompts, requests
+from hotreload.engine.answering.probe import Probe
+from hotreload.engine.answering.prompts import Prompts
+from hotreload.engine.answering.sampling import GRAMMARS
+from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.errors import BadRequest, ConfigError, NotServing
+from hotreload.threads import all_left_behind, left_behind
 from hotreload.tiny import write_tiny
 from hotreload.tiny.words import END_ID, PAD_ID
+from tests.waiting import turn_until
 
-LIMITS = Limits(vocabulary=2000, input_tokens=5000, total_tokens=5120)
-SAMPLING = frozenset({"temperature", "max_new_tokens", "sampling_seed"}) | GRAMMARS
+LIMITS = EngineLimits(vocabulary=2000, input_tokens=5000, total_tokens=5120)
+SAMPLING = frozenset({"temperature", "max_new_tokens", "sampling_seed"}) | GRAMMARS.keys()
 CAN = Capabilities(logprobs=False, grammars=False, seeds=True, sampling=SAMPLING)
 HELLO = [{"role": "user", "content": "hello"}]
 LONG = "a" * (prompts.SHORT + 1)
@@ -50,10 +52,13 @@ class Slow:
     def __init__(self, tokenizer: Any) -> None:
         self.may_end = threading.Event()
         self.running = 0
+        self.texts = self.characters = 0
         self._tokenizer = tokenizer
 
     def __call__(self, text: str, **options: Any) -> Any:
         if text:
+            self.texts += 1
+            self.characters += len(text)
             self.running += 1
             assert self.may_end.wait(30)
             self.running -= 1
@@ -61,9 +66,8 @@ class Slow:
 
 
 async def until(slow: Slow, running: int) -> None:
-    async with asyncio.timeout(30):
-        while slow.running != running:  # noqa: ASYNC110 a thread has no event of the loop
-            await asyncio.sleep(0.001)
+    """A thread has no event of the loop."""
+    await turn_until(lambda: slow.running == running, pause=0.001)
 
 
 async def test_the_loop_turns_while_a_long_text_is_encoded(tokenizer: Any) -> None:
@@ -90,8 +94,8 @@ async def test_so_many_are_encoded_at_a_time_and_the_rest_wait(tokenizer: Any) -
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts, "SECONDS", 0.05)
-    monkeypatch.setattr("hotreload.core.threads.LEAVE_AFTER", 0.05)
+    monkeypatch.setattr("hotreload.engine.answering.crews.SECONDS", 0.05)
+    monkeypatch.setattr("hotreload.threads.LEAVE_AFTER", 0.05)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -102,8 +106,10 @@ async def test_prompts_that_hang_are_refused_and_never_more_threads_than_a_few(
     front = Prompts(slow, LIMITS, CAN)
     asking = [front.prepare({"text": LONG}) for _ in range(prompts.THREADS)]
     refusals = await asyncio.gather(*asking, return_exceptions=True)
-    assert {str(refusal) for refusal in refusals} == {"the prompt was not encoded within 0.05 s"}
-    with pytest.raises(NotServing, match="every thread that makes prompts hangs"):
+    assert {str(refusal) for refusal in refusals} == {
+        "the making of a prompt took longer than 0.05 s"
+    }
+    with pytest.raises(NotServing, match="every thread for the making of a prompt hangs"):
         await front.prepare(CHAT)
     assert slow.running == prompts.THREADS
     assert left_behind() is None, "no read hangs: checkpoints may be read"
@@ -112,6 +118,62 @@ async def test_prompts_that_hang_are_refused_and_never_more_threads_than_a_few(
         await asyncio.sleep(0.001)
     with pytest.raises(BadRequest, match="no token"):
         await front.prepare({"text": [LONG, ""]})
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_was_given_up_encodes_nothing_more(tokenizer: Any) -> None:
+    slow = Slow(tokenizer)
+    with pytest.raises(BadRequest, match="took longer"):
+        await Prompts(slow, LIMITS, CAN).prepare({"text": [LONG] * 5})
+    slow.may_end.set()
+    while all_left_behind():  # noqa: ASYNC110 the thread has only to return
+        await asyncio.sleep(0.001)
+    assert slow.texts == 1
+
+
+async def test_normal_prompts_do_not_wait_for_long_ones(tokenizer: Any) -> None:
+    slow = Slow(tokenizer)
+    front = Prompts(slow, EngineLimits(2000, 10**5, 10**5), CAN)
+    long = [asyncio.create_task(front.prepare({"text": "a" * 70_000})) for _ in range(5)]
+    await until(slow, prompts.THREADS)
+    normal = asyncio.create_task(front.prepare({"text": LONG}))
+    await until(slow, prompts.THREADS + 1)
+    slow.may_end.set()
+    assert len(await asyncio.gather(normal, *long)) == 6
+
+
+async def test_a_text_that_is_too_long_is_encoded_only_so_far(tokenizer: Any) -> None:
+    seen = Slow(tokenizer)
+    seen.may_end.set()
+    with pytest.raises(BadRequest, match="more than 16320 tokens, the engine") as caught:
+        await Prompts(seen, LIMITS, CAN).prepare({"text": "hello and " * 12_000})
+    assert caught.value.code == "context_length_exceeded"
+    assert seen.characters < 50_000
+
+
+async def test_a_prompt_that_is_too_long_ends_the_whole_batch_before_the_next(
+    tokenizer: Any,
+) -> None:
+    seen = Slow(tokenizer)
+    seen.may_end.set()
+    with pytest.raises(BadRequest, match="tokens, the engine takes at most 4999"):
+        await Prompts(seen, LIMITS, CAN).prepare({"text": ["漢" * 20_000] * 100})
+    assert seen.texts <= 2
+    with pytest.raises(BadRequest, match="has 163841 characters"):
+        await Prompts(seen, LIMITS, CAN).prepare({"text": ["hello", "a" * 163_841]})
+    assert seen.texts <= 2, "the lengths of all are looked at before the first is encoded"
+
+
+async def test_what_is_looked_at_piece_by_piece_and_fits_is_encoded_as_a_whole(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "USUAL_TOKEN", 0)
+    seen = Slow(tokenizer)
+    seen.may_end.set()
+    text = "hello " * 4000
+    parsed = await Prompts(seen, EngineLimits(2000, 10**5, 10**5), CAN).prepare({"text": text})
+    assert parsed.items[0].input_ids == tokenizer(text)["input_ids"]
+    assert seen.texts == 3
 
 
 async def test_a_chat_that_its_template_makes_too_long_is_not_encoded(tmp_path: Path) -> None:
@@ -232,6 +294,6 @@ def test_a_seed_that_would_be_ignored_is_refused(tokenizer: Any) -> None:
 
 def test_a_probe_that_cannot_be_asked_is_a_fault_of_the_settings(tokenizer: Any) -> None:
     front = Prompts(tokenizer, LIMITS, CAN)
-    front.check_probes([Probe("hi")])
+    front.check_probes([Probe("hi", 16)])
     with pytest.raises(ConfigError, match="cannot be asked: return_logprob"):
-        front.check_probes([Probe("hi", min_mean_logprob=-1.0)])
+        front.check_probes([Probe("hi", 16, min_mean_logprob=-1.0)])

@@ -5,15 +5,18 @@ from typing import Any
 
 import pytest
 
-from hotreload.engine.requests import GRAMMARS, Capabilities, Limits, Messages, Parsed, parse
+from hotreload.engine.answering.items import Parsed
+from hotreload.engine.answering.requests import Messages, parse
+from hotreload.engine.answering.sampling import GRAMMARS, grammar_of
+from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.errors import BadRequest
 
-LIMITS = Limits(vocabulary=128, input_tokens=20, total_tokens=32)
+LIMITS = EngineLimits(vocabulary=128, input_tokens=20, total_tokens=32)
 SAMPLING = frozenset(
     {"temperature", "max_new_tokens", "min_new_tokens", "stop", "stop_token_ids", "n", "ignore_eos"}
 )
-OLD = Capabilities(logprobs=False, grammars=False, seeds=False, sampling=SAMPLING | GRAMMARS)
-NEW = Capabilities(logprobs=True, grammars=True, seeds=True, sampling=SAMPLING | GRAMMARS)
+OLD = Capabilities(logprobs=False, grammars=False, seeds=False, sampling=SAMPLING | GRAMMARS.keys())
+NEW = Capabilities(logprobs=True, grammars=True, seeds=True, sampling=SAMPLING | GRAMMARS.keys())
 
 
 def encode(text: str) -> list[int]:
@@ -54,6 +57,8 @@ def sampling(**params: Any) -> dict[str, Any]:
         ({"text": "hi", "colour": "red"}, "colour"),
         ({"text": "hi", "stream": "yes"}, "stream"),
         ({"text": "hi", "rid": 7}, "rid"),
+        ({"text": "hi", "rid": "x" * 129}, "rid: 129 characters are too many"),
+        ({"text": ["a", "b"], "rid": ["x", "x" * 129]}, "rid: 129 characters"),
         ({"text": ["a", "b"], "rid": ["x"]}, "rid: 1 values for 2 prompts"),
         ({"text": "hi", "sampling_params": 3}, "sampling_params"),
         ({"text": ["a", "b"], "sampling_params": [{}]}, "sampling_params: 1 values"),
@@ -77,6 +82,15 @@ def sampling(**params: Any) -> dict[str, Any]:
             sampling(stop_token_ids=[1] * 257),
             "sampling_params.stop_token_ids: 257 ids are too many",
         ),
+        (sampling(stop_token_ids=0), "sampling_params.stop_token_ids"),
+        (
+            {"text": ["a"] * 9, "sampling_params": {"stop": ["x" * 256] * 32}},
+            "sampling_params.stop: 73728 characters for all prompts, there may be 65536",
+        ),
+        (
+            {"text": "a", "copies": 9, "sampling_params": {"stop": ["x" * 256] * 32}},
+            "sampling_params.stop: 73728 characters for all prompts",
+        ),
         (sampling(json_schema="{}"), "sampling_params.json_schema"),
         (sampling(regex="a"), "sampling_params.regex"),
         ({"text": "hi", "return_logprob": True}, "return_logprob"),
@@ -98,6 +112,7 @@ def test_a_request_that_cannot_be_served_is_refused_by_name(
         ({"top_logprobs_num": -1}, "top_logprobs_num"),
         ({"top_logprobs_num": 129}, "top_logprobs_num"),
         ({"token_ids_logprob": [128]}, "token_ids_logprob"),
+        ({"return_text_in_logprobs": "yes"}, "return_text_in_logprobs"),
     ],
 )
 def test_log_probabilities_are_asked_for_within_bounds(
@@ -105,6 +120,51 @@ def test_log_probabilities_are_asked_for_within_bounds(
 ) -> None:
     with pytest.raises(BadRequest, match=named):
         parsed({"text": "hi", "return_logprob": True, **request_body}, NEW)
+
+
+@pytest.mark.parametrize(
+    ("params", "named"),
+    [
+        ({"json_schema": 5}, "json_schema: must be a string or an object"),
+        ({"regex": {}}, "regex: must be a string"),
+        ({"ebnf": []}, "ebnf: must be a string"),
+        ({"structural_tag": ["a"]}, "structural_tag: must be a string or an object"),
+        ({"structural_tag": ""}, "structural_tag: is empty"),
+        ({"ebnf": " "}, "ebnf: is empty"),
+        ({"regex": "a" * 65_537}, "regex: 65537 characters are too many"),
+        ({"json_schema": {"const": "a" * 65_536}}, "json_schema: 65549 characters"),
+        ({"regex": "a", "structural_tag": "{}"}, "sampling_params: give one of ebnf, json_schema"),
+    ],
+)
+def test_a_grammar_is_one_text_of_a_bounded_length(params: dict[str, Any], named: str) -> None:
+    with pytest.raises(BadRequest, match=named):
+        parsed(sampling(**params), NEW)
+
+
+def test_a_schema_may_be_an_object() -> None:
+    (item,) = parsed(sampling(json_schema={"type": "null"}), NEW).items
+    assert item.sampling_params == {"json_schema": '{"type": "null"}'}
+    assert grammar_of(item.sampling_params) == ("json", '{"type": "null"}')
+
+
+def test_what_is_wrong_is_shown_cut() -> None:
+    long = "x" * 10**6
+    for wrong in (
+        sampling(temperature=long),
+        sampling(ignore_eos=[long]),
+        sampling(**{long: 1}),
+        {"input_ids": [long]},
+        {"text": "a", long: 1},
+    ):
+        with pytest.raises(BadRequest) as caught:
+            parsed(wrong)
+        assert len(str(caught.value)) < 250
+        assert len(caught.value.param or "") < 100
+
+
+def test_parameters_that_all_prompts_share_are_checked_once() -> None:
+    batch = parsed({"text": ["a"] * 3, "sampling_params": {"stop": ["x"]}})
+    assert len({id(item.sampling_params) for item in batch.items}) == 1
 
 
 def test_an_engine_that_can_is_asked_for_all_it_can() -> None:

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hotreload.engine import between, sglang
-from hotreload.engine.probe import Probe
+from hotreload.engine import sglang
+from hotreload.engine.answering.probe import Probe
+from hotreload.engine.upstream import between
 from hotreload.errors import (
     BadRequest,
     CheckpointCorrupt,
@@ -33,6 +34,7 @@ from hotreload.errors import (
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint
 from tests.engine import real
+from tests.waiting import turn_until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
 
@@ -108,7 +110,7 @@ async def test_nothing_is_kept_of_an_answer_that_was_given(engine: Engine) -> No
     states = engine._parts.detokenizer.decode_status
     async with aclosing(engine.generate({"text": "hi", "sampling_params": real.ENDLESS})) as cut:
         left = asyncio.create_task(anext(cut))
-        await real.until(lambda: bool(engine._front.under_way))
+        await turn_until(lambda: bool(engine._front.under_way))
         left.cancel()
         await asyncio.gather(left, return_exceptions=True)
     assert not states
@@ -153,7 +155,7 @@ async def test_what_this_version_cannot_do_is_refused_by_name(
         pytest.skip("this version has log-probabilities")
     with pytest.raises(BadRequest, match="return_logprob"):
         [a async for a in engine.generate({"text": "x", "return_logprob": True})]
-    probes = [Probe("x", min_mean_logprob=-1)]
+    probes = [Probe("x", 16, min_mean_logprob=-1)]
     with pytest.raises(ConfigError, match="no log-probabilities"):
         async with real.engine_of(folders.folder(1), folders.root / "never", probes=probes):
             pass
@@ -174,7 +176,7 @@ async def test_a_reader_who_leaves_takes_the_request_out_of_the_engine(
 
     reader = asyncio.create_task(read())
     if not stream:
-        await real.until(lambda: engine.under_way > 0)
+        await turn_until(lambda: engine.under_way > 0)
         reader.cancel()
     await asyncio.gather(reader, return_exceptions=True)
     assert engine.under_way == 0
@@ -184,7 +186,7 @@ async def test_a_reader_who_leaves_takes_the_request_out_of_the_engine(
 async def test_abort_ends_every_generation_with_what_it_has(engine: Engine) -> None:
     asks = [asyncio.create_task(real.ask(engine, "hi", **real.ENDLESS)) for _ in range(12)]
     # More than run at once: some wait in the queue.
-    await real.until(lambda: engine.under_way == len(asks))
+    await turn_until(lambda: engine.under_way == len(asks))
     await engine.abort()
     answers = await asyncio.gather(*asks)
     assert {a["meta_info"]["finish_reason"]["type"] for a in answers} == {"abort"}
@@ -249,7 +251,7 @@ async def test_a_swap_while_something_runs_changes_nothing(
     monkeypatch.setattr(between, "JOB_SECONDS", 0.05)
     staged, live = await engine.stage(folders.checkpoint(2)), engine.live
     running = asyncio.create_task(real.ask(engine, "hi", **real.ENDLESS))
-    await real.until(lambda: engine.under_way > 0)
+    await turn_until(lambda: engine.under_way > 0)
     with pytest.raises(DrainTimedOut, match="1 prompts are under way"):
         await engine.exchange(staged)
     answer = await running
@@ -263,7 +265,7 @@ async def test_nan_in_the_kv_pool_is_gone_after_a_scrub(
 ) -> None:
     before = real.said(await real.ask(engine))
     old = await engine.exchange(await engine.stage(folders.checkpoint(9, "nan")))
-    with pytest.raises(ProbeFailed, match="on end"):
+    with pytest.raises(ProbeFailed, match="NaN or infinities"):
         await engine.probe()
     bad = await engine.exchange(old)
     assert await pool_has_nan(engine), "the old weights alone are no rollback"
@@ -276,7 +278,7 @@ async def test_nan_in_the_kv_pool_is_gone_after_a_scrub(
 async def pool_has_nan(engine: Engine) -> bool:
     import jax.numpy as jnp
 
-    from hotreload.engine.scheduler import rewrite_pools
+    from hotreload.engine.upstream.scheduler import rewrite_pools
 
     found: list[bool] = []
 
@@ -427,7 +429,7 @@ async def test_a_stage_cancelled_at_any_time_leaves_nothing(
 async def test_too_little_memory_is_said_in_figures_before_anything_is_read(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hotreload.engine.headroom.host_bytes_free", lambda: 1_000_000)
+    monkeypatch.setattr("hotreload.engine.weights.headroom.host_bytes_free", lambda: 1_000_000)
     with pytest.raises(NotEnoughMemory, match=r"host memory has 0\.00 GB free.*0\.01 GB"):
         await engine.stage(folders.checkpoint(2))
 
@@ -478,7 +480,7 @@ async def texts_of_two(engine: Engine, folders: real.Folders) -> list[str]:
         ({"args": {"tp_size": 2}}, r"use \[engine\] tp"),
         ({"tp": 64}, r"tp = 64 needs 64 devices"),
         ({"args": {"mem_fraction_static": "much"}}, "does not start on"),
-        ({"probes": [Probe("x" * 600)]}, r"\[\[probe\]\]"),
+        ({"probes": [Probe("x" * 600, 16)]}, r"\[\[probe\]\]"),
     ],
 )
 async def test_a_setting_the_engine_cannot_have_is_named(

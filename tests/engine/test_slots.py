@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.engine.slots import AttributeSlot, ClosureSlot, find_slot
+from hotreload.engine.weights.slots import AttributeSlot, ClosureSlot, find_slot
 from hotreload.errors import ConfigError
 
 
@@ -36,5 +36,5 @@ def test_the_next_step_sees_the_list_that_was_bound(runner: Any, kind: type) -> 
 
 
 def test_an_engine_that_keeps_its_leaves_elsewhere_is_named_with_what_is_supported() -> None:
-    with pytest.raises(ConfigError, match=r"sglang-jax \S+ keeps .* supported version \(0\.0\.2"):
+    with pytest.raises(ConfigError, match=r"sglang-jax \S+ keeps .* supported version, 0\.0\.2"):
         find_slot(SimpleNamespace(jitted_run_model=lambda: None))

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import xxhash
 
-from hotreload.engine import spool
+from hotreload import reading
+from hotreload.engine.weights import spool
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory
 from hotreload.types import Checkpoint, CheckpointFile, Revision
 
@@ -26,7 +27,8 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     (source / NAME).write_bytes(CONTENT)
     (source / "stray.safetensors").write_bytes(b"still being written")
     file = CheckpointFile(NAME, len(CONTENT), xxhash.xxh3_128_hexdigest(CONTENT))
-    return Checkpoint(Revision("1"), source, (file,), {}, len(CONTENT))
+    beside = CheckpointFile("generation_config.json", 2, "not even read")
+    return Checkpoint(Revision("1"), source, (file, beside), {}, len(CONTENT))
 
 
 @pytest.fixture
@@ -41,9 +43,21 @@ def copy(checkpoint: Checkpoint, room: Path, cancel: threading.Event | None = No
     return spool.private_copy(checkpoint, room, cancel or threading.Event())
 
 
-def test_only_checked_files_are_copied(checkpoint: Checkpoint, room: Path) -> None:
+def test_the_checked_weights_are_copied_and_nothing_beside_them(
+    checkpoint: Checkpoint, room: Path
+) -> None:
     with copy(checkpoint, room) as folder:
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == {NAME: CONTENT}
+
+
+def test_a_shard_that_is_a_link_is_copied_as_what_it_leads_to(
+    checkpoint: Checkpoint, room: Path
+) -> None:
+    (checkpoint.path / NAME).rename(checkpoint.path / "blob")
+    (checkpoint.path / NAME).symlink_to("blob")
+    with copy(checkpoint, room) as folder:
+        assert not (folder / NAME).is_symlink()
+        assert (folder / NAME).read_bytes() == CONTENT
 
 
 def truncate(file: Path) -> None:
@@ -84,14 +98,14 @@ def failing_reads(monkeypatch: pytest.MonkeyPatch, code: int, times: int) -> Non
         return real(*args)
 
     monkeypatch.setattr(os, "preadv", preadv)
-    monkeypatch.setattr(spool, "FIRST_PAUSE", 0)
+    monkeypatch.setattr(reading, "FIRST_PAUSE", 0)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
 def test_a_storage_fault_that_passes_is_not_noticed(
     checkpoint: Checkpoint, room: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    failing_reads(monkeypatch, code, spool.READ_TRIES - 1)
+    failing_reads(monkeypatch, code, reading.TRIES - 1)
     with copy(checkpoint, room) as folder:
         assert (folder / NAME).read_bytes() == CONTENT
 
@@ -124,7 +138,7 @@ def test_a_disk_that_fills_up_meanwhile_is_named(
 def test_a_cancelled_copy_ends_at_the_next_chunk(checkpoint: Checkpoint, room: Path) -> None:
     cancel = threading.Event()
     cancel.set()
-    with pytest.raises(spool.Cancelled), copy(checkpoint, room, cancel):
+    with pytest.raises(reading.Cancelled), copy(checkpoint, room, cancel):
         pass
 
 

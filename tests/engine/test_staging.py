@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
-from hotreload.engine import headroom, staging
+from hotreload.engine.weights import headroom, staging
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected, NotEnoughMemory
 from tests.engine import real
 

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.histories.record import Ended, Fields, Record, Request, Said
+from tests.histories.record import Ended, Fields, Record, Request, Said, attempt_of
 from tests.integration.running import PROMPTS, request_for
 
 PATIENCE = 60.0
@@ -189,6 +189,5 @@ def _trimmed(route: str, body: bytes) -> Fields:
             [each[n] for n in ("revision", "label", "code")] for each in content["refused"]
         ]
     if route == "/history" and "attempts" in content:
-        names = ("revision", "label", "outcome", "code", "generation", "rolled_back")
-        content["attempts"] = [[each[n] for n in names] for each in content["attempts"]]
+        content["attempts"] = [attempt_of(each) for each in content["attempts"]]
     return dict(content)

@@ -13,6 +13,7 @@ from tests.histories.generations import (
     check_meaning,
     check_moves,
     check_order,
+    check_pins,
     check_refused,
     check_rollbacks,
 )
@@ -184,6 +185,7 @@ CHECKS: tuple[Check, ...] = (
     check_refused,
     check_deserved,
     check_rollbacks,
+    check_pins,
     check_history,
     check_metrics,
     check_remembered,

@@ -17,8 +17,8 @@ from hotreload.failpoints import POINTS
 from hotreload.tiny import DAMAGES
 from tests.histories.record import Ended, Request
 from tests.histories.world import SETTLE, World
+from tests.integration.hostile import Can, any_body
 from tests.integration.running import PROMPTS, request_for
-from tests.integration.test_hostile_clients import any_body
 
 Act = Callable[[World], str]
 
@@ -195,7 +195,7 @@ def _told(request: Request) -> str:
 
 def send_bad_requests(world: World) -> str:
     """Bodies of all kinds; each gets an answer or a reason."""
-    bodies = [any_body(world.chance) for _ in range(20)]
+    bodies = [any_body(world.chance, Can(True, True)).content for _ in range(20)]
     asks = [world.asking.ask("POST", "/generate", body, is_bad=True) for body in bodies]
     untold = sum(each.ended not in (Ended.ANSWERED, Ended.REFUSED) for each in asks)
     return f"{untold} of {len(asks)} without an answer" if untold else "each told"

@@ -13,6 +13,9 @@ ALWAYS = {"crashed", "rolled_back"}
 """Two kills over two attempts look like the checkpoint's fault; an operator may say it is."""
 
 ATTEMPTS = {f"reload.{outcome}" for outcome in OUTCOMES}
+PIN = "/admin/pin"
+CHANGES = {PIN, *(f"/admin/{verb}" for verb in ("unpin", "reload_weights", "rollback"))}
+CHANGES |= {"/admin/perturb_weights"}
 LAG = 5.0
 """So long after it happened we may hear of an event."""
 
@@ -84,7 +87,7 @@ def check_order(record: Record) -> Iterator[str]:
 
 
 def check_moves(record: Record) -> Iterator[str]:
-    """Within a life each generation is one more, by an attempt; a start goes on from the file."""
+    """Within a life each generation is one more, by an attempt; the start is one of them."""
     left: list[tuple[int, str, str]] = []
     kills = 0
     for life in record.lives:
@@ -96,7 +99,7 @@ def check_moves(record: Record) -> Iterator[str]:
         if any(later != number + 1 for number, later in pairwise(numbers)):
             yield f"life {life.number}: generations {numbers}"
         by_attempt = [each["generation"] for each in events if each["event"] == "reload.live"]
-        if by_attempt != numbers[1:] and not (life.was_killed and by_attempt == numbers[1:-1]):
+        if by_attempt != numbers and not (life.was_killed and by_attempt == numbers[:-1]):
             yield f"life {life.number}: generations {numbers}, attempts made {by_attempt}"
         left, kills = life.left or left, kills + 1 if life.was_killed else 0
 
@@ -182,3 +185,17 @@ def check_rollbacks(record: Record) -> Iterator[str]:
         after = request.fields.get("checksum_after")
         if after is not None and now is not None and after != now[1]:
             yield f"a rollback told checksum {after}, and generation {now} is live"
+
+
+def check_pins(record: Record) -> Iterator[str]:
+    """After the answer to a pin that generation answers, until an operator asks for another."""
+    changes = [each for each in record.requests if each.route in CHANGES]
+    for pin in (each for each in changes if each.route == PIN and each.status == 200):
+        others = (each.start for each in changes if each is not pin and each.end > pin.start)
+        life = record.life_of(pin)
+        until = min((*others, (life and life.ended) or float("inf")))
+        for request in record.requests:
+            if pin.end < request.start and request.end < until:
+                for said in request.said:
+                    if said.generation != pin.fields["generation"]:
+                        yield f"{said.generation} at {request.start:.3f}, pinned: {pin.fields}"

@@ -16,6 +16,14 @@ Identity = tuple[str, str]
 OUTCOMES = ("live", "rejected", "postponed", "superseded", "lost")
 """How attempts end."""
 
+START = "start"
+ATTEMPT_NAMES = ("revision", "label", "outcome", "code", "generation", "rolled_back")
+
+
+def attempt_of(fields: Fields) -> list[Any]:
+    """What is compared of an attempt, and by which verb it came."""
+    return [*(fields[name] for name in ATTEMPT_NAMES), (fields["by"] or {}).get("verb")]
+
 
 class Ended(StrEnum):
     """How a request ended, as its client saw it."""

@@ -37,7 +37,7 @@ def live(at: float, life: int, who: tuple[int, str, str]) -> Heard:
 
 
 def over(at: float, life: int, outcome: str, revision: str, **more: Any) -> Heard:
-    fields = {"code": None, "generation": None, "rolled_back": False, **more}
+    fields = {"code": None, "generation": None, "rolled_back": False, "by": None, **more}
     names = {"event": f"reload.{outcome}", "outcome": outcome, "revision": revision}
     return Heard(life, at, {**names, "label": revision, **fields})
 
@@ -68,12 +68,18 @@ def refusal(at: float, route: str, http: int, code: str) -> Request:
     return Request(at, at + 0.1, route, Ended.REFUSED, http, fields=problem)
 
 
+def pinned(start: float, end: float, number: int) -> Request:
+    said = {"pinned": True, "generation": number}
+    return Request(start, end, "/admin/pin", Ended.ANSWERED, 200, fields=said)
+
+
 def closed(at: float) -> Request:
     return Request(at, at + 0.1, "/generate", Ended.CLOSED)
 
 
-ATTEMPT_B = [B, B, "live", None, 2, False]
-ATTEMPT_BAD = [BAD, BAD, "rejected", "nonfinite", None, False]
+ATTEMPT_A = [A, A, "live", None, 1, False, "start"]
+ATTEMPT_B = [B, B, "live", None, 2, False, None]
+ATTEMPT_BAD = [BAD, BAD, "rejected", "nonfinite", None, False, None]
 
 
 def whole() -> Record:
@@ -90,10 +96,12 @@ def whole() -> Record:
     ]
     record.heard += [
         live(5, 1, FIRST),
+        over(5.1, 1, "live", A, generation=1, by={"verb": "start"}),
         live(20, 1, SECOND),
         over(21, 1, "live", B, generation=2),
         over(30, 1, "rejected", BAD, code="nonfinite"),
         live(55, 2, SECOND),
+        over(55.1, 2, "live", B, generation=2, by={"verb": "start"}),
         live(70, 2, BACK),
         over(71, 2, "live", A, generation=3),
     ]
@@ -106,8 +114,8 @@ def whole() -> Record:
         answer(16, 23, SECOND, "says b"),
         status(24, SECOND),
         status(35, SECOND, (BAD,)),
-        look(36, "/history", {"attempts": [ATTEMPT_BAD, ATTEMPT_B]}),
-        metrics(37, 1, 1),
+        look(36, "/history", {"attempts": [ATTEMPT_BAD, ATTEMPT_B, ATTEMPT_A]}),
+        metrics(37, 2, 1),
         Request(49.9, 50.2, "/generate", Ended.CLOSED, said=(Said(*SECOND, "says", False),)),
         look(56, "/readyz", {"ready": True}),
         status(57, SECOND, (BAD,)),
@@ -202,7 +210,7 @@ SPOILS: dict[str, dict[str, Spoil]] = {
         "no end": lived(1, ended=None),
     },
     "check_meaning": {
-        "a number used twice": heard(4, live(54, 2, (2, A, "fp-a"))),
+        "a number used twice": heard(5, live(54, 2, (2, A, "fp-a"))),
         "bytes with two fingerprints": added(status(25, (2, B, "other"))),
     },
     "check_order": {
@@ -211,30 +219,33 @@ SPOILS: dict[str, dict[str, Spoil]] = {
         "an answer before its time": added(answer(8, 9, SECOND, "says b")),
     },
     "check_moves": {
-        "a number left out": heard(2, live(20.5, 1, (4, B, "fp-b"))),
+        "a number left out": heard(3, live(20.5, 1, (4, B, "fp-b"))),
         "live without an attempt": lambda record: record.heard.pop(),
         "a start with any number": lived(0, left=[FIRST, (9, B, "fp-b")]),
     },
     "check_refused": {
-        "refused, and live": heard(4, live(40, 1, (3, BAD, "fp-bad"))),
-        "refused, and tried again": heard(4, over(40, 1, "rejected", BAD, code="nonfinite")),
+        "refused, and live": heard(5, live(40, 1, (3, BAD, "fp-bad"))),
+        "refused, and tried again": heard(5, over(40, 1, "rejected", BAD, code="nonfinite")),
     },
     "check_deserved": {
-        "for another reason": heard(4, over(40, 1, "rejected", BAD, code="shape")),
-        "a sound one": heard(4, over(40, 1, "rejected", B, code="nonfinite")),
+        "for another reason": heard(5, over(40, 1, "rejected", BAD, code="shape")),
+        "a sound one": heard(5, over(40, 1, "rejected", B, code="nonfinite")),
     },
     "check_rollbacks": {
         "to weights that never were": both(
             lived(1, left=[]),
-            lambda record: record.heard.__setitem__(5, live(70, 2, (3, "new", "fp-new"))),
+            lambda record: record.heard.__setitem__(7, live(70, 2, (3, "new", "fp-new"))),
             lambda record: record.requests.pop(-2),
         ),
         "a false checksum": told("/admin/rollback", checksum_after="fp-b"),
         "to another than the named": added(TO_B),
     },
+    "check_pins": {
+        "another answers after it": added(pinned(72, 73, 2)),
+    },
     "check_history": {
-        "an attempt left out": told("/history", attempts=[ATTEMPT_BAD]),
-        "in another order": told("/history", attempts=[ATTEMPT_B, ATTEMPT_BAD]),
+        "an attempt left out": told("/history", attempts=[ATTEMPT_BAD, ATTEMPT_A]),
+        "in another order": told("/history", attempts=[ATTEMPT_B, ATTEMPT_BAD, ATTEMPT_A]),
     },
     "check_metrics": {
         "one not counted": told("/metrics", **{COUNT: 0.0}),
@@ -269,6 +280,12 @@ def test_every_check_has_a_record_that_it_finds_wrong() -> None:
     assert {check.__name__ for check in CHECKS} == set(SPOILS)
 
 
+def test_what_an_operator_asks_for_after_a_pin_may_answer() -> None:
+    record = whole()
+    record.requests += [pinned(60, 61, 2), answer(62, 63, SECOND, "says b")]
+    assert violations(record) == []
+
+
 def test_what_an_operator_forces_may_go_live_after_a_refusal() -> None:
     record = whole()
     SPOILS["check_refused"]["refused, and live"](record)
@@ -281,3 +298,16 @@ def test_a_record_is_kept_as_lines_of_json(tmp_path: Path) -> None:
     lines = record.save(tmp_path / "record.jsonl").read_text().splitlines()
     kept = len(record.publications) + len(record.lives) + len(record.heard) + len(record.requests)
     assert len(lines) == kept
+
+
+def test_what_a_start_refused_before_anybody_listened_is_in_the_history_and_counted() -> None:
+    record = whole()
+    unheard = ["rev-x", "rev-x", "rejected", "index", None, False, "start"]
+    changes = (
+        told("/history", attempts=[ATTEMPT_BAD, ATTEMPT_B, ATTEMPT_A, unheard]),
+        told("/metrics", **{COUNT: 2.0}),
+        lived(0, exit_code=0, told="stop"),
+    )
+    for spoil in changes:
+        spoil(record)
+    assert not [each for each in violations(record) if each.startswith("check_metrics")]

@@ -1,5 +1,6 @@
 """The closing table counts each kind of fault, and says what came of it, however a run ends."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -144,7 +145,10 @@ def test_the_tables_are_what_a_soak_ends_in(tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parents[1] / "soak" / "conftest.py", tmp_path)
     (tmp_path / "test_soak.py").write_text(SOAK)
     command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "-p", "no:cacheprovider"]
-    ran = subprocess.run([*command, tmp_path], capture_output=True, text=True, check=False)
+    environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ran = subprocess.run(
+        [*command, tmp_path], env=environ, capture_output=True, text=True, check=False
+    )
     *_, heading, shown, count = ran.stdout.splitlines()
     assert "faults injected and survived" in heading
     assert shown == "the table"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.checks.files import content_id, survey
-from hotreload.core.ledger import from_json
+from hotreload.life.state_json import from_json
 from hotreload.tiny import write_tiny
 from hotreload.tiny.words import NUMBERS, OPENERS
 from tests.histories.asking import Asking

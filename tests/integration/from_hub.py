@@ -1,15 +1,14 @@
 """A whole daemon on the real engine that follows a local hub."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
-from hotreload.config import load
-from hotreload.events import Event
+from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import Generation
 from tests.hub.local_hub import REPO, LocalHub
 from tests.integration.running import ENGINE_ARGS, Running, words
+from tests.waiting import Witness
 
 LABEL = f"{REPO}@main"
 
@@ -37,10 +36,9 @@ class FromHub(Running):
     """The daemon, its hub, and what was pushed to it."""
 
     def __init__(self, folder: Path, hub: LocalHub, *sets: str) -> None:
+        Witness.__init__(self)
         self.folder, self.hub = folder, hub
         self.socket = folder / "s"
-        self.happened: list[Event] = []
-        self._changed = asyncio.Event()
         self.says: dict[str, str] = {}
         self.settings = load(None, [*hub_settings(folder, hub), *sets], {}).settings
 

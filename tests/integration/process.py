@@ -5,20 +5,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hotreload.cli.client import Daemon, Where
+from hotreload.cli.client import DaemonClient, Where
 from hotreload.errors import HotReloadError
 from hotreload.failpoints import VARIABLE
 from hotreload.tiny import write_tiny
 from tests.integration.running import ENGINE_ARGS, words
+from tests.waiting import look_until
 
 START_SECONDS = 90
-TICK = 0.05
 
 
 class Process:
@@ -28,7 +27,7 @@ class Process:
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
         self.socket = folder / "s"
-        self.daemon = Daemon(Where(self.socket, "the test"))
+        self.daemon = DaemonClient(Where(self.socket, "the test"))
         self.log = folder / "log"
         self.sets = [
             f"engine.model={self.checkpoints / 'step_1'}",
@@ -78,12 +77,15 @@ class Process:
         return None
 
     def until(self, holds: Any, seconds: float = 30) -> None:
-        """From outside a process nothing but a look tells; each look is cheap."""
-        deadline = time.monotonic() + seconds
-        while not holds():
-            assert self.child.poll() is None, self.log.read_text()[-3000:]
-            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
-            time.sleep(TICK)
+        def is_so() -> bool:
+            found = bool(holds())
+            assert found or self.child.poll() is None, self._end_of_log()
+            return found
+
+        look_until(is_so, self._end_of_log, seconds=seconds)
+
+    def _end_of_log(self) -> str:
+        return self.log.read_text()[-3000:]
 
     def live(self, label: str) -> None:
         self.until(lambda: (self.get("/status") or {}).get("label") == label)

@@ -3,19 +3,23 @@
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
+import pytest_asyncio
 
-from hotreload.config import load
 from hotreload.daemon import Daemon
-from hotreload.events import AttemptFinished, Event, GenerationLive
+from hotreload.engine.sglang import SglangEngine
+from hotreload.events import AttemptFinished, GenerationLive
+from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import Attempt, GateState, Generation
+from tests.waiting import Witness
 
 ENGINE_ARGS = (
     "{max_total_tokens=2048,context_length=256,max_running_requests=16,chunked_prefill_size=256}"
@@ -28,15 +32,39 @@ def words(number: int) -> str:
     return f"served by step {number}"
 
 
-class Running:
+def one_daemon_marks(seconds: int = 180) -> list[pytest.MarkDecorator]:
+    """The marks of a module whose tests share one daemon, and so one loop."""
+    return [
+        pytest.mark.real_engine,
+        pytest.mark.asyncio(loop_scope="module"),
+        pytest.mark.timeout(seconds),
+    ]
+
+
+def one_daemon(*sets: str) -> Any:
+    """The fixture `running` of such a module: a daemon that serves step 1 when its tests begin."""
+
+    @pytest_asyncio.fixture(scope="module", loop_scope="module")
+    async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+        running = Running(tmp_path_factory.mktemp("daemon"), *sets)
+        running.drop(1)
+        async with running.serving():
+            yield running
+        assert running.exit_code == 0
+
+    return running
+
+
+class Running(Witness):
     """The daemon, what happened in it, and ways to drop checkpoints and ask."""
 
+    patience = PATIENCE
+
     def __init__(self, folder: Path, *sets: str) -> None:
+        super().__init__()
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
         self.socket = folder / "s"
-        self.happened: list[Event] = []
-        self._changed = asyncio.Event()
         self.settings = load(
             None,
             [
@@ -58,7 +86,7 @@ class Running:
     async def serving(self) -> AsyncIterator["Running"]:
         """Run until the end of the block; it must end with exit code 0 by itself."""
         self.daemon = Daemon(self.settings)
-        self.daemon.events.subscribe(self._note)
+        self.daemon.events.subscribe(self.note)
         life = asyncio.create_task(self.daemon.run())
         try:
             await self.until(lambda: self.is_open or life.done())
@@ -70,22 +98,24 @@ class Running:
             self.exit_code = await asyncio.wait_for(life, PATIENCE)
 
     @property
+    def engine(self) -> SglangEngine:
+        """The real one, for what only a test looks at."""
+        engine = self.daemon.arrival.expect().replica.engine
+        assert isinstance(engine, SglangEngine)
+        return engine
+
+    @property
     def is_open(self) -> bool:
         return self.daemon.gate.state is GateState.OPEN
-
-    def _note(self, event: Event) -> None:
-        self.happened.append(event)
-        self._changed.set()
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not holds():
-                self._changed.clear()
-                await self._changed.wait()
 
     @property
     def attempts(self) -> list[Attempt]:
         return [event.attempt for event in self.happened if isinstance(event, AttemptFinished)]
+
+    @property
+    def reloads(self) -> list[Attempt]:
+        """The attempts after the start."""
+        return [attempt for attempt in self.attempts if not attempt.is_of_a_start]
 
     @property
     def generations(self) -> list[Generation]:
@@ -125,6 +155,12 @@ class Running:
             answer = await client.post("/generate", json=request_for(prompt))
             assert answer.status_code == 200, answer.text
             return dict(answer.json())
+
+
+async def post(running: Running, route: str, **fields: Any) -> httpx.Response:
+    """Ask for one of the operator's things."""
+    async with running.client() as client:
+        return await client.post(f"/admin/{route}", json=fields)
 
 
 def request_for(prompt: str, **more: Any) -> dict[str, Any]:

@@ -3,33 +3,22 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
-import pytest
-import pytest_asyncio
+from tests.integration.running import (
+    Load,
+    Running,
+    mixed,
+    one_daemon,
+    one_daemon_marks,
+    post,
+    words,
+)
 
-from tests.integration.running import Load, Running, mixed, words
-
-pytestmark = [
-    pytest.mark.real_engine,
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(180),
-]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
-    running = Running(tmp_path_factory.mktemp("control"), "reload.keep_previous=device")
-    running.drop(1)
-    async with running.serving():
-        yield running
+pytestmark = one_daemon_marks()
 
 
-async def post(running: Running, route: str, **fields: Any) -> httpx.Response:
-    async with running.client() as client:
-        return await client.post(f"/admin/{route}", json=fields)
+running = one_daemon("reload.keep_previous=device")
 
 
 async def test_a_rollback_under_load_gives_the_answers_from_before(running: Running) -> None:
@@ -90,7 +79,7 @@ async def test_the_metrics_tell_what_happened(running: Running) -> None:
     assert f"hotreload_generation {float(live.number)}" in page
     assert f'fingerprint="{live.fingerprint}"' in page
     assert page.count("hotreload_leaf_checksum{") == len(live.leaves)
-    assert 'hotreload_reloads_total{outcome="live"} 4.0' in page
+    assert 'hotreload_reloads_total{outcome="live"} 5.0' in page
     assert 'hotreload_weights_bytes{place="live"} 0.0' not in page
 
 

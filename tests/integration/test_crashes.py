@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.ledger import Ledger, from_json, to_json
+from hotreload.core.ledger import Ledger
 from hotreload.failpoints import POINTS
+from hotreload.life.state_json import from_json, to_json
 from hotreload.types import Generation, Revision
 from tests.integration.process import START_SECONDS, Process
 from tests.integration.running import words
@@ -104,7 +105,7 @@ def test_the_second_death_over_a_revision_refuses_it(tmp_path: Path) -> None:
         assert process.child.wait(30) == KILLED
     process.start("swapping=kill")
     assert process.child.wait(60) == KILLED  # tried once more, by itself
-    assert len(process.said("failpoints.armed: only for tests")) == 2
+    assert len(process.said("failpoints.armed")) == 2
     with process.running():
         (refused,) = process.get("/status")["refused"]
         assert (refused["label"], refused["code"]) == ("step_2", "crashed")
@@ -266,7 +267,7 @@ def test_a_read_only_state_folder_costs_the_memory_and_not_the_service(tmp_path:
             process.drop(number)
             process.live(f"step_{number}")
             assert_answers_from(process, number)
-        told = ("boot.copies_elsewhere", "state.not_saved: going on without it")
+        told = ("boot.copies_elsewhere", "state.not_saved")
         assert [len(process.said(event)) for event in told] == [1, 1]
         assert process.stop() == 0
 
@@ -285,7 +286,7 @@ def test_a_full_disk_puts_swaps_off_until_there_is_room(tmp_path: Path) -> None:
         process.until(is_put_off)
         assert "free some space" in last["reason"]
         assert_answers_from(process, 1)
-        assert len(process.said("state.not_saved: going on without it")) == 1
+        assert len(process.said("state.not_saved")) == 1
         (state / "somebody's").unlink()
         process.live("step_2")
         assert_answers_from(process, 2)

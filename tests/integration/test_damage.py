@@ -1,20 +1,14 @@
 """Every damage is refused or rolled back with its own reason, and clients see only old answers."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from hotreload.tiny import DAMAGES
 from hotreload.types import Outcome
-from tests.integration.running import PROMPTS, Load, Running, mixed
+from tests.integration.running import PROMPTS, Load, Running, mixed, one_daemon, one_daemon_marks
 
-pytestmark = [
-    pytest.mark.real_engine,
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(180),
-]
+pytestmark = one_daemon_marks()
 
 REASONS = {
     "truncated": "truncated",
@@ -32,12 +26,7 @@ REASONS = {
 }
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
-    running = Running(tmp_path_factory.mktemp("damage"))
-    running.drop(1)
-    async with running.serving():
-        yield running
+running = one_daemon()
 
 
 async def test_every_damage_has_its_reason() -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.cli.client import Daemon, Where
+from hotreload.cli.client import DaemonClient, Where
 from hotreload.cli.demo import STORY, Told, ending, print_closing
 from hotreload.cli.demo_clients import Clients
 from tests.integration.process import START_SECONDS
 
 LAST_LINE = "Ctrl-C ends it"
-NOWHERE = Daemon(Where(Path("/nowhere"), "the test"))
+NOWHERE = DaemonClient(Where(Path("/nowhere"), "the test"))
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_the_demo_tells_the_whole_story_serves_on_and_leaves_nothing(
         with urllib.request.urlopen(page, timeout=10) as answer:
             assert b"<title>hotreload" in answer.read()
         (socket,) = re.findall(r"HOTRELOAD_SOCKET=(\S+)", text)
-        daemon = Daemon(Where(Path(socket), "the demo"))
+        daemon = DaemonClient(Where(Path(socket), "the demo"))
         assert daemon.get("/status")["label"] == "step_3"
         demo.send_signal(signal.SIGHUP)  # as a terminal does that is closed
         assert demo.wait(60) == 0

@@ -66,6 +66,9 @@ async def test_aborted_answers_say_so_and_the_swap_goes_on(tmp_path: Path) -> No
         assert answer["meta_info"]["finish_reason"]["type"] == "abort"
         assert "swap" in answer["meta_info"]["finish_reason"]["message"]
         assert answer["meta_info"]["generation"] == 1
+        async with running.client() as client:
+            page = (await client.get("/metrics")).text
+        assert 'hotreload_requests_total{code="503",route="/generate"} 1.0' in page
         assert (await running.ask())["text"] == words(2)
 
 

@@ -4,34 +4,32 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from hotreload.core import threads
-from hotreload.engine import spool
+from hotreload import threads
+from hotreload.engine.weights import spool
 from hotreload.events import SourceScanned
+from hotreload.reading import Hashing, Opened
 from hotreload.tiny import write_tiny
 from hotreload.types import Attempt, Checkpoint, Outcome, Phase, Staged
-from tests.integration.running import PROMPTS, Load, Running, mixed, words
+from tests.integration.running import (
+    PROMPTS,
+    Load,
+    Running,
+    mixed,
+    one_daemon,
+    one_daemon_marks,
+    words,
+)
 
-pytestmark = [
-    pytest.mark.real_engine,
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(180),
-]
+pytestmark = one_daemon_marks()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
-    running = Running(tmp_path_factory.mktemp("files"), "source.rescan=0.5")
-    running.drop(1)
-    async with running.serving():
-        yield running
-    assert running.exit_code == 0
+running = one_daemon("source.rescan=0.5")
 
 
 # --- what can be done to files ---------------------------------------------------------------
@@ -100,7 +98,7 @@ async def test_what_is_done_to_the_live_files_changes_no_answer(
     number = next(STEPS)
     folder = running.drop(number, shards=2)
     assert (await running.attempted(folder)).outcome is Outcome.LIVE
-    before, sums = await what_it_says(running), await running.daemon.engine.checksums()
+    before, sums = await what_it_says(running), await running.engine.checksums()
     assert before[0][0] == words(number)
     live = running.live
     for file in of_weights(folder):
@@ -109,7 +107,7 @@ async def test_what_is_done_to_the_live_files_changes_no_answer(
     await running.until(lambda: looks_of(running) >= looks + 2)  # the second began after the harm
     await running.ask("a prompt that no cache has seen before")
     assert await what_it_says(running) == before
-    assert await running.daemon.engine.checksums() == sums
+    assert await running.engine.checksums() == sums
     assert running.live == live
 
 
@@ -130,7 +128,7 @@ class Staging:
         self.harmed: list[Path] = []
 
     def before_the_copy(self, harm: Harm) -> None:
-        engine = self.running.daemon._replica.engine  # type: ignore[union-attr]
+        engine = self.running.engine
         real = engine.stage
 
         async def stage(checkpoint: Checkpoint) -> Staged:
@@ -141,17 +139,21 @@ class Staging:
 
     def within_the_copy(self, harm: Harm) -> None:
         """After the third piece of the first shard."""
-        real, pieces = spool._read, iter(range(1000))
+        staging = self
+
+        class Harming(Hashing):
+            def __init__(self, file: Opened, *rest: Any) -> None:
+                super().__init__(file, *rest)
+                self.path = file.path
+
+            def pieces(self, begin: int, end: int) -> Iterator[tuple[int, memoryview]]:
+                for number, piece in enumerate(super().pieces(begin, end)):
+                    if not staging.harmed and self.path.suffix == ".safetensors" and number == 2:
+                        staging._do(harm, self.path.parent)
+                    yield piece
+
         self.patch.setattr(spool, "CHUNK", 4096)
-
-        def read(fd: int, *rest: Any) -> int:
-            count = real(fd, *rest)
-            path = Path(os.readlink(f"/proc/self/fd/{fd}"))
-            if not self.harmed and path.suffix == ".safetensors" and next(pieces) == 2:
-                self._do(harm, path.parent)
-            return count
-
-        self.patch.setattr(spool, "_read", read)
+        self.patch.setattr(spool, "Hashing", Harming)
 
     def _do(self, harm: Harm, folder: Path) -> None:
         for file in of_weights(folder):
@@ -209,7 +211,7 @@ async def test_what_is_done_after_the_copy_goes_unnoticed_and_the_checked_bytes_
 
         return Harmed()
 
-    monkeypatch.setattr("hotreload.engine.staging.private_copy", copy)
+    monkeypatch.setattr("hotreload.engine.weights.staging.private_copy", copy)
     folder = running.drop(60, shards=2)
     attempt = await running.attempted(folder)
     assert attempt.outcome is Outcome.LIVE

@@ -1,5 +1,6 @@
 """Nothing a client sends can hurt the engine: random requests, whole, broken and cut off.
 
+What this engine has not must be refused, and others who are served meanwhile get their answers.
 The long form: HOSTILE_REQUESTS=20000 HOSTILE_SEED=$RANDOM, and this file under pytest.
 """
 
@@ -7,161 +8,83 @@ import asyncio
 import json
 import os
 import random
-from collections.abc import AsyncIterator
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
 
 import pytest
-import pytest_asyncio
 
-from tests.integration.running import PROMPTS, Running, request_for
+from tests.integration.hostile import Body, Can, any_body
+from tests.integration.running import PROMPTS, Running, one_daemon, one_daemon_marks, request_for
 
-pytestmark = [
-    pytest.mark.real_engine,
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(3600 if "HOSTILE_REQUESTS" in os.environ else 180),
-]
+pytestmark = one_daemon_marks(7200 if "HOSTILE_REQUESTS" in os.environ else 180)
 
 REQUESTS = int(os.environ.get("HOSTILE_REQUESTS", "400"))
+SEED = int(os.environ.get("HOSTILE_SEED", "1"))
 AT_A_TIME = 8
 REASONED = {400, 405, 411, 413, 415, 422, 431, 503}
-ODD_NUMBERS: tuple[Any, ...] = (
-    0,
-    1,
-    -1,
-    7,
-    2**31,
-    2**63,
-    -(2**70),
-    0.5,
-    -0.1,
-    1e308,
-    1e-320,
-    True,
-    None,
-    "1",
-    [],
-    {},
-)
-ODD_TEXTS = ("", " ", "x", "\0", "é", "\ud800", "𝄞" * 50, "<|end|>", "a" * 300, "word " * 400)
-LIKELY: dict[str, tuple[Any, ...]] = {
-    "temperature": (0, 0.5, 1.0, 2.0),
-    "top_p": (0.1, 0.9, 1.0),
-    "top_k": (1, 5, -1),
-    "min_p": (0.0, 0.1),
-    "stop": ("by", ["step", "x"]),
-    "stop_token_ids": ([257], [1, 2, 3]),
-    "frequency_penalty": (-2.0, 0.5, 2.0),
-    "presence_penalty": (-2.0, 0.5, 2.0),
-    "repetition_penalty": (0.5, 1.0, 1.5),
-    "min_new_tokens": (0, 1, 3),
-    "ignore_eos": (True, False),
-    "skip_special_tokens": (True, False),
-    "no_stop_trim": (True, False),
-}
-SAMPLING = (
-    "max_new_tokens", "temperature", "top_p", "top_k", "min_p", "n", "stop", "stop_token_ids",
-    "frequency_penalty", "presence_penalty", "repetition_penalty", "min_new_tokens", "ignore_eos",
-    "json_schema", "regex", "ebnf", "structural_tag", "logit_bias", "skip_special_tokens",
-    "no_stop_trim", "sampling_seed", "spaces_between_special_tokens", "stream_interval", "nonsense",
-)  # fmt: skip
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
-    running = Running(tmp_path_factory.mktemp("hostile"))
-    running.drop(1)
-    async with running.serving():
-        yield running
+running = one_daemon()
 
 
+@pytest.mark.parametrize("others", [0, 3], ids=["while idle", "while others are served"])
 async def test_every_request_gets_an_answer_or_a_reason_and_the_engine_stays_whole(
-    running: Running,
+    running: Running, others: int
 ) -> None:
-    seed = int(os.environ.get("HOSTILE_SEED", "1"))
     before = [await said(running, prompt) for prompt in PROMPTS]
-    chance = random.Random(seed)
-    wishes = [any_body(chance) for _ in range(REQUESTS)]
-    codes: dict[int, int] = {}
-
-    async def client(number: int) -> None:
-        own = random.Random(seed + number)
-        for body in wishes[number::AT_A_TIME]:
-            code = await send(running, body, own)
-            codes[code] = codes.get(code, 0) + 1
-
-    await asyncio.gather(*(client(number) for number in range(AT_A_TIME)))
+    codes: Counter[int] = Counter()
+    served = [asyncio.create_task(be_served(running, before)) for _ in range(others)]
+    try:
+        await attack(running, random.Random(SEED + others), REQUESTS // 2, codes)
+    finally:
+        for task in served:
+            task.cancel()
+        counts = await asyncio.gather(*served, return_exceptions=True)
     print(f"answers by code (0: hung up on purpose): {dict(sorted(codes.items()))}")
-    assert codes.get(200, 0) > REQUESTS // 20
-    assert sum(codes.get(code, 0) for code in REASONED) > REQUESTS // 20
+    print(f"answers of others meanwhile: {counts}")
+    assert all(isinstance(count, int) and count > 0 for count in counts), counts
+    assert codes[200] > REQUESTS // 40
+    assert sum(codes[code] for code in REASONED) > REQUESTS // 40
     assert [await said(running, prompt) for prompt in PROMPTS] == before
     assert running.is_open
     assert running.daemon.gate.inside == 0
-    assert running.daemon.engine.under_way == 0
+    assert running.engine.under_way == 0
+
+
+async def attack(
+    running: Running, chance: random.Random, requests: int, codes: Counter[int]
+) -> None:
+    """Send so many, some at a time; what the engine has not must be refused."""
+    can = Can(running.engine.capabilities.logprobs, running.engine.capabilities.grammars)
+    bodies = [any_body(chance, can) for _ in range(requests)]
+
+    async def client(own: random.Random, mine: Sequence[Body]) -> None:
+        for body in mine:
+            code = await send(running, body.content, own)
+            codes[code] += 1
+            assert not body.lacking or code in (0, 400, 413), (code, body.content[:500])
+
+    async with asyncio.TaskGroup() as clients:
+        for at in range(AT_A_TIME):
+            own = random.Random(chance.random())
+            clients.create_task(client(own, bodies[at::AT_A_TIME]))
+
+
+async def be_served(running: Running, expected: Sequence[tuple[str, list[int]]]) -> int:
+    """Ask decent questions until cancelled; how many were answered, each as before."""
+    answered = 0
+    try:
+        while True:
+            for prompt, answer in zip(PROMPTS, expected, strict=True):
+                assert await said(running, prompt) == answer
+                answered += 1
+    except asyncio.CancelledError:
+        return answered
 
 
 async def said(running: Running, prompt: str) -> tuple[str, list[int]]:
     answer = await running.ask(prompt)
     return answer["text"], answer["output_ids"]
-
-
-def any_body(chance: random.Random) -> bytes:
-    """Mostly JSON that looks like a request; sometimes not even that."""
-    kind = chance.random()
-    if kind < 0.1:
-        return chance.choice(
-            (
-                b"",
-                b"{",
-                b"null",
-                b"[]",
-                b'"x"',
-                b"\xff\xfe",
-                b"[" * 100_000,
-                b"{}" * 10,
-                b"x" * 9**7,
-            )
-        )
-    wish: dict[str, Any] = {"sampling_params": any_sampling(chance)}
-    prompt = chance.random()
-    if prompt < 0.5:
-        wish["text"] = chance.choice((*PROMPTS, *PROMPTS, *ODD_TEXTS))
-    elif prompt < 0.6:
-        wish["text"] = [chance.choice((*PROMPTS, *ODD_TEXTS)) for _ in range(chance.randrange(5))]
-    elif prompt < 0.97:
-        wish["input_ids"] = any_ids(chance)
-    if chance.random() < 0.3:
-        wish["stream"] = chance.choice((True, True, True, "yes", 1))
-    if chance.random() < 0.15:
-        name = chance.choice(("return_logprob", "top_logprobs_num", "rid", "surprise", "lora_path"))
-        wish[name] = chance.choice(ODD_NUMBERS)
-    return json.dumps(wish).encode()
-
-
-def any_ids(chance: random.Random) -> Any:
-    likely = [
-        chance.randrange(1500) for _ in range(chance.choice((0, 1, 2, 5, 50, 100, 200, 255, 2000)))
-    ]
-    return chance.choice(
-        (
-            *[likely] * 6,
-            [likely, likely],
-            [*likely, chance.choice(ODD_NUMBERS)],
-            [-5],
-            [10**9],
-            "ids",
-        )
-    )
-
-
-def any_sampling(chance: random.Random) -> Any:
-    if chance.random() < 0.05:
-        return chance.choice(ODD_NUMBERS)
-    sampling: dict[str, Any] = {"max_new_tokens": chance.randrange(1, 12)}
-    names = (*LIKELY, *LIKELY, *SAMPLING)
-    for name in chance.sample(names, chance.choice((0, 0, 1, 2, 4))):
-        likely = LIKELY.get(name, ()) if chance.random() < 0.8 else ()
-        sampling[name] = chance.choice(likely or (*ODD_NUMBERS, *ODD_TEXTS, 40, ["a", "b"]))
-    return sampling
 
 
 async def send(running: Running, body: bytes, chance: random.Random) -> int:

@@ -3,25 +3,28 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from hotreload.core import threads
+from hotreload import threads
 from hotreload.events import PhaseEntered, Waiting
 from hotreload.sources import directory
 from hotreload.types import Attempt, Outcome, Phase
-from tests.integration.running import PROMPTS, Load, Running, mixed, words
+from tests.integration.running import (
+    PROMPTS,
+    Load,
+    Running,
+    mixed,
+    one_daemon,
+    one_daemon_marks,
+    words,
+)
 
-pytestmark = [
-    pytest.mark.real_engine,
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(180),
-]
+pytestmark = one_daemon_marks()
 
 TIMEOUTS = [f"reload.{phase}_timeout=1" for phase in ("fetch", "validate", "stage")]
 
@@ -51,19 +54,13 @@ class Mount:
         return self._real(fd, buffers, offset)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
-    running = Running(tmp_path_factory.mktemp("hung"), "source.rescan=0.5", *TIMEOUTS)
-    running.drop(1)
-    async with running.serving():
-        yield running
-    assert running.exit_code == 0
+running = one_daemon("source.rescan=0.5", *TIMEOUTS)
 
 
 @pytest.fixture
 def mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mount]:
     monkeypatch.setattr(threads, "LEAVE_AFTER", 0.2)
-    monkeypatch.setattr(threads, "OUTLAST", 0.0)
+    monkeypatch.setattr(threads, "LEFT_BEHIND_SECONDS", 0.0)
     made = Mount(monkeypatch)
     yield made
     made.come_back()
@@ -153,4 +150,4 @@ async def test_told_to_stop_while_a_look_hangs_it_stops_all_the_same(
         assert await asyncio.to_thread(mount.hangs.wait, 20)
     assert running.exit_code == 0
     assert threads.left_behind() == "a look at the watched folder"
-    assert running.attempts == []
+    assert running.reloads == []

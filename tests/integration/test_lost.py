@@ -21,12 +21,15 @@ async def test_a_dead_scheduler_thread_is_noticed_and_nobody_is_answered_any_mor
     began = time.time()
     async with running.serving(), running.client() as client:
         await running.ask()
-        scheduler = running.daemon.engine._parts.scheduler.scheduler
+        asked = time.monotonic()
+        await running.ask()
+        usual = time.monotonic() - asked
+        scheduler = running.engine._parts.running_scheduler.scheduler
         scheduler.get_next_batch_to_run = None  # the next step raises on the engine's own thread
         asking = asyncio.create_task(client.post("/generate", json=request_for("x")))
         died = time.monotonic()
         await running.until(lambda: running.daemon.gate.state is GateState.SEALED)
-        assert time.monotonic() - died < 1.0
+        assert time.monotonic() - died < max(1, 20 * usual)  # on a slow machine
         assert (await asking).status_code == 503
         with pytest.raises(NotServing):
             async with running.daemon.gate.passing():

@@ -1,29 +1,16 @@
 """Many checkpoints at once: the newest wins, one is staged at most, something goes live."""
 
 import shutil
-from collections.abc import AsyncIterator
-
-import pytest
-import pytest_asyncio
 
 from hotreload.events import PhaseEntered, RevisionWanted
 from hotreload.tiny import write_tiny
 from hotreload.types import Outcome, Phase
-from tests.integration.running import Load, Running, mixed, words
+from tests.integration.running import Load, Running, mixed, one_daemon, one_daemon_marks, words
 
-pytestmark = [
-    pytest.mark.real_engine,
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(180),
-]
+pytestmark = one_daemon_marks()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
-    running = Running(tmp_path_factory.mktemp("many"))
-    running.drop(1)
-    async with running.serving():
-        yield running
+running = one_daemon()
 
 
 async def test_of_two_at_once_the_newest_wins(running: Running) -> None:

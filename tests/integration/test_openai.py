@@ -178,7 +178,7 @@ async def test_what_this_engine_can_and_what_it_cannot(tmp_path: Path) -> None:
         assert short.choices[0].finish_reason == "length"
         await streams_with_usage_and_stop_strings(client)
         await refuses(client, "seed", seed=1)
-        can = running.daemon.engine.capabilities
+        can = running.engine.capabilities
         await answers_with_logprobs(client, can=can.logprobs)
         await answers_in_json(client, can=can.grammars)
         await refuses(client, "max_tokens", max_tokens=10_000)

@@ -1,32 +1,18 @@
 """Checksum, noise, checksum, rollback, checksum: on the real engine, as an operator does it."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-import pytest_asyncio
+from tests.integration.running import Load, Running, one_daemon, one_daemon_marks, post, words
 
-from tests.integration.running import Load, Running, words
-
-pytestmark = [
-    pytest.mark.real_engine,
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(180),
-]
+pytestmark = one_daemon_marks()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
-    running = Running(tmp_path_factory.mktemp("perturb"))
-    running.drop(1)
-    async with running.serving():
-        yield running
+running = one_daemon()
 
 
-async def post(running: Running, route: str, **fields: Any) -> tuple[int, dict[str, Any]]:
-    async with running.client() as client:
-        answer = await client.post(f"/admin/{route}", json=fields)
+async def told(running: Running, route: str, **fields: Any) -> tuple[int, dict[str, Any]]:
+    answer = await post(running, route, **fields)
     return answer.status_code, answer.json()
 
 
@@ -41,7 +27,7 @@ async def checksum(running: Running) -> dict[str, Any]:
 async def test_noise_moves_the_checksum_and_a_rollback_brings_it_back(running: Running) -> None:
     before, said = await checksum(running), await running.ask()
     async with Load(running, 4).on() as load:
-        status, noisy = await post(running, "perturb_weights", seed=7, scale=0.05, num_leaves=4)
+        status, noisy = await told(running, "perturb_weights", seed=7, scale=0.05, num_leaves=4)
     assert (status, noisy["ok"], noisy["generation"]) == (200, True, 2)
     during = await checksum(running)
     assert noisy["checksum_before"] == before["fingerprint"]
@@ -50,7 +36,7 @@ async def test_noise_moves_the_checksum_and_a_rollback_brings_it_back(running: R
     assert len(moved) == 4
     assert load.failures == []
 
-    status, back = await post(running, "rollback")
+    status, back = await told(running, "rollback")
     assert (status, back["generation"]) == (200, 3)
     assert (await checksum(running))["leaves"] == before["leaves"]
     again = await running.ask()
@@ -59,8 +45,8 @@ async def test_noise_moves_the_checksum_and_a_rollback_brings_it_back(running: R
 
 async def test_the_same_noise_comes_to_the_same_checksum(running: Running) -> None:
     async def perturb_and_back(seed: int) -> str:
-        _, noisy = await post(running, "perturb_weights", seed=seed)
-        await post(running, "rollback")
+        _, noisy = await told(running, "perturb_weights", seed=seed)
+        await told(running, "rollback")
         return str(noisy["checksum_after"])
 
     assert await perturb_and_back(1) == await perturb_and_back(1) != await perturb_and_back(2)
@@ -70,7 +56,7 @@ async def test_after_noise_that_drowns_the_model_a_checkpoint_goes_live_as_ever(
     running: Running,
 ) -> None:
     """What it computed (NaN, as like as not) must not fail the probe of the next one."""
-    status, _ = await post(running, "perturb_weights", scale=1e6, num_leaves=20)
+    status, _ = await told(running, "perturb_weights", scale=1e6, num_leaves=20)
     assert status == 200
     assert (await running.ask())["text"] != words(1)
     await running.attempted(running.drop(2))
@@ -81,9 +67,9 @@ async def test_noise_that_cannot_be_put_on_is_refused_and_nothing_changes(
     running: Running,
 ) -> None:
     before = await checksum(running)
-    status, refused = await post(running, "perturb_weights", scale=1e-12)
+    status, refused = await told(running, "perturb_weights", scale=1e-12)
     assert (status, refused["outcome"], refused["code"]) == (422, "rejected", "incompatible")
-    status, bad = await post(running, "perturb_weights", num_leaves=1000)
+    status, bad = await told(running, "perturb_weights", num_leaves=1000)
     assert (status, bad["code"]) == (400, "bad_request")
     assert await checksum(running) == before
 
@@ -95,11 +81,11 @@ async def test_a_restart_after_noise_serves_the_files_and_numbers_never_fall(
     running.drop(1)
     async with running.serving():
         before = running.live
-        await post(running, "perturb_weights")
+        await told(running, "perturb_weights")
         assert running.live.number == 2
     async with running.serving():
         assert (running.live.number, running.live.revision) == (3, before.revision)
         assert running.live.fingerprint == before.fingerprint
         assert (await running.ask())["text"] == words(1)
-        status, nowhere = await post(running, "rollback")
+        status, nowhere = await told(running, "rollback")
         assert (status, nowhere["code"]) == (400, "bad_request")

@@ -108,8 +108,11 @@ def test_a_repo_is_downloaded_into_the_cache_and_swapped_in(
     ("fault", "said"),
     [
         ({"status": 401}, ("denied", "401: the hub wants a token", "--token-file")),
-        ({"status": 503, "times": 99}, ("source", "trouble of its own", "goes on there")),
-        ({"drop": True, "times": 99}, ("source", "the hub at http", "goes on there")),
+        (
+            {"status": 503, "times": 99},
+            ("source", "trouble of its own", "run the same command again"),
+        ),
+        ({"drop": True, "times": 99}, ("source", "the hub at http", "run the same command again")),
     ],
     ids=str,
 )

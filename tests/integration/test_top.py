@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,8 @@ from signal import SIGTERM
 
 import pytest
 
-from tests.integration.process import TICK, Process
+from tests.integration.process import Process
+from tests.waiting import look_until
 
 pytestmark = [
     pytest.mark.real_engine,
@@ -61,11 +61,14 @@ class Terminal:
         return self.until(lambda text: all(word in text for word in words), words)
 
     def until(self, holds: Callable[[str], bool], what: object) -> str:
-        """From outside a terminal nothing but a look tells."""
-        deadline = time.monotonic() + 60
-        while not holds(text := self.screen()):
-            assert time.monotonic() < deadline, f"never seen: {what}\n{text}"
-            time.sleep(TICK)
+        text = ""
+
+        def is_shown() -> bool:
+            nonlocal text
+            text = self.screen()
+            return holds(text)
+
+        look_until(is_shown, lambda: f"never seen: {what}\n{text}")
         return text
 
 
@@ -181,7 +184,7 @@ def test_a_socket_where_nobody_accepts_is_told_and_can_be_left(tmp_path: Path) -
         listener.listen()
         with terminal(tmp_path, path) as screen:
             screen.top()
-            screen.shows("it starts, or it hangs", "no answer on", "q quits")
+            screen.shows("the daemon starts or hangs", "no answer on", "q quits")
             screen.press("q")
             screen.shows("ended: 0")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.ledger import VERSION
+from hotreload.life.state_json import VERSION
 from tests.integration.running import Running, words
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(240)]
@@ -30,7 +30,7 @@ async def test_an_upgrade_keeps_the_last_good_generation_and_what_was_refused(
         )
         assert (await running.ask())["text"] == words(2)
         assert refused.revision.id in running.daemon.ledger.refused
-        assert running.attempts == []
+        assert running.reloads == []
     assert json.loads(state.read_text())["version"] == VERSION
 
 

@@ -188,7 +188,7 @@ RELOADS = [
     ),
     Panel(
         title="Rejections by reason",
-        about="The README's operating guide says what each reason means and what to do.",
+        about="docs/operating.md says what each reason means and what to do.",
         draw=BARS,
         at_least="1m",
         queries=[

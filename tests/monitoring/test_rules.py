@@ -17,10 +17,11 @@ from tests.monitoring.rules import (
     promtool,
 )
 
-README = (FOLDER.parents[1] / "README.md").read_text()
+RUNBOOKS = (FOLDER.parents[1] / "docs" / "operating.md").read_text()
 TIMES = {
     "LastReloadFailed": {"5m": "for 5 minutes"},
     "RolledBack": {"[15m]": "after 15 minutes"},
+    "AnswersWithheld": {"[15m]": "after 15 minutes"},
     "WeightsStale": {"> 1800": "half an hour"},
     "ReloadStuck": {
         '"swapping"} > 120': "the exchange for 2 minutes",
@@ -29,12 +30,16 @@ TIMES = {
         "> 4500": "for 75",
     },
     "SourceDead": {"> 300": "for 5 minutes"},
+    "SourcePassedOver": {"5m": "for 5 minutes"},
     "NotReady": {"5m": "for 5 minutes"},
     "PauseTooLong": {"p99_1h > 10": "10 seconds", "> 60": "more than 60"},
     "EngineLost": {"< 900": "last 15 minutes"},
     "RestartLoop": {"[6h]) > 3": "four times within 6 hours"},
     "DaemonDown": {"ALERTS{": "lasts until it can"},
     "GenerationSkew": {"15m": "15 minutes"},
+    "StateNotSaved": {"5m": "for 5 minutes"},
+    "NoiseAnswers": {"15m": "for 15 minutes"},
+    "SourceOverruled": {"1d": "for a day"},
 }
 """What an alert waits for, and how its runbook says it."""
 TESTS = Path(__file__).with_name("alerts.test.yml")
@@ -63,7 +68,7 @@ def test_every_alert_is_tried_firing_and_quiet() -> None:
 def test_every_alert_says_what_it_means_and_where_to_read_on(name: str) -> None:
     said = ALERTS[name]["annotations"]
     assert said.keys() == {"summary", "description", "runbook"}
-    assert said["runbook"] == f"README.md#alert-{name.lower()}"
+    assert said["runbook"] == f"docs/operating.md#alert-{name.lower()}"
     assert ALERTS[name]["labels"]["severity"] in {"warning", "critical"}
 
 
@@ -83,12 +88,12 @@ def test_every_file_a_configuration_names_lies_beside_it() -> None:
 
 def test_every_alert_has_its_runbook() -> None:
     """The anchor of a heading is its words in lower case, joined by hyphens."""
-    assert re.findall(r"^#### Alert (\w+)$", README, re.MULTILINE) == list(ALERTS)
+    assert re.findall(r"^#### Alert (\w+)$", RUNBOOKS, re.MULTILINE) == list(ALERTS)
 
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_the_runbook_says_the_times_of_the_rule(name: str) -> None:
-    (text,) = re.findall(rf"^#### Alert {name}\n\n(.+?)^#", README, re.MULTILINE | re.DOTALL)
+    (text,) = re.findall(rf"^#### Alert {name}\n\n(.+?)^#", RUNBOOKS, re.MULTILINE | re.DOTALL)
     rule = f"{ALERTS[name]['expr']} for: {ALERTS[name].get('for')}"
     for condition, words in TIMES[name].items():
         assert condition in rule

@@ -2,23 +2,38 @@
 
 import json
 import typing
+from dataclasses import replace
 
 import pytest
 
 from hotreload.events import (
+    AnswersWithheld,
     AttemptFinished,
     Event,
+    FoldersPassedOver,
     GateChanged,
     GenerationLive,
+    Leaving,
+    OperatorAsked,
     PhaseEntered,
     Progress,
     RevisionWanted,
     SourceScanned,
+    StateSaved,
     Waiting,
 )
 from hotreload.observe.history import History, attempt_fields, event_fields, iso
-from hotreload.types import GateState, Outcome, Phase
+from hotreload.types import By, GateState, Outcome, PassedOver, Phase, Reason
 from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live
+
+PIN, UNPIN = (By(verb, 1000, 77, NOON, "evaluation") for verb in ("pin", "unpin"))
+PIN_FIELDS = {
+    "verb": "pin",
+    "uid": 1000,
+    "pid": 77,
+    "at": "2023-11-14T22:13:20.000Z",
+    "reason": "evaluation",
+}
 
 EVENTS: list[tuple[Event, str]] = [
     (RevisionWanted(STEP_7), "revision.wanted"),
@@ -32,6 +47,16 @@ EVENTS: list[tuple[Event, str]] = [
     (GenerationLive(generation()), "generation.live"),
     *((GateChanged(state, 1, 2), f"gate.{state.value}") for state in GateState),
     (SourceScanned("rescan"), "source.scanned"),
+    (OperatorAsked(PIN), "operator.pin"),
+    (OperatorAsked(By("rollback", 0, 1, NOON), "7", "not remembered"), "operator.rollback"),
+    (StateSaved("read-only"), "state.not_saved"),
+    (StateSaved(), "state.saved"),
+    (Leaving(), "daemon.stopping"),
+    (
+        FoldersPassedOver((PassedOver("step_9", Reason("io", "why")),), {"io": 1}),
+        "source.passed_over",
+    ),
+    (AnswersWithheld(generation(), 24), "answers.withheld"),
 ]
 
 
@@ -40,6 +65,18 @@ def test_every_event_is_plain_json_under_its_dotted_name(event: Event, name: str
     fields = event_fields(event)
     assert fields["event"] == name
     assert json.loads(json.dumps(fields, allow_nan=False)) == fields
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        AttemptFinished(went_live(), generation(), replica=2),
+        GenerationLive(generation(), replica=2),
+        GateChanged(GateState.HOLDING, 1, 2, replica=2),
+    ],
+)
+def test_what_happens_to_one_engine_says_which(event: Event) -> None:
+    assert event_fields(event)["replica"] == 2
 
 
 def test_no_kind_of_event_is_left_out_above() -> None:
@@ -59,7 +96,20 @@ def test_an_attempt_has_the_fields_of_the_contract() -> None:
         "finished_at": "2023-11-14T22:13:25.000Z",
         "generation": None,
         "rolled_back": False,
+        "by": None,
     }
+
+
+def test_an_attempt_that_somebody_asked_for_says_who() -> None:
+    assert attempt_fields(replace(went_live(4), by=PIN))["by"] == PIN_FIELDS
+
+
+def test_who_pinned_and_unpinned_stands_in_the_history_newest_first() -> None:
+    history = History(pins=[PIN])
+    for asked in (OperatorAsked(PIN, None, "read-only"), OperatorAsked(UNPIN)):
+        history.observe(asked)
+    said = history.snapshot()["pins"]
+    assert said == [PIN_FIELDS | {"verb": "unpin"}, PIN_FIELDS]
 
 
 def test_a_good_attempt_has_a_generation_and_no_reason() -> None:
@@ -75,12 +125,12 @@ def test_the_history_is_newest_first_and_bounded() -> None:
     history = History([went_live(2), went_live(1)], kept=3)
     for number in (3, 4):
         history.observe(AttemptFinished(went_live(number), None))
-    assert [fields["generation"] for fields in history.attempts()] == [4, 3, 2]
+    assert [fields["generation"] for fields in history.snapshot()["attempts"]] == [4, 3, 2]
     assert history.last == went_live(4)
 
 
 def test_other_events_are_no_history() -> None:
     history = History()
     history.observe(Waiting("x"))
-    assert history.attempts() == []
+    assert history.snapshot()["attempts"] == []
     assert history.last is None

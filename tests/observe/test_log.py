@@ -7,11 +7,13 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
 import structlog
 
+from hotreload.core.rules import Rules
 from hotreload.events import (
     AttemptFinished,
     Event,
@@ -24,7 +26,9 @@ from hotreload.events import (
 )
 from hotreload.observe import log
 from hotreload.observe.log import LogObserver, LossyHandler, configure
-from hotreload.types import GateState, Outcome, Phase, Reason
+from hotreload.threads import in_thread
+from hotreload.types import Checkpoint, GateState, Outcome, Phase, Reason, Revision, Staged
+from tests.core.conftest import World
 from tests.observe.things import STEP_8, ended, generation, rejected, went_live
 
 TOUCHED = ("", "hotreload", *log.LIBRARIES)
@@ -56,6 +60,47 @@ def logged(*events: Event, level: str = "info") -> list[dict[str, Any]]:
     return lines(stream)
 
 
+class TalkativeWorld(World):
+    """Its checks write a line of log from a thread, and so does its staging, as a library would."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, Rules(drain_timeout=0.05, probe_timeout=0.05))
+        self.publish(Waiting("a checkpoint", "source"))
+        self._quiet_stage, self.engine.stage = self.engine.stage, self._stage  # type: ignore[method-assign]
+
+    async def _validate(self, revision: Revision, path: Path) -> Checkpoint:
+        def check(cancel: threading.Event) -> None:
+            logging.getLogger("hotreload.checks").info("checkpoint.notes")
+
+        await in_thread(check)
+        return await super()._validate(revision, path)
+
+    async def _stage(self, checkpoint: Checkpoint) -> Staged:
+        logging.getLogger("jax").warning("slow")
+        return await self._quiet_stage(checkpoint)
+
+
+async def test_each_line_of_an_attempt_carries_its_id_and_no_other_does(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    configure("debug", "json", stream)
+    world = TalkativeWorld(tmp_path)
+    world.subscribe(LogObserver().observe)
+    async with world.running():
+        for number in (1, 2):
+            world.source.publish(Revision(f"r{number}", f"step_{number}"))
+            await world.attempted(number)
+        await world.until(lambda: world.gate.state is GateState.OPEN)
+    of = {"checkpoint.notes", "slow", "reload.phase", "gate.open", "generation.live", "reload.live"}
+    told = [line for line in lines(stream) if line["event"] in of]
+    ids = list(dict.fromkeys(line["attempt"] for line in told))
+    assert len(ids) == 2
+    for id in ids:
+        assert {line["event"] for line in told if line["attempt"] == id} == of
+    others = [line for line in lines(stream) if line["event"] == "revision.wanted"]
+    assert len(others) == 2
+    assert not any("attempt" in line for line in others)
+
+
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_an_attempt_is_one_line_whatever_its_outcome(outcome: Outcome) -> None:
     (line,) = logged(
@@ -70,8 +115,9 @@ def test_an_attempt_is_one_line_whatever_its_outcome(outcome: Outcome) -> None:
 
 
 def test_the_line_of_an_attempt_tells_it_all() -> None:
-    (line,) = logged(AttemptFinished(went_live(4), generation(4)))
+    (line,) = logged(AttemptFinished(went_live(4), generation(4), replica=1))
     assert line["event"] == "reload.live"
+    assert line["replica"] == 1
     assert line["level"] == "info"
     assert (line["revision"], line["label"], line["outcome"]) == (STEP_8.id, "step-8", "live")
     assert (line["generation"], line["live"], line["rolled_back"]) == (4, 4, False)

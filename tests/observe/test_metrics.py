@@ -2,18 +2,14 @@
 
 import re
 import shutil
-import socket
 import subprocess
-import threading
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from hotreload.errors import REJECTIONS, ConfigError
+from hotreload.errors import REJECTIONS
 from hotreload.events import (
     AttemptFinished,
     Event,
@@ -22,12 +18,13 @@ from hotreload.events import (
     PhaseEntered,
     RevisionWanted,
     SourceScanned,
+    StateSaved,
     Waiting,
 )
 from hotreload.observe.labels import CODES, PLACES, ROUTES, SCAN_CAUSES
-from hotreload.observe.metrics import Metrics, Readings
-from hotreload.observe.page import Page
-from hotreload.types import GateState, Outcome, Phase, Reason, Revision
+from hotreload.observe.metrics import Metrics
+from hotreload.observe.readings import Readings
+from hotreload.types import NOISY, START, By, GateState, Outcome, Phase, Reason, Revision
 from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live
 
 CONTRACT = [
@@ -54,8 +51,10 @@ CONTRACT = [
     "requests_inside",
     "requests_held",
     "recompiles_total",
+    "answers_withheld_total",
     "source_scans_total{cause}",
     "source_last_scan_timestamp_seconds",
+    "source_passed_over{reason}",
     "wanted_since_timestamp_seconds",
     "phase_since_timestamp_seconds{phase}",
     "engine_lost_timestamp_seconds",
@@ -63,6 +62,9 @@ CONTRACT = [
     "fetch_progress_ratio",
     "fetch_size_bytes",
     "fetch_remaining_seconds",
+    "state_saved",
+    "noise_live",
+    "overruled",
 ]
 HISTOGRAMS = {
     "phase_seconds",
@@ -109,6 +111,21 @@ def test_every_metric_of_the_contract_is_there_with_its_labels(entry: str) -> No
     assert found.type == ("histogram" if name in HISTOGRAMS else kind)
 
 
+def test_a_state_that_is_not_on_the_disk_is_0_while_it_lasts() -> None:
+    assert value(after(), "state_saved") == 1
+    assert value(after(StateSaved("read-only")), "state_saved") == 0
+    assert value(after(StateSaved("read-only"), StateSaved()), "state_saved") == 1
+
+
+def test_noise_that_answers_and_a_source_that_is_overruled_are_1() -> None:
+    usual = after(GenerationLive(generation()))
+    assert (value(usual, "noise_live"), value(usual, "overruled")) == (0, 0)
+    noisy = GenerationLive(generation(4, Revision(f"{NOISY}1-0.01-3-fp", "step-7 + noise")))
+    metrics = after(noisy, readings=Readings(overruled=lambda: True))
+    assert (value(metrics, "noise_live"), value(metrics, "overruled")) == (1, 1)
+    assert value(after(noisy, GenerationLive(generation(5))), "noise_live") == 0
+
+
 def test_there_is_no_metric_of_ours_that_the_contract_does_not_name() -> None:
     named = {f"hotreload_{entry.partition('{')[0]}".removesuffix("_total") for entry in CONTRACT}
     found = families(after(GenerationLive(generation())))
@@ -145,7 +162,13 @@ def test_metrics_without_labels_are_at_0_from_the_start() -> None:
     metrics = Metrics()
     for name in ("generation", "ready", "last_reload_successful", "rollbacks_total"):
         assert value(metrics, name) == 0, name
-    for name in ("tokens_total", "recompiles_total", "requests_held", "pause_seconds_count"):
+    for name in (
+        "tokens_total",
+        "answers_withheld_total",
+        "recompiles_total",
+        "requests_held",
+        "pause_seconds_count",
+    ):
         assert value(metrics, name) == 0, name
 
 
@@ -220,6 +243,22 @@ def test_a_superseded_attempt_neither_succeeds_nor_fails() -> None:
     assert value(after(bad, superseded), "last_reload_successful") == 0
 
 
+def test_what_a_start_refused_is_a_failure_while_it_is_wanted() -> None:
+    """The start went on to something older, and nobody tries the newest again."""
+    by = By(START, 0, 1, NOON, "the newest checkpoint")
+    refused = AttemptFinished(replace(rejected(), by=by), None)
+    started = AttemptFinished(replace(went_live(), by=by), generation())
+    metrics = after(refused, GenerationLive(generation()), started)
+    assert value(metrics, "last_reload_successful") == 1
+    metrics.observe(RevisionWanted(refused.attempt.revision))
+    assert value(metrics, "last_reload_successful") == 0
+
+
+def test_a_start_has_no_phase_that_may_be_stuck() -> None:
+    metrics = after(PhaseEntered(generation().revision, Phase.PROBING))
+    assert value(metrics, "phase_since_timestamp_seconds", phase="probing") == 0
+
+
 def test_the_boot_counts_as_a_success_and_a_later_event_alone_does_not() -> None:
     booted = after(GenerationLive(generation(3)))
     assert value(booted, "last_reload_successful") == 1
@@ -264,7 +303,8 @@ def test_the_first_wish_that_is_not_live_says_since_when_the_weights_are_behind(
 
 
 def test_the_phase_that_runs_says_since_when() -> None:
-    metrics = after(PhaseEntered(STEP_8, Phase.STAGING), PhaseEntered(STEP_8, Phase.DRAINING))
+    entered = (PhaseEntered(STEP_8, phase) for phase in (Phase.STAGING, Phase.DRAINING))
+    metrics = after(GenerationLive(generation()), *entered)
     name = "phase_since_timestamp_seconds"
     assert value(metrics, name, phase="staging") == 0
     assert value(metrics, name, phase="draining") == NOON
@@ -342,76 +382,3 @@ def test_names_follow_the_rules_promtool_checks() -> None:
             assert family.type == "histogram" or not name.endswith(suffix), name
         raw = {sample.name for sample in family.samples}
         assert family.type != "counter" or all(each.endswith("_total") for each in raw), raw
-
-
-# --- the port ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def served() -> Iterator[Page]:
-    here = busy().serve("127.0.0.1:0")
-    yield here
-    here.close()
-
-
-def fetch(port: int, path: str = "/metrics") -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-        return str(answer.read().decode())
-
-
-def test_the_page_is_served_on_its_own_port(served: Page) -> None:
-    assert "hotreload_generation 3.0" in fetch(served.port)
-
-
-def test_other_paths_are_not_found(served: Page) -> None:
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        fetch(served.port, "/secrets")
-    assert caught.value.code == 404
-    caught.value.close()
-
-
-def test_a_taken_port_is_named_with_its_setting(served: Page) -> None:
-    address = f"127.0.0.1:{served.port}"
-    with pytest.raises(ConfigError, match=rf"\[metrics\] address: cannot listen on {address}"):
-        Metrics().serve(address)
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:99999", "192.0.2.1:1"])
-def test_an_impossible_address_is_named_with_its_setting(address: str) -> None:
-    with pytest.raises(ConfigError, match=rf"\[metrics\] address: cannot listen on {address}"):
-        Metrics().serve(address)
-
-
-def test_a_scraper_that_never_reads_keeps_nobody_waiting() -> None:
-    ended_threads = threading.Semaphore(0)
-
-    class Watched(Page):
-        def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
-            super().shutdown_request(request)
-            ended_threads.release()
-
-    asked = threading.Event()
-    pages = iter([b"x 1\n" * 10_000_000, b"x 1\n"])
-
-    def render() -> bytes:
-        asked.set()
-        return next(pages)
-
-    here = Watched("127.0.0.1:0", render, patience=0.1)
-    silent = socket.create_connection(("127.0.0.1", here.port))
-    deaf = socket.create_connection(("127.0.0.1", here.port))
-    with silent, deaf:
-        deaf.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert asked.wait(10)
-        assert fetch(here.port) == "x 1\n"
-        for _ in range(3):
-            assert ended_threads.acquire(timeout=10)
-        here.close()
-
-
-def test_closing_frees_the_port() -> None:
-    here = Metrics().serve("127.0.0.1:0")
-    here.close()
-    again = Metrics().serve(f"127.0.0.1:{here.port}")
-    again.close()

@@ -7,16 +7,10 @@ from hotreload.observe.fetched import Fetched
 from hotreload.observe.history import event_fields
 from hotreload.observe.progress import Pace
 from hotreload.types import Phase, Revision
+from tests.clock import Clock
 from tests.observe.things import generation
 
 OLD, NEW = Revision("old", "org/name@main"), Revision("new", "org/name@main")
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def far(done: int, total: int = 1000, revision: Revision = NEW) -> Progress:
@@ -27,7 +21,7 @@ def far(done: int, total: int = 1000, revision: Revision = NEW) -> Progress:
 
 
 def test_the_rate_is_that_of_what_came_lately_and_says_how_long_it_takes() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     pace = Pace(clock)
     for done in (500, 550, 600):  # the first half lay here already
         pace.observe(far(done))
@@ -48,7 +42,7 @@ def test_the_rate_is_that_of_what_came_lately_and_says_how_long_it_takes() -> No
 
 
 def test_another_commit_starts_anew_and_what_is_over_is_not_told() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     pace = Pace(clock)
     pace.observe(far(900, revision=OLD))
     clock.now += 1
@@ -79,7 +73,7 @@ def size_and_rest(fetched: Fetched) -> tuple[float, float]:
 
 
 def test_metrics_say_how_large_a_download_is_and_how_long_it_still_takes() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     fetched = Fetched(clock)
     assert size_and_rest(fetched) == (0, 0)
     fetched.observe(far(500))

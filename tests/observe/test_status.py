@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hotreload.core.ledger import Ledger
+from hotreload.core.ledger import Ledger, Overrule
 from hotreload.events import (
     AttemptFinished,
     Event,
@@ -15,10 +15,11 @@ from hotreload.events import (
     Progress,
     RevisionWanted,
     SourceScanned,
+    StateSaved,
     Waiting,
 )
 from hotreload.observe.status import Status
-from hotreload.types import GateState, Outcome, Phase, Refusal
+from hotreload.types import NOISY, By, GateState, Outcome, Phase, Refusal, Revision
 from tests.observe.things import (
     NOON,
     STEP_7,
@@ -39,6 +40,8 @@ BOOTED = (GenerationLive(generation(3)), OPEN)
 class Pages:
     refused: dict[str, Refusal] = field(default_factory=dict)
     pinned: bool = False
+    pinned_by: By | None = None
+    overruled: Overrule | None = None
 
 
 def after(*events: Event, pages: Pages | None = None) -> Status:
@@ -106,6 +109,8 @@ def test_a_booting_daemon_has_a_whole_document() -> None:
         "attempt",
         "progress",
         "last_attempt",
+        "pin",
+        "overruled",
     }
     assert snapshot["source"] == {
         "kind": "directory",
@@ -161,6 +166,36 @@ def test_the_real_ledger_is_such_a_view() -> None:
     snapshot = Status(ledger_view=lambda: ledger).snapshot()
     assert snapshot["pinned"] is True
     assert snapshot["refused"][0]["revision"] == STEP_8.id
+
+
+def test_who_pinned_and_who_overrules_the_source_is_told() -> None:
+    by = By("rollback", 1000, 77, NOON, "bad answers")
+    pages = Pages(pinned=True, pinned_by=by, overruled=Overrule(STEP_7, STEP_8, by))
+    snapshot = after(pages=pages).snapshot()
+    who = {"verb": "rollback", "uid": 1000, "pid": 77, "reason": "bad answers"}
+    assert snapshot["pin"] == {**who, "at": "2023-11-14T22:13:20.000Z"}
+    assert snapshot["overruled"] == snapshot["pin"] | {"revision": STEP_8.id, "label": "step-8"}
+    usual = after().snapshot()
+    assert (usual["pin"], usual["overruled"]) == (None, None)
+
+
+def test_noise_that_answers_is_told() -> None:
+    noisy = generation(4, Revision(f"{NOISY}1-0.01-3-fp", "step-7 + noise"))
+    assert after(*BOOTED).snapshot()["noise"] is False
+    assert after(*BOOTED, GenerationLive(noisy)).snapshot()["noise"] is True
+
+
+def test_a_state_that_is_not_on_the_disk_is_told_while_it_lasts() -> None:
+    now = [NOON]
+    status = Status(ledger_view=Pages, wall=lambda: now[0])
+    usual = {"saved": True, "error": None, "since": None}
+    assert status.snapshot()["state_file"] == usual
+    status.observe(StateSaved("read-only"))
+    now[0] += 60
+    told = status.snapshot()["state_file"]
+    assert told == {"saved": False, "error": "read-only", "since": "2023-11-14T22:13:20.000Z"}
+    status.observe(StateSaved())
+    assert status.snapshot()["state_file"] == usual
 
 
 def test_the_last_attempt_before_a_restart_is_remembered() -> None:

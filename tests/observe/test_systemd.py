@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.config import load
-from hotreload.events import AttemptFinished, GateChanged, GenerationLive, PhaseEntered, Progress
+from hotreload.events import (
+    AttemptFinished,
+    GateChanged,
+    GenerationLive,
+    Leaving,
+    PhaseEntered,
+    Progress,
+    Waiting,
+)
+from hotreload.life.parts import longest_boot
 from hotreload.observe.systemd import (
     LONGEST_BOOT,
     LONGEST_STATUS,
@@ -17,7 +25,7 @@ from hotreload.observe.systemd import (
     Notifier,
     Systemd,
 )
-from hotreload.parts import longest_boot
+from hotreload.settings.load import load
 from hotreload.types import Attempt, GateState, Generation, Outcome, Phase, Reason, Revision
 
 STEP_1, STEP_2 = Revision("aaaa", "step_1"), Revision("bbbb", "step_2")
@@ -75,11 +83,15 @@ def attempt(outcome: Outcome, reason: Reason | None = None) -> Attempt:
 
 def test_ready_comes_when_the_gate_opens_and_only_once(listener: Listener) -> None:
     systemd = told(listener)
-    systemd.starting("loading step_1 into the engine")
-    assert listener.heard() == [EXTEND, "STATUS=starting: loading step_1 into the engine"]
-    systemd.observe(GenerationLive(FIRST))
+    systemd.observe(Waiting("a checkpoint that can be served", "start"))
+    waiting = "STATUS=starting: waiting for a checkpoint that can be served"
+    assert listener.heard() == [EXTEND, waiting]
+    systemd.observe(PhaseEntered(FIRST.revision, Phase.STAGING))
+    assert listener.heard() == [EXTEND, "STATUS=starting: staging step_1"]
     systemd.observe(GateChanged(GateState.OPEN, 0, 0))
-    assert listener.heard()[0] == "READY=1"
+    assert listener.nothing()
+    systemd.observe(GenerationLive(FIRST))
+    assert listener.heard() == ["READY=1", "STATUS=serving generation 7 (step_1)"]
     systemd.observe(GateChanged(GateState.HOLDING, 3, 0))
     systemd.observe(GateChanged(GateState.OPEN, 0, 3))
     assert listener.nothing()
@@ -136,6 +148,18 @@ def test_a_refusal_is_ready_again_and_says_why(listener: Listener) -> None:
     ]
 
 
+def test_a_start_that_is_refused_is_not_ready_and_says_why(listener: Listener) -> None:
+    systemd = told(listener)
+    systemd.observe(AttemptFinished(attempt(Outcome.REJECTED, Reason("nan", "all NaN")), None))
+    assert listener.heard() == [EXTEND, "STATUS=starting; refused step_2: nan: all NaN"]
+
+
+def test_who_leaves_says_so_while_others_are_answered(listener: Listener) -> None:
+    systemd = serving(listener)
+    systemd.observe(Leaving())
+    assert listener.heard() == ["STOPPING=1", "STATUS=stopping: answering the last requests"]
+
+
 def test_a_sealed_gate_is_a_stop(listener: Listener) -> None:
     systemd = serving(listener)
     systemd.observe(GateChanged(GateState.SEALED, 0, 0, "the engine hangs", "engine_lost"))
@@ -143,7 +167,7 @@ def test_a_sealed_gate_is_a_stop(listener: Listener) -> None:
 
 
 def test_names_from_elsewhere_cannot_speak_for_us(listener: Listener) -> None:
-    systemd = told(listener)
+    systemd = serving(listener)
     evil = Revision("cccc", "step_3\nWATCHDOG=trigger\nMAINPID=1" + "x" * 5000)
     systemd.observe(PhaseEntered(evil, Phase.FETCHING))
     lines = listener.heard()
@@ -171,6 +195,7 @@ async def test_signs_of_life_end_when_the_engine_is_not_seen(
 
     systemd = Systemd(Notifier({**listener.environ, **watchdog}), is_alive=is_alive)
     systemd.observe(GateChanged(GateState.OPEN, 0, 0))
+    systemd.observe(GenerationLive(FIRST))
     listener.heard()
     beating = asyncio.create_task(systemd.beat())
     assert await asyncio.to_thread(listener.heard) == ["WATCHDOG=1"]
@@ -195,6 +220,7 @@ async def test_a_start_and_an_attempt_ask_for_more_time(listener: Listener) -> N
     assert await asyncio.to_thread(listener.heard) == [EXTEND]
     beating.cancel()
     systemd.observe(GateChanged(GateState.OPEN, 0, 0))
+    systemd.observe(GenerationLive(FIRST))
     listener.heard()
     systemd._tick()
     assert listener.nothing()

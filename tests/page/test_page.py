@@ -9,19 +9,32 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.core.ledger import Overrule
 from hotreload.errors import BadRequest
 from hotreload.events import (
     AttemptFinished,
+    FoldersPassedOver,
     GenerationLive,
     PhaseEntered,
     Progress,
     RevisionWanted,
     SourceScanned,
+    StateSaved,
     Waiting,
 )
 from hotreload.server.limits import Limits
 from hotreload.server.page import FOLDER
-from hotreload.types import Attempt, Generation, Outcome, Phase, Reason, Refusal, Revision
+from hotreload.types import (
+    Attempt,
+    By,
+    Generation,
+    Outcome,
+    PassedOver,
+    Phase,
+    Reason,
+    Refusal,
+    Revision,
+)
 from tests.page.chromium import Tab, needs_chromium
 from tests.server.world import FIRST, SECOND, World, attempt, serving
 
@@ -157,11 +170,20 @@ async def test_a_swap_moves_the_headline_the_leaves_and_the_charts(world: World,
 async def test_what_it_waits_for_what_is_refused_and_a_pin_are_said(world: World, tab: Tab) -> None:
     world.view.ledger.refused["d"] = Refusal(Revision("dddd4444", "step-0"), PROBE, 1.7e9)
     world.view.ledger.pinned = True
+    by = By("rollback", 0, 7, 1.7e9, "bad answers")
+    world.view.ledger.overruled = Overrule(FIRST.revision, SECOND.revision, by)
+    world.events.publish(StateSaved("no space left"))
     world.events.publish(Waiting("2 of 4 shards of step-3"))
+    odd = PassedOver("step-9", Reason("format", "step-9 holds a.bin"))
+    world.events.publish(FoldersPassedOver((odd,), {"format": 3}))
     await opened(tab, world)
     assert await tab.text("#health") == "Answers requests; waits for 2 of 4 shards of step-3."
     assert "step-0 (probe)" in await tab.text("#facts")
+    assert "step-9 holds a.bin, and 2 more" in await tab.text("#facts")
     assert await tab.text("#pinned") == "pinned"
+    facts = await tab.text("#facts")
+    assert "step-2, by rollback of uid 0: bad answers" in facts
+    assert "no space left" in facts
 
 
 @needs_chromium
@@ -358,7 +380,7 @@ async def test_an_answer_that_comes_word_by_word_is_read_out_once_and_whole(
 
 @needs_chromium
 async def test_a_refused_prompt_says_why(world: World, tab: Tab) -> None:
-    world.engine.refusal = BadRequest("the prompt is longer than 256 tokens")
+    world.engine.steps.faults["generate"] = BadRequest("the prompt is longer than 256 tokens")
     await opened(tab, world)
     await tab.ask("document.querySelector('#prompt').value = 'x'")
     await tab.ask("document.querySelector('#ask-button').click()")

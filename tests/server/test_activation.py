@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.gate import Gate
 from hotreload.errors import ConfigError
 from hotreload.server.activation import take_over
 from hotreload.server.limits import Limits
@@ -117,7 +116,7 @@ class Lasting:
     def __init__(self, tmp_path: Path, listener: socket.socket) -> None:
         self.world = World(tmp_path, Limits(), None)
         self.listener = listener
-        self.gate: Gate = self.world.gate
+        self.gate = self.world.gate
         self.server = HttpServer(
             self.world.app, graceful_seconds=5.0, linger_seconds=0.0, lasting=True
         )
@@ -141,7 +140,7 @@ async def test_nobody_is_accepted_before_the_gate_opens(
     reader, writer = await lasting.asked()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(reader.read(1), 0.2)
-    lasting.gate.open(FIRST)
+    lasting.world.open(FIRST)
     assert (await answer_on(reader))[0] == 200
     writer.close()
     lasting.server.stop()
@@ -152,7 +151,7 @@ async def test_who_comes_after_the_stop_waits_for_the_next_one(
     tmp_path: Path, listener: socket.socket
 ) -> None:
     one = Lasting(tmp_path, listener)
-    one.gate.open(FIRST)
+    one.world.open(FIRST)
     reader, writer = await one.asked()
     assert (await answer_on(reader))[0] == 200
     writer.close()
@@ -160,7 +159,7 @@ async def test_who_comes_after_the_stop_waits_for_the_next_one(
     assert one.serving.done()
     reader, writer = await one.asked()
     next_one = Lasting(tmp_path, listener)
-    next_one.gate.open(FIRST)
+    next_one.world.open(FIRST)
     assert (await answer_on(reader))[0] == 200
     writer.close()
     await next_one.server.leave(10)
@@ -170,7 +169,7 @@ async def test_a_sealed_gate_leaves_newcomers_to_the_next_one(
     tmp_path: Path, listener: socket.socket
 ) -> None:
     one = Lasting(tmp_path, listener)
-    one.gate.open(FIRST)
+    one.world.open(FIRST)
     one.gate.seal("the engine is lost", code="engine_lost")
     await asyncio.wait_for(one.serving, 10)
     assert Path(listener.getsockname()).is_socket()
@@ -184,7 +183,7 @@ async def test_a_start_that_fails_takes_nobody_with_it(
     one.gate.seal("the weights are refused", code="engine_lost")
     await asyncio.wait_for(one.serving, 10)
     next_one = Lasting(tmp_path, listener)
-    next_one.gate.open(FIRST)
+    next_one.world.open(FIRST)
     reader, again = await next_one.asked()
     assert (await answer_on(reader))[0] == 200
     for each in (writer, again):
@@ -197,7 +196,7 @@ async def test_an_answer_under_way_at_the_stop_ends_its_connection(
 ) -> None:
     """Its client must not ask again on a connection that is about to be closed."""
     lasting = Lasting(tmp_path, listener)
-    lasting.gate.open(FIRST)
+    lasting.world.open(FIRST)
     lasting.world.engine.may_answer.clear()
     reader, writer = await asyncio.open_unix_connection(listener.getsockname())
     body = b'{"text": "hi"}'

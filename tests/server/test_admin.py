@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from hotreload.errors import (
     EngineLost,
     HotReloadError,
     NotEnoughMemory,
+    NotSaved,
     NotServing,
     SourceUnavailable,
 )
+from hotreload.events import StateSaved
 from hotreload.server import admin
 from hotreload.types import Outcome, Reason
-from tests.server.world import World, attempt, serving
+from tests.server.world import FIRST, World, attempt, serving
 
 NOBODY = 65534
 NAN = Reason("nonfinite", "model.safetensors: tensor 'lm_head' holds NaN", ("lm_head: 3 NaN",))
@@ -243,10 +246,75 @@ async def test_rollback_pin_and_unpin_reach_the_control(world: World) -> None:
     world.control.outcome = attempt()
     assert (await post(world, "/admin/rollback", {"generation": 1})).json()["outcome"] == "live"
     assert (await post(world, "/admin/rollback")).status_code == 200
-    assert (await post(world, "/admin/pin")).json() == {"ok": True, "pinned": True}
-    assert (await post(world, "/admin/unpin")).json() == {"ok": True, "pinned": False}
+    for verb, pinned in (("pin", True), ("unpin", False)):
+        said = (await post(world, f"/admin/{verb}")).json()
+        assert said == {
+            "ok": True,
+            "pinned": pinned,
+            "generation": 1,
+            "revision": "aaaa1111",
+            "label": "step-1",
+            "daemon": {"pid": os.getpid()},
+        }
     verbs = [(verb, name) for verb, name, _ in world.control.asked]
     assert verbs == [("rollback", 1), ("rollback", None), ("pin", None), ("unpin", None)]
+
+
+@pytest.mark.parametrize(
+    ("path", "verb"),
+    [
+        ("/admin/reload_weights", "reload"),
+        ("/admin/rollback", "rollback"),
+        ("/admin/perturb_weights", "perturb"),
+        ("/admin/pin", "pin"),
+        ("/admin/unpin", "unpin"),
+    ],
+)
+async def test_whoever_asks_is_named_by_the_kernel_and_says_why(
+    world: World, path: str, verb: str
+) -> None:
+    world.control.outcome = attempt()
+    before = time.time()
+    assert (await post(world, path, {"reason": "bad answers since 3"})).status_code == 200
+    assert (await post(world, path)).status_code == 200
+    said, unsaid = world.control.by
+    assert (said.verb, said.uid, said.pid) == (verb, os.getuid(), os.getpid())
+    assert before <= said.at <= time.time()
+    assert (said.reason, unsaid.reason) == ("bad answers since 3", "")
+
+
+@pytest.mark.parametrize("reason", ["x" * 501, "two\nlines", "\x1b[31m", 7])
+async def test_a_reason_is_one_line_of_bounded_length(world: World, reason: Any) -> None:
+    for path in ("/admin/rollback", "/admin/pin"):
+        answer = await post(world, path, {"reason": reason})
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_field")
+        assert "reason must be one line of at most 500 characters" in answer.json()["detail"]
+    assert world.control.by == []
+
+
+async def test_a_pin_that_a_restart_would_forget_is_refused(world: World) -> None:
+    world.control.refusal = NotSaved("not pinned: a restart would forget it")
+    answer = await post(world, "/admin/pin")
+    assert (answer.status_code, answer.json()["code"]) == (503, "not_saved")
+
+
+async def test_a_pin_that_is_not_settled_in_time_says_so_and_goes_on(world: World) -> None:
+    world.control.may_accept.clear()
+    answer = await post(world, "/admin/pin", {"timeout": 0.02})
+    assert (answer.status_code, answer.json()["code"]) == (504, "timed_out")
+    assert "it goes on" in answer.json()["detail"]
+    world.control.may_accept.set()
+    await world.until(lambda: world.control.asked == [("pin", None, False)])
+
+
+async def test_what_went_live_and_is_not_on_the_disk_says_so(world: World) -> None:
+    world.control.outcome = attempt()
+    saved = (await post(world, "/admin/reload_weights")).json()
+    world.events.publish(StateSaved("/state/state.json cannot be written: read-only"))
+    unsaved = (await post(world, "/admin/reload_weights")).json()
+    assert (saved["saved"], saved["not_saved"]) == (True, None)
+    assert (unsaved["ok"], unsaved["saved"]) == (True, False)
+    assert "read-only" in unsaved["not_saved"]
 
 
 async def test_reload_status_is_the_part_of_the_status_that_is_about_reloads(
@@ -262,7 +330,7 @@ async def test_checksums_are_computed_and_compared_with_what_went_live(world: Wo
     async with world.client() as client:
         brief = (await client.get("/admin/weights_checksum")).json()
         whole = (await client.get("/admin/weights_checksum?leaves=1")).json()
-        world.engine.leaves["lm_head"] = 12
+        world.engine.damage["lm_head"] = 12
         bad = (await client.get("/admin/weights_checksum?leaves=1")).json()
     assert brief == {"fingerprint": "fp-1", "generation": 1, "changed": []}
     assert whole["leaves"] == {"model.embed": 7, "lm_head": 11}
@@ -276,7 +344,7 @@ async def test_no_swap_happens_while_checksums_are_computed(world: World) -> Non
         ask = asyncio.create_task(client.get("/admin/weights_checksum"))
         await world.until(lambda: world.gate.held == 1)
         assert not ask.done()
-        world.gate.open(world.gate.live)  # type: ignore[arg-type]
+        world.open(FIRST)
         assert (await ask).status_code == 200
 
 
@@ -360,12 +428,11 @@ async def asked_as(
     ask: tuple[str, str] = ("POST", "/admin/pin"),
 ) -> tuple[int, Any]:
     """Ask to pin, or else, as another user, from a process of its own: its status and fields."""
-    world.path.parent.chmod(0o755)
-    for folder in world.path.parent.parents[:2]:
-        folder.chmod(0o755)
-    args = [ASK_AS, str(world.path), str(uid), str(gid), json.dumps(groups), *ask]
+    folder = world.path.parent
+    folder.chmod(0o755)  # it is there already: folders above it need not let it through
+    args = [ASK_AS, world.path.name, str(uid), str(gid), json.dumps(groups), *ask]
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", *args, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", *args, stdout=asyncio.subprocess.PIPE, cwd=folder
     )
     out, _ = await child.communicate()
     head, _, body = out.partition(b"\r\n\r\n")

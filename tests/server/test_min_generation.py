@@ -9,6 +9,7 @@ import pytest
 from hotreload.core.gate import Gate
 from hotreload.errors import NotNewEnough, NotServing
 from hotreload.server.limits import Limits
+from hotreload.types import Lease
 from tests.server.world import FIRST, SECOND, World, answer_on, serving
 
 HEADER = "X-Hotreload-Min-Generation"
@@ -107,7 +108,7 @@ async def test_those_who_wait_hold_up_no_swap(world: World) -> None:
     await world.until(lambda: world.gate.awaiting == 1)
     world.gate.hold()
     await world.gate.drained(5)
-    world.gate.open(FIRST)  # rolled back: still not good enough
+    world.open(FIRST)  # rolled back: still not good enough
     await asyncio.sleep(0)
     assert world.gate.awaiting == 1
     world.go_live(SECOND)
@@ -124,10 +125,10 @@ async def test_those_who_wait_are_told_when_the_gate_is_sealed(world: World) -> 
 
 
 async def test_at_the_gate_itself_a_newer_generation_is_good_and_an_older_is_not() -> None:
-    gate = Gate(publish=lambda event: None)
-    gate.open(SECOND)
-    async with gate.passing(at_least=1) as live:
-        assert live is SECOND
+    gate = Gate[str](publish=lambda event: None)
+    gate.open(Lease(SECOND, "engine"))
+    async with gate.passing(at_least=1) as lease:
+        assert lease.generation is SECOND
     with pytest.raises(NotNewEnough, match="generation 3 was asked for"):
         async with gate.passing(at_least=3, within=0.01):
             pytest.fail("it passed")
@@ -138,19 +139,19 @@ async def test_at_the_gate_itself_a_newer_generation_is_good_and_an_older_is_not
 
 
 async def test_one_who_waited_does_not_slip_in_when_the_gate_closes_again_at_once() -> None:
-    gate = Gate(publish=lambda event: None)
-    gate.open(FIRST)
+    gate = Gate[str](publish=lambda event: None)
+    gate.open(Lease(FIRST, "engine"))
 
     async def ask() -> int:
-        async with gate.passing(at_least=2, within=10) as live:
-            return live.number
+        async with gate.passing(at_least=2, within=10) as lease:
+            return lease.generation.number
 
     asking = asyncio.create_task(ask())
     await asyncio.sleep(0)
-    gate.open(SECOND)
+    gate.open(Lease(SECOND, "engine"))
     gate.hold()
     for _ in range(5):
         await asyncio.sleep(0)
     assert (gate.awaiting, gate.inside, asking.done()) == (1, 0, False)
-    gate.open(SECOND)
+    gate.open(Lease(SECOND, "engine"))
     assert await asking == 2

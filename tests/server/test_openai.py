@@ -281,7 +281,9 @@ async def test_a_prompt_that_is_none_is_refused(world: World, prompt: Any) -> No
 
 async def test_what_the_engine_cannot_do_is_named_as_openai_does(world: World) -> None:
     cannot = "sampling_params.sampling_seed"
-    world.engine.misfit = BadRequest(f"{cannot}: ignored here", code="unsupported", param=cannot)
+    world.engine.steps.faults["prepare"] = BadRequest(
+        f"{cannot}: ignored here", code="unsupported", param=cannot
+    )
     status, error = await refused(world, "/v1/chat/completions", CHAT | {"seed": 1})
     assert (status, error["param"]) == (400, "seed")
     assert (error["message"], error["code"]) == ("seed: ignored here", "unsupported")
@@ -292,7 +294,7 @@ async def test_too_long_an_answer_is_refused_by_the_name_that_was_written(
     world: World, written: str
 ) -> None:
     cannot = "sampling_params.max_new_tokens"
-    world.engine.misfit = BadRequest(f"{cannot}: at most 9", param=cannot)
+    world.engine.steps.faults["prepare"] = BadRequest(f"{cannot}: at most 9", param=cannot)
     status, error = await refused(world, "/v1/chat/completions", CHAT | {written: 10})
     assert (status, error["param"], error["message"]) == (400, written, f"{written}: at most 9")
 

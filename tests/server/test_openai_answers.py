@@ -9,7 +9,7 @@ from hotreload.server.openai.choices import begun_stop
 from tests.server.world import FIRST
 
 
-def teller(shape: Shape = COMPLETION, *stops: str, copies: int = 1) -> OpenAIAnswer:
+def form(shape: Shape = COMPLETION, *stops: str, copies: int = 1) -> OpenAIAnswer:
     return OpenAIAnswer(shape, model="m", stops=stops, copies=copies, has_usage=False)
 
 
@@ -41,25 +41,25 @@ def test_the_begin_of_a_stop_string_is_seen(text: str, stops: list[str], size: i
 def test_a_stop_string_is_cut_out_of_a_stream_though_it_came_in_pieces() -> None:
     matched = {"type": "stop", "matched": "by step"}
     pieces = [answer("served"), answer("served by"), answer("served by step", matched)]
-    assert "".join(streamed(teller(COMPLETION, "by step"), pieces)) == "served "
-    whole = teller(COMPLETION, "by step").whole(pieces[-1], FIRST)
+    assert "".join(streamed(form(COMPLETION, "by step"), pieces)) == "served "
+    whole = form(COMPLETION, "by step").whole(pieces[-1], FIRST)
     assert whole["choices"][0]["text"] == "served "
 
 
 def test_of_two_stop_strings_in_one_piece_the_first_in_the_text_ends_it() -> None:
     matched = {"type": "stop", "matched": "two"}
-    told = teller(COMPLETION, "two", "one").whole(answer("zero one two", matched), FIRST)
+    told = form(COMPLETION, "two", "one").whole(answer("zero one two", matched), FIRST)
     assert told["choices"][0]["text"] == "zero "
 
 
 def test_what_was_no_stop_string_after_all_is_told_later() -> None:
     pieces = [answer("a by"), answer("a by the"), answer("a by the way", {"type": "length"})]
-    assert streamed(teller(COMPLETION, "by step"), pieces) == ["a ", "by the", " way"]
+    assert streamed(form(COMPLETION, "by step"), pieces) == ["a ", "by the", " way"]
 
 
 def test_text_before_a_stop_string_that_overlaps_itself_is_kept() -> None:
     pieces = [answer("aa"), answer("aaab", {"type": "stop", "matched": "aab"})]
-    assert "".join(streamed(teller(COMPLETION, "aab"), pieces)) == "a"
+    assert "".join(streamed(form(COMPLETION, "aab"), pieces)) == "a"
 
 
 def test_log_probabilities_of_a_stream_are_told_once_each() -> None:
@@ -69,7 +69,7 @@ def test_log_probabilities_of_a_stream_are_told_once_each() -> None:
         answer("a", output_token_logprobs=tokens[:1], output_top_logprobs=tops[:1]),
         answer("aé", {"type": "stop"}, output_token_logprobs=tokens, output_top_logprobs=tops),
     ]
-    told = teller(CHAT)
+    told = form(CHAT)
     first, second = (told.piece(piece, FIRST)[0]["choices"][0]["logprobs"] for piece in pieces)
     likely = {"token": "a", "logprob": -0.5, "bytes": [97]}
     other = {"token": "z", "logprob": -2.0, "bytes": [122]}
@@ -81,7 +81,7 @@ def test_log_probabilities_of_a_stream_are_told_once_each() -> None:
 
 def test_log_probabilities_of_a_completion_have_tokens_and_where_they_begin() -> None:
     tokens = [(-0.5, 7, "ab"), (-0.25, 8, "c")]
-    told = teller(COMPLETION)
+    told = form(COMPLETION)
     first = told.piece(answer("ab", output_token_logprobs=tokens[:1]), FIRST)[0]
     second = told.piece(answer("abc", output_token_logprobs=tokens), FIRST)[0]
     assert first["choices"][0]["logprobs"] == {
@@ -95,7 +95,7 @@ def test_log_probabilities_of_a_completion_have_tokens_and_where_they_begin() ->
 
 def test_a_prompt_that_was_answered_twice_counts_once() -> None:
     one = answer("x", {"type": "stop"}, prompt_tokens=5, cached_tokens=3, completion_tokens=2)
-    told = teller(COMPLETION, copies=2).whole([one, one], FIRST)
+    told = form(COMPLETION, copies=2).whole([one, one], FIRST)
     assert told["usage"] == {
         "prompt_tokens": 5,
         "completion_tokens": 4,

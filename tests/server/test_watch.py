@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,28 @@ async def test_metrics_are_served_as_prometheus_reads_them(world: World) -> None
         answer = await client.get("/metrics")
     assert answer.text == "hotreload_generation 1.0\n"
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+async def test_any_number_of_scrapes_leaves_the_threads_of_the_loop_to_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A swap waits for one of those threads to save its state."""
+    made, may_end = [], threading.Event()
+
+    def slow() -> bytes:
+        made.append(1)
+        assert may_end.wait(10)
+        return b"the page"
+
+    monkeypatch.setattr(world.metrics, "render", slow)
+    async with world.client() as client, asyncio.timeout(15):
+        scrapes = [asyncio.create_task(client.get("/metrics")) for _ in range(60)]
+        await world.until(lambda: bool(made))
+        assert await asyncio.to_thread(lambda: "saved") == "saved"
+        scrapes.pop().cancel()
+        may_end.set()
+        assert {answer.text for answer in await asyncio.gather(*scrapes)} == {"the page"}
+    assert len(made) == 1
 
 
 async def test_a_broken_observer_costs_a_500_and_nothing_else(
@@ -156,6 +179,63 @@ async def test_more_listeners_than_allowed_are_refused(tmp_path: Path) -> None:
             answer = await client.get("/events")
         writer.close()
     assert (answer.status_code, answer.json()["code"]) == (503, "too_many_listeners")
+
+
+ELSEWHERE = [
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},  # another port of localhost, too
+    {"Origin": "https://elsewhere.example"},
+    {"Origin": "null"},
+    {"Origin": "http://localhost:8080", "User-Agent": "Mozilla/5.0"},
+]
+OURS = [
+    {},
+    {"Sec-Fetch-Site": "none"},
+    {"Sec-Fetch-Site": "same-origin"},
+    {"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost"},
+    {"Origin": "http://localhost"},
+]
+
+
+@pytest.mark.parametrize("headers", ELSEWHERE)
+async def test_a_page_of_another_site_gets_no_place_among_the_listeners(
+    world: World, headers: dict[str, str]
+) -> None:
+    async with world.client() as client:
+        answer = await client.get("/events", headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert "page of another site" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("headers", OURS)
+async def test_our_own_page_and_every_other_client_may_listen(
+    world: World, headers: dict[str, str]
+) -> None:
+    async with world.client() as client, client.stream("GET", "/events", headers=headers) as feed:
+        assert feed.status_code == 200
+
+
+async def test_nobody_takes_all_places_of_the_listeners(tmp_path: Path) -> None:
+    """All of TCP counts as one: nothing tells its clients from each other."""
+    limits = Limits(listeners=4)
+    async with serving(tmp_path, limits=limits, tcp=True) as world:
+        over_tcp = [await asyncio.open_connection("127.0.0.1", world.tcp_port) for _ in range(3)]
+        for _, writer in over_tcp:
+            writer.write(LISTEN)
+        heads = [await reader.readuntil(b"\r\n") for reader, _ in over_tcp]
+        assert sorted(head.split()[1] for head in heads) == [b"200", b"200", b"503"]
+        on_socket = [await listening(world) for _ in range(2)]
+        async with world.client() as client:
+            refused = await client.get("/events")
+            on_socket[0][1].close()
+            before = len(world.events._observers)
+            await world.until(lambda: len(world.events._observers) < before)
+            async with client.stream("GET", "/events") as feed:
+                assert feed.status_code == 200
+        for _, writer in [*over_tcp, on_socket[1]]:
+            writer.close()
+    assert (refused.status_code, refused.json()["code"]) == (503, "too_many_listeners")
+    assert refused.headers["retry-after"]
 
 
 async def test_stopping_ends_streams_of_events_in_order(world: World) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,108 +15,22 @@ from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
 from hotreload.events import Event, Events, GenerationLive
+from hotreload.observe.fresh import Fresh
 from hotreload.observe.history import History, attempt_fields
 from hotreload.observe.status import Status
 from hotreload.server.app import create_app
 from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer, bind_tcp, bind_unix
 from hotreload.server.webhook import Webhook
-from hotreload.types import Attempt, Generation, Noise, Outcome, Phase, Reason, Revision
+from hotreload.types import Attempt, By, Generation, Lease, Noise, Outcome, Phase, Reason, Revision
+from tests.fakes import FakeEngine, Steps
+from tests.waiting import turn_until
 
 Fields = dict[str, Any]
 
 LEAVES = {"lm_head": 11, "model.embed": 7}
 FIRST = Generation(1, Revision("aaaa1111", "step-1"), "fp-1", 1_700_000_000.0, LEAVES)
 SECOND = Generation(2, Revision("bbbb2222", "step-2"), "fp-2", 1_700_000_100.0)
-
-
-class FakeEngine:
-    """Answers `word word …`, one word a chunk, when the test lets it."""
-
-    def __init__(self) -> None:
-        self.words = ["served", "by", "step", "1"]
-        self.requests: list[Mapping[str, Any]] = []
-        self.running = 0
-        self.inside: Callable[[], int] = lambda: 0
-        self.inside_when_closed: list[int] = []
-        """How many were inside the gate as each generation ended: its own request, at least."""
-        self.misfit: Exception | None = None
-        """Why no request can be prepared."""
-        self.refusal: Exception | None = None
-        self.breaks_after: tuple[int, Exception] | None = None
-        self.may_answer = asyncio.Event()
-        self.may_answer.set()
-        self.went_on = asyncio.Event()
-        self.logprob = 0.5
-        self.end: Fields = {"type": "stop"}
-        self.swaps_ahead = 0
-        """So many answers are ended for a swap before they have said anything."""
-        self.swap: Callable[[], None] = lambda: None
-        """Called as each of these ends."""
-        self.leaves = dict(LEAVES)
-
-    async def prepare(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self.misfit is not None:
-            raise self.misfit
-        return request
-
-    async def generate(
-        self, request: Mapping[str, Any]
-    ) -> AsyncGenerator[Fields | list[Fields], None]:
-        self.requests.append(request)
-        self.running += 1
-        try:
-            if self.refusal is not None:
-                raise self.refusal
-            async for item in self._answers(request):
-                yield item
-        finally:
-            self.running -= 1
-            self.inside_when_closed.append(self.inside())
-            self.went_on.set()
-
-    async def checksums(self) -> dict[str, int]:
-        return dict(self.leaves)
-
-    async def _answers(
-        self, request: Mapping[str, Any]
-    ) -> AsyncGenerator[Fields | list[Fields], None]:
-        prompts, copies = request.get("text"), request.get("copies", 1)
-        is_batch = isinstance(prompts, list) or copies > 1
-        count = copies * (len(prompts) if isinstance(prompts, list) else 1)
-        if self.swaps_ahead:
-            self.swaps_ahead -= 1
-            self.swap()
-            ended = self._ended_for_a_swap()
-            yield [ended] * count if is_batch and not request.get("stream") else ended
-            return
-        if not request.get("stream"):
-            await self.may_answer.wait()
-            answers = [self._chunk(len(self.words)) for _ in range(count)]
-            yield answers if is_batch else answers[0]
-            return
-        for so_far in range(1, len(self.words) + 1):
-            if self.breaks_after and so_far > self.breaks_after[0]:
-                raise self.breaks_after[1]
-            for index in range(count):
-                extra = {"index": index} if is_batch else {}
-                yield self._chunk(so_far) | extra
-            await self.may_answer.wait()
-
-    def _ended_for_a_swap(self) -> Fields:
-        why = {"type": "abort", "code": "swap", "message": "ended early for a swap"}
-        return {"text": "", "meta_info": {"completion_tokens": 0, "finish_reason": why}}
-
-    def _chunk(self, words: int) -> Fields:
-        whole = words == len(self.words)
-        meta = {
-            "id": "r",
-            "prompt_tokens": 7,
-            "completion_tokens": words,
-            "logprob": self.logprob,
-            "finish_reason": self.end if whole else None,
-        }
-        return {"text": " ".join(self.words[:words]), "meta_info": meta}
 
 
 class FakeControl:
@@ -130,23 +45,36 @@ class FakeControl:
         """Until then it is still finding out what is meant, as with a hub that takes its time."""
         self.may_accept.set()
         self.came = 0
+        self.by: list[By] = []
+        """Who asked."""
 
-    async def reload(self, name: str | None, *, force: bool) -> asyncio.Future[Attempt]:
+    async def reload(self, name: str | None, *, by: By, force: bool) -> asyncio.Future[Attempt]:
+        self.by.append(by)
         await self._find_out()
         return self._accept("reload", name, force)
 
-    async def rollback(self, number: int | None) -> asyncio.Future[Attempt]:
+    async def rollback(self, number: int | None, *, by: By) -> asyncio.Future[Attempt]:
+        self.by.append(by)
         await self._find_out()
         return self._accept("rollback", number, False)
 
-    async def perturb(self, noise: Noise) -> asyncio.Future[Attempt]:
+    async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
+        self.by.append(by)
         return self._accept("perturb", noise, False)
 
-    async def pin(self) -> None:
-        self.asked.append(("pin", None, False))
+    async def pin(self, *, by: By) -> Generation:
+        return await self._set_pinned("pin", by)
 
-    async def unpin(self) -> None:
-        self.asked.append(("unpin", None, False))
+    async def unpin(self, *, by: By) -> Generation:
+        return await self._set_pinned("unpin", by)
+
+    async def _set_pinned(self, verb: str, by: By) -> Generation:
+        self.by.append(by)
+        await self._find_out()
+        if self.refusal is not None:
+            raise self.refusal
+        self.asked.append((verb, None, False))
+        return FIRST
 
     async def _find_out(self) -> None:
         self.came += 1
@@ -178,7 +106,7 @@ def attempt(outcome: Outcome = Outcome.LIVE, reason: Reason | None = None) -> At
 class View:
     """The real observers, so that what clients read here is what they read from a daemon."""
 
-    def __init__(self, events: Events, gate: Gate) -> None:
+    def __init__(self, events: Events, gate: Gate[FakeEngine]) -> None:
         self.ledger = Ledger()
         self._history = History()
         self._status = Status(
@@ -193,8 +121,8 @@ class View:
     def ready(self) -> tuple[bool, list[str]]:
         return self._status.ready()
 
-    def history(self) -> list[Fields]:
-        return self._history.attempts()
+    def history(self) -> Fields:
+        return self._history.snapshot()
 
     def leaves(self) -> Fields:
         return self._status.leaves()
@@ -217,6 +145,9 @@ class FakeMetrics:
     first_tokens: int = 0
     counted: int = 0
 
+    def __post_init__(self) -> None:
+        self._fresh = Fresh(lambda: self.render())  # noqa: PLW0108 a test may put another in its place
+
     def request_finished(self, route: str, code: int, seconds: float) -> None:
         assert seconds >= 0
         self.finished.append((route, code))
@@ -229,6 +160,9 @@ class FakeMetrics:
 
     def render(self) -> bytes:
         return b"hotreload_generation 1.0\n"
+
+    def latest(self) -> Future[bytes]:
+        return self._fresh.latest()
 
 
 class World:
@@ -246,9 +180,8 @@ class World:
     ) -> None:
         self.path = path
         self.events = Events()
-        self.gate = Gate(publish=self.events.publish, max_held=1024)
-        self.engine = FakeEngine()
-        self.engine.inside = lambda: self.gate.inside
+        self.gate = Gate[FakeEngine](publish=self.events.publish, max_held=1024)
+        self.engine = self.another_engine("served by step 1")
         self.control = FakeControl()
         self.view = View(self.events, self.gate)
         self.metrics = FakeMetrics()
@@ -257,7 +190,6 @@ class World:
         self.app = create_app(
             webhook=Webhook(webhook, self.woken.append) if webhook else None,
             gate=self.gate,
-            engine=self.engine,
             control=self.control,
             view=self.view,
             events=self.events,
@@ -271,10 +203,21 @@ class World:
         self.tcp_port = 0
         self._writers: list[asyncio.StreamWriter] = []
 
+    def another_engine(self, words: str) -> FakeEngine:
+        """An engine that says this."""
+        engine = FakeEngine(Steps(), FIRST.revision, LEAVES)
+        engine.words = words.split()
+        engine.inside = lambda: self.gate.inside
+        return engine
+
     def go_live(self, generation: Generation) -> None:
         """Let this generation answer, as the daemon does."""
         self.events.publish(GenerationLive(generation))
-        self.gate.open(generation)
+        self.open(generation)
+
+    def open(self, generation: Generation) -> None:
+        """Let requests in, to be answered by it."""
+        self.gate.open(Lease(generation, self.engine))
 
     def client(self) -> httpx.AsyncClient:
         """A client of the socket; the caller closes it."""
@@ -306,9 +249,7 @@ class World:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Let the loop turn until something holds that no event tells of."""
-        async with asyncio.timeout(10):
-            while not holds():  # noqa: ASYNC110 there is no event to wait on
-                await asyncio.sleep(0)
+        await turn_until(holds, 10)
 
 
 async def answer_on(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], Any]:

@@ -6,8 +6,8 @@ import pytest
 
 from hotreload.checks import files
 from hotreload.checks.files import content_id, survey
+from tests.clock import Clock
 from tests.sources.watching import (
-    Clock,
     arrive,
     shard,
     watching,
@@ -68,7 +68,7 @@ async def test_a_marker_older_than_the_files_vouches_for_nothing(root: Path) -> 
         while time.time_ns() < later + 20_000_000:  # the kernel's file times tick every 4 ms
             await watch.look()
         write(root / "step_1")
-        await watch.waits_for("complete, until it has been quiet for 100 s")
+        await watch.waits_for("complete once it has been quiet for 100 s")
         clock.now += 100
         await watch.look()
         await watch.wished("step_1")
@@ -90,7 +90,7 @@ async def test_a_wall_clock_that_jumps_in_the_middle_of_a_copy_ends_no_wait(root
         await watch.look()
         assert watch.wishes == []
         (folder / "model.safetensors").write_bytes(whole)
-        await watch.waits_for("complete, until it has been quiet for 10 s")
+        await watch.waits_for("complete once it has been quiet for 10 s")
         assert watch.wishes == []
         clock.now += 10
         await watch.look()
@@ -114,7 +114,7 @@ async def test_files_copied_slowly_are_waited_for_by_name_and_then_for_quiet(roo
         await watch.waits_for(f"step_1: model-00002-of-00003.safetensors: {written}")
         clock.now += 9
         (folder / "model-00002-of-00003.safetensors").write_bytes(half)
-        await watch.waits_for("complete, until it has been quiet for 10 s")
+        await watch.waits_for("complete once it has been quiet for 10 s")
         clock.now += 9
         await watch.look()
         assert watch.wishes == []

@@ -7,8 +7,8 @@ import pytest
 from hotreload.checks.check import check_checkpoint
 from hotreload.checks.fit import Policy
 from hotreload.errors import CheckpointCorrupt
+from tests.clock import Clock
 from tests.sources.watching import (
-    Clock,
     arrive,
     refused_as,
     watching,
@@ -83,7 +83,7 @@ async def test_an_unsafe_folder_is_handed_over_for_its_own_reason(
     write(tmp_path / "elsewhere")
     async with watching(root) as watch:
         (root / "step_1").symlink_to(tmp_path / "elsewhere")
-        await watch.wished("elsewhere")
+        await watch.wished("step_1")
         await refused_as("unsafe_path", watch.wishes[0], watch, root)
 
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
+from hotreload import threads
+from hotreload.checkpoint_files import INDEX, LARGEST_INDEX
 from hotreload.checks.files import content_id, survey
-from hotreload.core import threads
-from hotreload.core.threads import in_thread
 from hotreload.errors import CheckpointRejected, NotEnoughMemory, SourceUnavailable
 from hotreload.events import Event, Progress
 from hotreload.sources.hub import client, download
-from hotreload.sources.hub.select import INDEX, LARGEST_INDEX
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots
 from hotreload.sources.huggingface import HuggingFaceSource
+from hotreload.threads import in_thread
 from hotreload.types import Phase, Revision
 from tests.hub.local_hub import REPO, LocalHub, local_hub
 from tests.sources.following import checkpoint, hub_source
@@ -103,8 +103,26 @@ async def test_a_repo_of_pickles_is_refused_before_anything_comes(
     hub.push({"pytorch_model.bin": b"a pickle", "config.json": b"{}"})
     with pytest.raises(CheckpointRejected, match="holds no safetensors file") as caught:
         await fetched(hub_source(hub, tmp_path, allow=["*"]))
-    assert caught.value.code == "missing"
+    assert caught.value.code == "format"
+    assert "it holds pytorch_model.bin, which hotreload does not read: save as" in str(caught.value)
     assert hub.count("GET .*/resolve/") == 0
+
+
+@pytest.mark.parametrize(
+    ("files", "code", "words"),
+    [
+        (["config.json"], "missing", r"lets through$"),
+        (["config.json", "hf/model.safetensors"], "missing", "at its top count, not hf/model.saf"),
+        (["_METADATA", "manifest.ocdbt"], "format", "it holds _METADATA, which"),
+    ],
+)
+async def test_a_commit_without_weights_is_refused_for_what_it_holds_instead(
+    hub: LocalHub, tmp_path: Path, files: list[str], code: str, words: str
+) -> None:
+    hub.push(dict.fromkeys(files, b"{}"))
+    with pytest.raises(CheckpointRejected, match=words) as caught:
+        await fetched(hub_source(hub, tmp_path))
+    assert caught.value.code == code
 
 
 async def test_an_index_too_large_to_be_read_is_refused_before_anything_comes(
@@ -440,7 +458,7 @@ async def test_a_long_hash_that_is_given_up_ends_and_holds_up_no_later_fetch(
 
 
 async def test_what_is_no_commit_is_not_asked_for(hub: LocalHub, tmp_path: Path) -> None:
-    with pytest.raises(SourceUnavailable, match="is no commit of"):
+    with pytest.raises(SourceUnavailable, match="is not a commit of"):
         await hub_source(hub, tmp_path).fetch(Revision("0" * 32, "the model's folder"))
     assert hub.asked == []
     assert cached(tmp_path) == set()

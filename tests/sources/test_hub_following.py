@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from huggingface_hub.utils._http import reset_sessions
 
-from hotreload.core import threads
+from hotreload import threads
 from hotreload.errors import BadRequest, SourceUnavailable
 from hotreload.sources import huggingface
 from hotreload.sources.hub import client, token
@@ -111,7 +111,7 @@ async def test_what_somebody_must_change_is_said_and_asked_again_seldom(
     async with following(hub, tmp_path) as follow:
         await follow.waits_for(words)
         assert f"{REPO}@main: {status}: " in str(follow.error)
-        assert "asked again in 5 min, or at once by SIGHUP" in str(follow.waiting)
+        assert "asks again in 5 min, or at once after SIGHUP" in str(follow.waiting)
         assert hub.count("HEAD") == 1
         fault.times = 0  # somebody has changed it
         follow.source.wake("signal")
@@ -213,7 +213,7 @@ async def test_a_hub_that_drips_holds_up_no_later_look_and_nobody_for_ever(
     sha = hub.push(checkpoint("one"))
     fault = hub.fault("HEAD", drip=True)
     async with following(hub, tmp_path) as follow:
-        await follow.waits_for("the hub does not answer in time: nothing for 0.2 s; asked again")
+        await follow.waits_for("the hub does not answer in time: nothing for 0.2 s; the daemon")
         await follow.wished_shas(sha)
         assert follow.waiting is None
         assert threads.left_behind() is None
@@ -244,7 +244,7 @@ async def test_a_start_while_the_hub_wants_silence_goes_on_when_that_is_over(
         await follow.source.resolve(None)
     running = asyncio.create_task(follow.run())
     await follow.wished_shas(sha)  # and not in five minutes, as if it were denied
-    assert "left alone for 1 s more; asked again by itself" in repr(follow.happened)
+    assert "left alone for 1 s more; the daemon asks again by itself" in repr(follow.happened)
     assert hub.count("HEAD") == 2
     await follow.source.close()
     await running
@@ -286,7 +286,7 @@ async def test_what_is_no_hub_is_said_to_be_none(
 ) -> None:
     hub.push(checkpoint("one"))
     hub.fault("HEAD", status=200, headers=headers)
-    with pytest.raises(SourceUnavailable, match=r"is no hub; check \[source\] endpoint"):
+    with pytest.raises(SourceUnavailable, match=r"is not a hub; check \[source\] endpoint"):
         await hub_source(hub, tmp_path).resolve(None)
 
 

@@ -5,15 +5,9 @@ from email.utils import format_datetime
 
 import pytest
 
-from hotreload.sources.hub.faults import HubFault, Kind, wait_asked_for
-from hotreload.sources.hub.patience import Asking, Patience
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from hotreload.sources.hub.faults import FaultKind, HubFault, wait_asked_for
+from hotreload.sources.hub.patience import HubCall, Patience
+from tests.clock import Clock
 
 
 def patience(poll: float = 60.0, chance: float = 0.5) -> tuple[Patience, Clock]:
@@ -21,7 +15,7 @@ def patience(poll: float = 60.0, chance: float = 0.5) -> tuple[Patience, Clock]:
     return Patience(poll, clock=clock, chance=lambda: chance), clock
 
 
-def waits(kind: Kind, times: int, poll: float = 60.0) -> list[float]:
+def waits(kind: FaultKind, times: int, poll: float = 60.0) -> list[float]:
     patient, _ = patience(poll)
     return [patient.after_fault(HubFault("x", kind)) for _ in range(times)]
 
@@ -31,13 +25,13 @@ def test_an_answer_is_followed_by_the_next_look_a_little_sooner_or_later() -> No
 
 
 def test_what_passes_is_waited_for_longer_each_time_and_never_for_long() -> None:
-    assert waits(Kind.PASSING, 5) == [60, 120, 240, 300, 300]
-    assert waits(Kind.PASSING, 4, poll=1) == [1, 2, 4, 8]
-    assert waits(Kind.PASSING, 2, poll=900) == [900, 900]
+    assert waits(FaultKind.PASSING, 5) == [60, 120, 240, 300, 300]
+    assert waits(FaultKind.PASSING, 4, poll=1) == [1, 2, 4, 8]
+    assert waits(FaultKind.PASSING, 2, poll=900) == [900, 900]
 
 
 def test_what_somebody_must_change_is_asked_seldom() -> None:
-    assert waits(Kind.DENIED, 6) == [300, 600, 1200, 2400, 3600, 3600]
+    assert waits(FaultKind.DENIED, 6) == [300, 600, 1200, 2400, 3600, 3600]
 
 
 def test_looks_that_succeed_do_not_end_the_growing_for_downloads_that_fail() -> None:
@@ -45,18 +39,18 @@ def test_looks_that_succeed_do_not_end_the_growing_for_downloads_that_fail() -> 
     waited = []
     for _ in range(3):
         patient.after_answer(None)
-        waited.append(patient.after_fault(HubFault("x", Kind.DENIED), Asking.DOWNLOAD))
+        waited.append(patient.after_fault(HubFault("x", FaultKind.DENIED), HubCall.DOWNLOAD))
     assert waited == [300, 600, 1200]
-    assert patient.after_fault(HubFault("x", Kind.DENIED)) == 300  # nor the other way round
+    assert patient.after_fault(HubFault("x", FaultKind.DENIED)) == 300  # nor the other way round
     patient.after_download()
-    assert patient.after_fault(HubFault("x", Kind.DENIED), Asking.DOWNLOAD) == 300
+    assert patient.after_fault(HubFault("x", FaultKind.DENIED), HubCall.DOWNLOAD) == 300
 
 
 def test_downloads_that_are_limited_without_a_time_are_asked_for_less_and_less() -> None:
     patient, clock = patience(chance=0.0)
     for expected in (60, 120, 240):
         patient.after_answer(None)
-        patient.after_fault(HubFault("x", Kind.LIMITED), Asking.DOWNLOAD)
+        patient.after_fault(HubFault("x", FaultKind.LIMITED), HubCall.DOWNLOAD)
         assert patient.silence == expected
         clock.now += expected
 
@@ -72,7 +66,7 @@ def test_an_answer_ends_the_growing() -> None:
 @pytest.mark.parametrize("chance", [0.0, 1.0])
 def test_silence_is_at_least_what_was_asked_for_and_not_the_same_for_all(chance: float) -> None:
     patient, clock = patience(chance=chance)
-    patient.after_fault(HubFault("x", Kind.LIMITED, retry_after=100.0))
+    patient.after_fault(HubFault("x", FaultKind.LIMITED, retry_after=100.0))
     assert patient.silence == 100 + 10 * chance
     clock.now += 200
     assert patient.silence == 0
@@ -81,7 +75,7 @@ def test_silence_is_at_least_what_was_asked_for_and_not_the_same_for_all(chance:
 def test_a_limit_without_a_time_grows() -> None:
     patient, clock = patience(chance=0.0)
     for expected in (60, 120, 240):
-        patient.after_fault(HubFault("x", Kind.LIMITED))
+        patient.after_fault(HubFault("x", FaultKind.LIMITED))
         assert patient.silence == expected
         clock.now += expected
 

@@ -3,13 +3,15 @@
 import errno
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hotreload.sources import alarm
 from hotreload.sources.places import Entry, Place
-from tests.sources.watching import Clock, Watching, arrive, forget, shard, watching, write
+from tests.clock import Clock
+from tests.sources.watching import Watching, arrive, forget, shard, watching, write
 
 
 @pytest.fixture
@@ -116,6 +118,39 @@ async def test_after_a_restart_the_newest_that_exists_is_wished(both: Path) -> N
         await anew.wished("step_1")
 
 
+async def test_at_a_start_no_older_one_goes_before_a_new_one_that_has_to_be_quiet(
+    root: Path,
+) -> None:
+    """The new one is often live already: a restart soon after it went back for a moment."""
+    clock, wall = Clock(), an_old_and_a_new_one(root, settle=5.0)
+    async with watching(root, clock=clock, settle=5.0, wall=wall) as watch:
+        await watch.look()
+        assert watch.labels == []
+        await watch.waits_for("step_2: complete once it has been quiet for 5 s")
+        clock.now += 5
+        await watch.look()
+        await watch.wished("step_2")
+
+
+async def test_one_that_is_never_quiet_holds_up_the_first_wish_for_no_longer(root: Path) -> None:
+    clock, wall = Clock(), an_old_and_a_new_one(root, settle=5.0)
+    async with watching(root, clock=clock, settle=5.0, wall=wall) as watch:
+        for _ in range(2):
+            clock.now += 3
+            os.utime(root / "step_2" / "model.safetensors")
+            await watch.look()
+        await watch.wished("step_1")
+
+
+def an_old_and_a_new_one(root: Path, *, settle: float) -> Callable[[], float]:
+    """Write both, and return a wall clock by which only the first has been quiet for long."""
+    written = (write(root / "step_1") / "model.safetensors").stat().st_ctime
+    while time.time() < written + 0.02:
+        (root / "step_1").stat()
+    write(root / "step_2")
+    return lambda: written + settle + 60.001
+
+
 async def test_an_operator_may_ask_for_the_older_one(both: Path) -> None:
     async with watching(both) as watch:
         await watch.wished("step_2")
@@ -133,23 +168,16 @@ async def test_a_root_that_is_away_for_a_while_brings_no_older_one_back(
 ) -> None:
     """The newest has to be quiet for a while again, the older one has been for long."""
     monkeypatch.setattr(alarm, "remote_file_system", lambda _: "nfs4")  # nothing is heard
-    clock, settle = Clock(), 1000.0
-    written = (write(root / "step_1") / "model.safetensors").stat().st_ctime
-    while time.time() < written + 0.02:
-        (root / "step_1").stat()
-    write(root / "step_2")
-    async with watching(
-        root, clock=clock, settle=settle, wall=lambda: written + settle + 60.001
-    ) as watch:
-        await watch.wished("step_1")
+    clock, settle, wall = Clock(), 1000.0, an_old_and_a_new_one(root, settle=1000.0)
+    async with watching(root, clock=clock, settle=settle, wall=wall) as watch:
         clock.now += settle
         await watch.look()
-        await watch.wished("step_1", "step_2")
+        await watch.wished("step_2")
         clock.now += 1
         await away_and_back(root, how, watch, monkeypatch)
         clock.now += settle
         await watch.look()
-        assert watch.labels == ["step_1", "step_2"]
+        assert watch.labels == ["step_2"]
         assert watch.waiting is None
 
 
@@ -177,7 +205,7 @@ async def away_and_back(
 def test_a_remount_touches_no_weights() -> None:
     def place(device: int, size: int = 7) -> Place:
         entries = (Entry("model.safetensors", device, 1, size, 2, 3), Entry("config.json", device))
-        return Place(Path("/x"), Path("/x"), entries)
+        return Place(Path("/x"), Path("/x"), entries, Path("/"))
 
     assert place(1).weights == place(2).weights
     assert place(1).weights != place(1, size=8).weights

@@ -15,52 +15,42 @@ from hotreload.checks.check import check_checkpoint
 from hotreload.checks.files import Digests, content_id, survey
 from hotreload.checks.fit import Policy
 from hotreload.errors import CheckpointRejected
-from hotreload.events import Event, SourceScanned, Waiting
+from hotreload.events import Event, FoldersPassedOver, SourceScanned, Waiting
 from hotreload.sources.directory import DirectorySource
 from hotreload.types import Revision
+from tests.waiting import Witness
 
 PATIENCE = 20.0
 
 
-class Clock:
-    """Stands still until it is told otherwise."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Watching:
+class Watching(Witness):
     """What the source wished and published so far, to be waited on."""
 
+    patience = PATIENCE
+
     def __init__(self, path: Path, **settings: Any) -> None:
+        super().__init__()
         self.source = directory(path, self.note, **settings)
         self.wishes: list[Revision] = []
-        self.happened: list[Event] = []
         self.has_ended = False
-        self._changed = asyncio.Event()
-
-    def note(self, event: Event) -> None:
-        self.happened.append(event)
-        self._changed.set()
 
     async def run(self) -> None:
         try:
             async for revision in self.source.wanted():
                 self.wishes.append(revision)
-                self._changed.set()
+                self.look_again()
         finally:
             self.has_ended = True
-            self._changed.set()
+            self.look_again()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not holds():
-                assert not self.has_ended
-                self._changed.clear()
-                await self._changed.wait()
+        def is_so() -> bool:
+            if holds():
+                return True
+            assert not self.has_ended
+            return False
+
+        await super().until(is_so)
 
     async def wished(self, *labels: str) -> None:
         """Until these and no others were wished, in this order."""
@@ -97,6 +87,28 @@ class Watching:
     def waiting(self) -> str | None:
         said = [event.waiting_for for event in self.happened if isinstance(event, Waiting)]
         return said[-1] if said else None
+
+    @property
+    def passed_over(self) -> dict[str, str]:
+        """The folders named now, and the code of the reason of each."""
+        return {folder.label: folder.reason.code for folder in self._telling.folders}
+
+    @property
+    def passed_over_words(self) -> list[str]:
+        return [folder.reason.message for folder in self._telling.folders]
+
+    @property
+    def passed_over_counts(self) -> dict[str, int]:
+        return dict(self._telling.counts)
+
+    async def passes_over(self, **codes: str) -> None:
+        """Until exactly these folders are named, for these reasons."""
+        await self.until(lambda: self.passed_over == codes)
+
+    @property
+    def _telling(self) -> FoldersPassedOver:
+        told = [event for event in self.happened if isinstance(event, FoldersPassedOver)]
+        return told[-1] if told else FoldersPassedOver((), {})
 
     @property
     def errors(self) -> list[str | None]:
@@ -170,10 +182,14 @@ def forget(folder: Path) -> None:
 
 
 async def refused_as(code: str, revision: Revision, watch: Watching, root: Path) -> None:
-    """The checks refuse what was wished for this reason."""
-    folder = await watch.source.fetch(revision)
-    with pytest.raises(CheckpointRejected) as caught:
+    """The source or the checks refuse what was wished for this reason."""
+
+    async def fetch_and_check() -> None:
+        folder = await watch.source.fetch(revision)
         check_checkpoint(
             revision, folder, served=None, policy=Policy(), root=root, content_id=revision.id
         )
+
+    with pytest.raises(CheckpointRejected) as caught:
+        await fetch_and_check()
     assert caught.value.code == code

@@ -15,8 +15,8 @@ halt() {
         $(readlink "/proc/$pid1/ns/pid") != "$(readlink /proc/self/ns/pid)" ]]; then
         kill -KILL "$pid1"
     fi
-    for _ in {1..50}; do [[ -n $pid1 && -d /proc/$pid1 ]] || break; sleep 0.1; done
-    for _ in {1..50}; do # until the last of its processes is gone
+    for _ in {1..300}; do [[ -n $pid1 && -d /proc/$pid1 ]] || break; sleep 0.1; done
+    for _ in {1..300}; do # until the last of its processes is gone
         [[ $group == */hotreload-test-* && -d $group ]] || break
         find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.1
     done
@@ -98,7 +98,7 @@ case $1 in
         exec setsid unshare --mount --uts --ipc --net --pid --cgroup --fork --kill-child \
             "$0" --inside "$@" >"$state/boot.log" 2>&1 </dev/null
     ) &
-    for _ in {1..100}; do
+    for _ in {1..600}; do
         found=$(pid1_in "$group")
         [[ -n $found && $(cat "/proc/$found/comm" 2>/dev/null) == systemd ]] && break
         sleep 0.1

@@ -5,16 +5,16 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.waiting import look_until
 
 BOOT = Path(__file__).with_name("boot.sh")
 CHECKOUT = Path(__file__).parents[2]
 INSIDE = "/opt/hotreload"
 """Where the code, its packages and the interpreter are seen inside."""
-TICK = 0.05
 
 COMMAND = f"""\
 #!/bin/sh
@@ -94,7 +94,7 @@ class Machine:
         }
         pairs = [f"{here}={there}" for here, there in shown.items()]
         done = subprocess.run(
-            [BOOT, self.state, *pairs], capture_output=True, text=True, timeout=60, check=False
+            [BOOT, self.state, *pairs], capture_output=True, text=True, timeout=90, check=False
         )
         assert done.returncode == 0, f"{done.stderr}\n{(self.state / 'boot.log').read_text()}"
         return done.stdout
@@ -130,8 +130,4 @@ class Machine:
         return self.run(f"journalctl -u {unit} -o cat --no-pager", check=False)
 
     def until(self, holds: Callable[[], bool], seconds: float = 60) -> None:
-        """From outside only looks tell; each is cheap."""
-        deadline = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < deadline, self.journal()[-4000:]
-            time.sleep(TICK)
+        look_until(holds, lambda: self.journal()[-4000:], seconds=seconds)

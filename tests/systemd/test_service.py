@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hotreload.cli.client import Daemon, Where
+from hotreload.cli.client import DaemonClient, Where
 from hotreload.cli.exits import Unreachable
 from hotreload.errors import HotReloadError
 from hotreload.tiny import write_tiny
@@ -74,7 +74,7 @@ class Service:
         self.checkpoints = machine.shared / "checkpoints"
         # A socket's name leads to it from outside too.
         self.socket = Path(f"/proc/{machine.pid}/root/run/hotreload/hotreload.sock")
-        self.daemon = Daemon(Where(self.socket, "the test"))
+        self.daemon = DaemonClient(Where(self.socket, "the test"))
 
     def drop(self, number: int, damage: str | None = None) -> None:
         write_tiny(self.checkpoints / f"step_{number}", words(number), damage=damage)
@@ -137,7 +137,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 @pytest.fixture(scope="module")
 def installed(machine: Machine) -> Service:
-    """As the README says: settings, a checkpoint, install-unit --enable."""
+    """As docs/installing.md says: settings, a checkpoint, install-unit --enable."""
     service = Service(machine)
     service.drop(1)
     service.configure()
@@ -290,8 +290,8 @@ def test_after_kill_minus_nine_the_last_good_generation_answers_who_waits(
     service.machine.run("systemctl reload hotreload")
     number = service.daemon.get("/status")["generation"]
     before = service.pid()
-    service.drop(21, "gibberish")
     service.machine.run(f"kill -9 {before}")
+    service.drop(21, "gibberish")  # who dies over one may have given its number away
     answer = service.ask()  # waits in the socket meanwhile
     assert (answer["text"], answer["meta_info"]["generation"]) == (words(20), number)
     assert service.pid() not in ("0", before)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotreload.errors import HotReloadError
-from hotreload.server.asking import Item, stamp_of
+from hotreload.server.answerer import Item, stamp_of
 from hotreload.server.openai.choices import Choice, NewTokens, chat_logprobs, completion_logprobs
 from hotreload.server.ports import Fields
 from hotreload.server.problems import openai_fields

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotreload.errors import BadRequest
-from hotreload.server.asking import MIN_GENERATION
+from hotreload.server.answerer import MIN_GENERATION
 from hotreload.server.ports import Fields
 from hotreload.server.requests import (
     BOOLEAN,

@@ -4,6 +4,7 @@ from typing import Any
 
 from hotreload.errors import BadRequest
 from hotreload.server.ports import Fields
+from hotreload.server.requests import short
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """Templates know no `developer`, OpenAI's later word for `system`, and would leave it out."""
@@ -19,7 +20,7 @@ def _plain(message: Any, path: str) -> Fields:
         raise _bad(path, "must be an object with a role and a content")
     given = {name: value for name, value in message.items() if value not in (None, [])}
     for name in given.keys() - {"role", "content", "name"}:
-        raise _bad(f"{path}.{name[:60]}", "this server has only text in messages; leave it out")
+        raise _bad(f"{path}.{short(name)}", "this server has only text in messages; leave it out")
     role = given.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise _bad(f"{path}.role", f"must be one of {', '.join(ROLES)}")

@@ -10,13 +10,25 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from hotreload.errors import NotServing
-from hotreload.server.asking import Ask, Asking, ModelRoute, check_batch, oldest_wanted, stamp_of
+from hotreload.errors import NotServing, shown
+from hotreload.server.answerer import (
+    Answerer,
+    ModelRequest,
+    ModelRoute,
+    check_batch,
+    oldest_wanted,
+    stamp_of,
+)
 from hotreload.server.limits import Limits
 from hotreload.server.openai import fields
 from hotreload.server.openai.answers import CHAT, COMPLETION, OpenAIAnswer, Shape
-from hotreload.server.openai.asks import chat_ask, completion_ask, in_openai_words, includes_usage
 from hotreload.server.openai.fields import ASKS_FOR_NOTHING, drop_unsupported
+from hotreload.server.openai.requests import (
+    chat_request,
+    completion_request,
+    in_openai_words,
+    includes_usage,
+)
 from hotreload.server.ports import Fields
 from hotreload.server.problems import Json, Refused
 from hotreload.server.requests import Kind, is_integer, read_fields
@@ -38,16 +50,16 @@ _GIVEN = "hotreload.given"
 """Where a request's scope keeps the names of its fields, for what refuses them later."""
 
 DIALECTS = {
-    "/v1/completions": Dialect(fields.COMPLETION, completion_ask, COMPLETION),
-    "/v1/chat/completions": Dialect(fields.CHAT, chat_ask, CHAT),
+    "/v1/completions": Dialect(fields.COMPLETION, completion_request, COMPLETION),
+    "/v1/chat/completions": Dialect(fields.CHAT, chat_request, CHAT),
 }
 
 
-def openai_routes(asking: Asking, model: str, live: Live) -> APIRouter:
+def openai_routes[P](answerer: Answerer[P], model: str, live: Live) -> APIRouter:
     """Build the routes; the model is known by this one name."""
     router = APIRouter()
     for path, dialect in DIALECTS.items():
-        route = OpenAIRoute(asking, partial(_read, asking, model, dialect))
+        route = OpenAIRoute(answerer, partial(_read, answerer.limits, model, dialect))
         router.routes.append(Route(path, route, methods=["POST"]))
 
     @router.get("/v1/models")
@@ -62,7 +74,7 @@ def openai_routes(asking: Asking, model: str, live: Live) -> APIRouter:
     return router
 
 
-class OpenAIRoute(ModelRoute):
+class OpenAIRoute[P](ModelRoute[P]):
     """A route to the model whose refusals name fields as OpenAI does."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,24 +82,25 @@ class OpenAIRoute(ModelRoute):
             await super().__call__(scope, receive, send)
 
 
-async def _read(asking: Asking, model: str, dialect: Dialect, request: Request) -> Ask:
-    nesting = asking.limits.nesting
-    given = await read_fields(request, dialect.kinds, nesting=nesting, unread=ASKS_FOR_NOTHING)
+async def _read(limits: Limits, model: str, dialect: Dialect, request: Request) -> ModelRequest:
+    given = await read_fields(
+        request, dialect.kinds, nesting=limits.nesting, unread=ASKS_FOR_NOTHING
+    )
     drop_unsupported(given)
     request.scope[_GIVEN] = frozenset(given)
     _check_model(given.get("model", model), model)
     at_least = oldest_wanted(request, given)
     engine_request = dialect.to_engine(given)
     copies = given.get("n", 1)
-    _check_size(given, copies, asking.limits)
-    teller = OpenAIAnswer(
+    _check_size(given, copies, limits)
+    form = OpenAIAnswer(
         dialect.shape,
         model=model,
         stops=[given["stop"]] if isinstance(given.get("stop"), str) else given.get("stop", []),
         copies=copies,
         has_usage=includes_usage(given),
     )
-    return Ask(engine_request, teller, at_least)
+    return ModelRequest(engine_request, form, at_least)
 
 
 def _check_size(given: Fields, copies: int, limits: Limits) -> None:
@@ -103,7 +116,7 @@ def _prompts(prompt: str | Sequence[object] | None) -> int:
 
 def _check_model(asked: str, model: str) -> None:
     if asked != model:
-        words = f"there is no model {asked[:60]!r} here; this server's model is {model!r}"
+        words = f"there is no model {shown(asked)} here; this server's model is {model!r}"
         raise Refused(404, "model_not_found", words, param="model")
 
 

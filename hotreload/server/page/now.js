@@ -69,7 +69,11 @@ function facts(status) {
   rows.push(["Wanted", wanted(status)]);
   if (status.source) rows.push(["Source", source(status.source)]);
   rows.push(["Gate", `${status.gate.state}, ${status.gate.inside} inside, ${status.gate.held} held`]);
+  if (status.passed_over?.length) rows.push(["Passed over", passedOver(status)]);
   if (status.refused.length) rows.push(["Refused", refused(status.refused)]);
+  if (status.overruled) rows.push(["Overruled", overruled(status.overruled)]);
+  if (status.noise) rows.push(["Noise", "answers, and no probe judged it"]);
+  if (status.state_file?.saved === false) rows.push(["Not saved", status.state_file.error]);
   return rows;
 }
 
@@ -87,10 +91,19 @@ function source({ kind, stale, error }) {
   return stale ? `${kind}, does not answer: ${error}` : kind;
 }
 
+function passedOver({ passed_over: [newest], passed_over_total: total }) {
+  return total > 1 ? `${newest.reason}, and ${total - 1} more` : newest.reason;
+}
+
 function refused(refusals) {
   const newest = refusals[0];
   const more = refusals.length > 1 ? ` and ${refusals.length - 1} more` : "";
   return `${words.named(newest)} (${newest.code})${more}`;
+}
+
+// What the source wishes, and who made something else live.
+function overruled(by) {
+  return `${words.named(by)}, by ${by.verb} of uid ${by.uid}${by.reason ? `: ${by.reason}` : ""}`;
 }
 
 function whole(id) {

@@ -1,6 +1,6 @@
-"""Asks one repo of a hub: which commit a name means, which files it has, and for their bytes.
+"""Asks a hub about one repo: which commit a name means, which files it has, and for their bytes.
 
-Blocking, for threads. The requests are huggingface_hub's; what they bring is checked by others.
+Blocks, so it is called in threads. huggingface_hub makes the requests; `download` checks the bytes.
 """
 
 import json
@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from hotreload import __version__
 from hotreload.sources.hub.faults import (
+    FaultKind,
     HubFault,
-    Kind,
     fault_of_answer,
     fault_of_connection,
     wait_asked_for,
@@ -42,7 +42,7 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The commit a name means now, and for how long the hub has no more answers to give."""
+    """The commit a name means now; and, if our rate is used up, how many seconds not to ask."""
 
     sha: str
     limit: float | None
@@ -60,7 +60,7 @@ class HubClient:
         limited: Callable[[float], None] = lambda seconds: None,
         remedies: Remedies = BY_SETTINGS,
     ) -> None:
-        """`limited` hears, in the thread that reads, how long the hub has no more to give."""
+        """`limited` is called, in the thread that asks, with how many seconds not to ask again."""
         self.repo, self.remedies, self._limited = repo, remedies, limited
         usual = os.environ.get("HF_ENDPOINT", "").rstrip("/") or PUBLIC_HUB
         self.endpoint = endpoint or usual
@@ -68,7 +68,7 @@ class HubClient:
         self._token = token
 
     def head(self, revision: str) -> Head:
-        """Ask which commit a branch, tag or commit is: one HEAD of a small file."""
+        """Ask which commit a branch, tag or commit name means, by one HEAD of a small file."""
         url = self._url(revision, "config.json")
         for _ in range(MOST_MOVES):
             with self._asking("HEAD", url, revision) as answer:
@@ -93,7 +93,7 @@ class HubClient:
 
     @contextmanager
     def reading(self, sha: str, file: HubFile, offset: int) -> Iterator[Iterator[bytes]]:
-        """Ask for a file's bytes from `offset` on; nothing comes when the hub cannot do that."""
+        """Ask for a file's bytes from `offset` on; yields none if the hub cannot start there."""
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         url, name = self._url(sha, file.name), f"{self._name(sha)}: {file.name}"
         with self._asking("GET", url, sha, headers) as answer:
@@ -116,24 +116,24 @@ class HubClient:
             raise
         except (ValueError, KeyError, TypeError, RecursionError):
             raise self._no_hub(sha) from None
-        except Exception as error:  # of the HTTP client's; some are OSErrors and no disk's
+        except Exception as error:  # the HTTP client's; some are OSErrors, not the disk's
             raise fault_of_connection(error, self._name(sha), self._shown) from None
         if said.get("sha") != sha:
             raise HubFault(f"{self._name(sha)}: the hub answers for another commit")
         return files
 
     def _short_body(self, answer: Any, sha: str) -> bytes:
-        """What is read at once must not fill the memory that serves."""
+        """Read the whole answer, unless it is so long that it could fill the daemon's memory."""
         body = bytearray()
         for piece in answer.iter_content(CHUNK):
             body += piece
             if len(body) > LARGEST_LISTING:
                 words = f"the hub's list of files is longer than {LARGEST_LISTING >> 20} MiB"
-                raise HubFault(f"{self._name(sha)}: {words}", Kind.DENIED)
+                raise HubFault(f"{self._name(sha)}: {words}", FaultKind.DENIED)
         return bytes(body)
 
     def _pieces(self, answer: Any, name: str) -> Iterator[bytes]:
-        """As they come: what waits for a whole piece would be lost with the process."""
+        """Yield bytes as they come: those that wait for a full piece would die with the process."""
         try:
             while piece := answer.raw.read1(CHUNK):
                 yield piece
@@ -144,9 +144,9 @@ class HubClient:
     def _asking(
         self, method: str, url: str, revision: str, more: Mapping[str, str] | None = None
     ) -> Iterator[Any]:
-        """One request; its connection is given back whatever comes of it.
+        """Make one request, and give its connection back however the request ends.
 
-        A GET goes where the hub sends it: elsewhere without the token.
+        A GET follows redirects; to another host it goes without the token.
         """
         headers = {**self._headers(), "Accept-Encoding": "identity", **(more or {})}
         for _ in range(MOST_MOVES):
@@ -173,7 +173,7 @@ class HubClient:
                 allow_redirects=False,
                 stream=True,
             )
-        except Exception as error:  # of the HTTP client's many kinds
+        except Exception as error:  # the HTTP client has many kinds
             raise fault_of_connection(error, self._name(revision), self._shown) from None
         if answer.status_code < 400 and (wait := wait_asked_for(answer.headers)) is not None:
             self._limited(wait)
@@ -193,19 +193,19 @@ class HubClient:
         return f"{self.repo}@{revision[:12] if len(revision) == 40 else revision}"
 
     def _no_hub(self, revision: str) -> HubFault:
-        words = f"what answers at {self._shown} is no hub; {self.remedies.endpoint}"
+        words = f"the server at {self._shown} is not a hub; {self.remedies.endpoint}"
         return HubFault(f"{self._name(revision)}: {words}")
 
 
 def _without_password(endpoint: str) -> str:
-    """HF_ENDPOINT may name a user; a setting may not."""
+    """The endpoint without user and password, which HF_ENDPOINT may hold (the setting may not)."""
     scheme, _, rest = endpoint.partition("://")
     place, slash, path = rest.partition("/")
     return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}"
 
 
 def _login_in(url: str) -> Any:
-    """What `requests` is to log in with. With None it would put a ~/.netrc in the token's place."""
+    """The `auth` for `requests`; with None it would send ~/.netrc's login instead of the token."""
     parts = urlsplit(url)
     if parts.username:
         return unquote(parts.username), unquote(parts.password or "")
@@ -213,7 +213,7 @@ def _login_in(url: str) -> Any:
 
 
 def _place(url: str) -> tuple[str, str]:
-    """Whom a token for this address may be shown to."""
+    """The scheme and host that a token for this address may be sent to."""
     parts = urlsplit(url)
     return parts.scheme, parts.netloc
 
@@ -230,7 +230,7 @@ def _file(entry: Mapping[str, Any]) -> HubFile:
 
 
 def _hub() -> Any:
-    """huggingface_hub's client side: imported late (half a second), and told to be quiet first."""
+    """huggingface_hub's client side. Imported late (it takes half a second), without telemetry."""
     for name in ("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_XET"):
         os.environ.setdefault(name, "1")
     from huggingface_hub import utils

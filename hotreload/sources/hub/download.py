@@ -1,6 +1,6 @@
-"""Puts one commit's files together, resuming, and holds each against the hub's digest.
+"""Downloads one commit's files, resuming earlier tries, and compares each with the hub's digest.
 
-Runs in a thread; `cancel` is looked at between pieces.
+Runs in a thread, and looks at `cancel` between pieces.
 """
 
 import errno
@@ -14,17 +14,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hotreload.checkpoint_files import INDEX, LARGEST_INDEX
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
 from hotreload.sources.hub.client import CHUNK, HubClient, HubFile
-from hotreload.sources.hub.faults import HubFault, Kind
-from hotreload.sources.hub.select import INDEX, LARGEST_INDEX, listed_files, serving_files
+from hotreload.sources.hub.faults import FaultKind, HubFault
+from hotreload.sources.hub.select import (
+    instead_of_weights,
+    listed_files,
+    serving_files,
+)
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots
 
 TRIES_WITHOUT_A_BYTE = 4
 TRIES_OF_BAD_BYTES = 3
 FIRST_PAUSE = 0.5
 ROOM_LEFT = 64 * 2**20
-"""So much of the disk stays free: others write to it, too."""
+"""How much of the disk stays free, because others write to it, too."""
 
 ContentOf = Callable[[Path, threading.Event], str]
 """The content id of a folder's files; hashes no further once the event is set."""
@@ -35,7 +40,7 @@ class Bytes:
     """How far a download is; written by its thread, read by the loop."""
 
     there: int = 0
-    """What lay here before anything came."""
+    """How much lay here before the download began."""
     done: int = 0
     total: int = 0
 
@@ -63,12 +68,12 @@ class Download:
         self._name = f"{client.repo}@{sha[:12]}"
 
     def run(self) -> Snapshot:
-        """Lay down what serving needs, every byte of it verified; whole or not at all."""
+        """Download what serving needs and verify every byte; the snapshot is whole or not there."""
         with self._translated(), self._snapshots.locked():
             self._folder = self._snapshots.partial(self._sha)
             files = self._choose()
             self._reuse(files)
-            self._leave_if_cancelled()  # what is wanted now may be what would be deleted
+            self._leave_if_cancelled()  # a newer wish may need what prune would delete
             if self._kept is not None:
                 self._snapshots.prune(self._kept)
             self._check_room(files)
@@ -83,7 +88,8 @@ class Download:
 
     def _choose(self) -> list[HubFile]:
         """The index decides which shards belong to the checkpoint, so it comes first."""
-        files = listed_files(self._client.files(self._sha), self._allow)
+        there = self._client.files(self._sha)
+        files = listed_files(there, self._allow)
         index = next((file for file in files if file.name == INDEX), None)
         text = None
         if index is not None:
@@ -92,14 +98,13 @@ class Download:
             text = (self._folder / INDEX).read_bytes()
         chosen = serving_files(files, text)
         if not any(file.name.endswith(".safetensors") for file in chosen):
-            raise CheckpointCorrupt(
-                f"{self._name}: holds no safetensors file {self._remedies.files}",
-                code="missing",
-            )
+            code, instead = instead_of_weights(there)
+            words = f"{self._name}: holds no safetensors file {self._remedies.files}{instead}"
+            raise CheckpointCorrupt(words, code=code)
         return chosen
 
     def _check_readable(self, index: HubFile) -> None:
-        """The checks would refuse it for that, too, but only after every shard was fetched."""
+        """Refuse too large an index now: the checks would do so only after every shard came."""
         if index.size > LARGEST_INDEX:
             words = f"is {_mb(index.size)}, no more than {_mb(LARGEST_INDEX)} are read"
             raise CheckpointCorrupt(f"{self._name}: {INDEX} {words}", code="io")
@@ -120,7 +125,7 @@ class Download:
     def _link(self, file: HubFile, path: Path, snapshots: Sequence[Snapshot]) -> None:
         same = (snapshot.place_of(file.digest) for snapshot in snapshots)
         for place in filter(None, same):
-            with suppress(OSError):  # not every disk can; then it is downloaded
+            with suppress(OSError):  # not every disk can link; then it is downloaded
                 os.link(place, path)
             return
 
@@ -128,7 +133,7 @@ class Download:
         if self._digest_of(path, file) == file.digest:
             self._verified.add(file.name)
         else:
-            path.unlink()  # never written to: its bytes may be a snapshot's, too
+            path.unlink()  # never write to it: a snapshot may share its bytes
 
     def _check_room(self, files: Sequence[HubFile]) -> None:
         need = self._bytes.total - self._bytes.done
@@ -137,7 +142,7 @@ class Download:
             raise self._no_room(f"{_mb(need)} more are needed, {_mb(free)} are free")
 
     def _drop_strays(self, files: Sequence[HubFile]) -> None:
-        """What an earlier try with other settings left would become part of the checkpoint."""
+        """Delete what an earlier try with other settings left: it would join the checkpoint."""
         known = {file.name for file in files}
         for entry in self._folder.iterdir():
             if entry.name not in known:
@@ -173,7 +178,7 @@ class Download:
             except HubFault as fault:
                 in_vain = 0 if _size(path) > best else in_vain + 1
                 best = max(best, _size(path))
-                is_passing = fault.kind is Kind.PASSING and fault.retry_after is None
+                is_passing = fault.kind is FaultKind.PASSING and fault.retry_after is None
                 if not is_passing or in_vain >= TRIES_WITHOUT_A_BYTE:
                     raise
                 self._cancel.wait(FIRST_PAUSE * 2**in_vain * (0.5 + random.random()))
@@ -190,7 +195,7 @@ class Download:
                 if came > room:  # longer than the hub says it is; the digest will tell
                     self._bytes.done -= came - room
                     return
-        if offset and not came:  # it gives the whole file or nothing
+        if offset and not came:  # the hub cannot start at an offset
             self._start_over(path)
         elif came < room:
             raise HubFault(f"{self._name}: {file.name}: the hub ended it {room - came} bytes early")

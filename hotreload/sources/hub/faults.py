@@ -1,4 +1,4 @@
-"""What goes wrong with a hub, in words that say what to do; no header, token or query in them."""
+"""A hub's faults, in words that say what to do and hold no header, token or query."""
 
 import re
 from collections.abc import Mapping
@@ -14,22 +14,22 @@ LONGEST_WAIT = 86400.0
 """No hub is waited for longer than a day, whatever it asks for."""
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """What a fault says about asking again."""
 
     PASSING = "source"
-    """Soon, and less and less often."""
+    """Ask again soon, then less and less often."""
     DENIED = "denied"
-    """Somebody must change something; seldom."""
+    """Ask again seldom: somebody must change something first."""
     LIMITED = "rate_limited"
-    """Not before the hub said."""
+    """Do not ask again before the time that the hub named."""
 
 
 class HubFault(SourceUnavailable):
     """The hub did not give what was asked for."""
 
     def __init__(
-        self, message: str, kind: Kind = Kind.PASSING, *, retry_after: float | None = None
+        self, message: str, kind: FaultKind = FaultKind.PASSING, *, retry_after: float | None = None
     ) -> None:
         super().__init__(message, code=kind.value, retry_after=retry_after)
         self.kind = kind
@@ -41,13 +41,13 @@ def fault_of_answer(response: Any, name: str, repo: str, remedies: Remedies) -> 
     what = f"{name}: {status}: "
     if status == 429:
         wait = wait_asked_for(response.headers)
-        for_so_long = f" for {wait:.0f} s" if wait else ""
-        words = f"the hub wants to be left alone{for_so_long}; {remedies.limited}"
-        return HubFault(what + words, Kind.LIMITED, retry_after=wait)
+        how_long = f" for {wait:.0f} s" if wait else ""
+        words = f"the hub wants to be left alone{how_long}; {remedies.limited}"
+        return HubFault(what + words, FaultKind.LIMITED, retry_after=wait)
     if code == "EntryNotFound":  # a 404, too
         return HubFault(f"{what}the hub lists a file that it does not have")
     if status in (401, 403, 404):
-        return HubFault(what + _denied(status, code, repo, remedies), Kind.DENIED)
+        return HubFault(what + _denied(status, code, repo, remedies), FaultKind.DENIED)
     if status >= 500:
         wait = wait_asked_for(response.headers)
         return HubFault(f"{what}the hub has trouble of its own", retry_after=wait)
@@ -70,10 +70,12 @@ def _denied(status: int, code: str | None, repo: str, remedies: Remedies) -> str
 
 
 def fault_of_connection(error: Exception, name: str, endpoint: str) -> HubFault:
-    """The fault behind an exception of the HTTP client, which may quote what must stay secret."""
+    """The fault behind an HTTP client's exception, whose own text may hold secrets."""
     told = str(error)
     if type(error).__name__ == "OfflineModeIsEnabled":
-        return HubFault(f"{name}: HF_HUB_OFFLINE is set; unset it to follow the hub", Kind.DENIED)
+        return HubFault(
+            f"{name}: HF_HUB_OFFLINE is set; unset it to follow the hub", FaultKind.DENIED
+        )
     for sign, words in _SIGNS.items():
         if re.search(sign, told) or re.search(sign, type(error).__name__):
             return HubFault(f"{name}: the hub at {endpoint} {words}")
@@ -105,12 +107,12 @@ def _retry_after(text: str) -> float | None:
     try:
         then = parsedate_to_datetime(text)
         return (then - datetime.now(UTC)).total_seconds()
-    except (ValueError, TypeError, OverflowError):  # none, or a date without a zone
+    except (ValueError, TypeError, OverflowError):  # not a date, or one without a zone
         return None
 
 
 def _exhausted(text: str) -> float | None:
-    """`"api";r=0;t=55` says that no request is left and 55 s go by until there are some."""
+    """Seconds to wait: `"api";r=0;t=55` says that none are left, and new ones come in 55 s."""
     left = re.search(r"\br=(\d{1,9})\b", text, re.ASCII)
     until = re.search(r"\bt=(\d{1,9})\b", text, re.ASCII)
     return float(until[1]) if left and until and int(left[1]) == 0 else None

@@ -14,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@\S+)?", re.ASCII)
 
 
 def names_a_repo(text: str) -> bool:
-    """Whether this is `org/name` or `org/name@revision`, and not a folder or near one."""
+    """Whether this is `org/name` or `org/name@revision`, and neither a folder nor in a folder."""
     path = Path(text)
     return bool(_NAME.fullmatch(text)) and not path.exists() and not path.parent.exists()
 
@@ -27,7 +27,7 @@ async def download(
     publish: Publish,
     token: Callable[[], str | None] = usual_token,
 ) -> Path:
-    """The folder of what `org/name@revision` means now, every file verified."""
+    """Download what `org/name@revision` means now; returns its folder, every file verified."""
     repo, _, revision = name.partition("@")
     source = HuggingFaceSource(
         repo,

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from enum import Enum
 
-from hotreload.sources.hub.faults import HubFault, Kind
+from hotreload.sources.hub.faults import FaultKind, HubFault
 
 LONGEST_PASSING = 300.0
 DENIED_FIRST, DENIED_LONGEST = 300.0, 3600.0
@@ -13,8 +13,8 @@ LIMITED_FIRST = 60.0
 JITTER = 0.1
 
 
-class Asking(Enum):
-    """What is asked of a hub; looks that succeed say nothing about downloads that fail."""
+class HubCall(Enum):
+    """What we ask of a hub; a look that succeeds says nothing about downloads that fail."""
 
     LOOK = "look"
     DOWNLOAD = "download"
@@ -31,47 +31,47 @@ class Patience:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._poll, self._clock, self._chance = poll, clock, chance
-        self._failures = {Asking.LOOK: 0, Asking.DOWNLOAD: 0}
+        self._failures = {HubCall.LOOK: 0, HubCall.DOWNLOAD: 0}
         self._silent_until = 0.0
 
     @property
     def silence(self) -> float:
-        """For how many seconds the hub wants to hear nothing, whoever asks."""
+        """For how many more seconds nobody here may ask the hub."""
         return max(0.0, self._silent_until - self._clock())
 
     def after_answer(self, limit: float | None) -> float:
-        """How long to wait after an answer; `limit` is how long the hub has no more to give."""
-        self._failures[Asking.LOOK] = 0
+        """How long to wait after an answer; `limit`: how many seconds the hub wants no question."""
+        self._failures[HubCall.LOOK] = 0
         if limit is not None:
             self.be_silent(limit)
         return max(self._around(self._poll), self.silence)
 
     def after_download(self) -> None:
-        """A whole one came: the next that fails is the first again."""
-        self._failures[Asking.DOWNLOAD] = 0
+        """Forget the downloads that failed: one came whole."""
+        self._failures[HubCall.DOWNLOAD] = 0
 
-    def heed(self, fault: HubFault, asking: Asking = Asking.LOOK) -> None:
-        """Remember how long the hub wants to be left alone, whoever asked."""
+    def heed(self, fault: HubFault, asking: HubCall = HubCall.LOOK) -> None:
+        """Remember how long this fault says to leave the hub alone, for every caller."""
         if fault.retry_after is not None:
             self.be_silent(fault.retry_after)
-        elif fault.kind is Kind.LIMITED:
+        elif fault.kind is FaultKind.LIMITED:
             self.be_silent(LIMITED_FIRST * (1 << min(self._failures[asking], 6)))
 
-    def after_fault(self, fault: HubFault, asking: Asking = Asking.LOOK) -> float:
-        """How long to wait after a fault in what we do by ourselves."""
+    def after_fault(self, fault: HubFault, asking: HubCall = HubCall.LOOK) -> float:
+        """How long to wait after a fault in a poll or a download; counts the fault."""
         self.heed(fault, asking)
         self._failures[asking] += 1
         wait = self._wait(fault.kind, self._failures[asking])
         return max(self._around(wait), self.silence)
 
-    def _wait(self, kind: Kind, failures: int) -> float:
+    def _wait(self, kind: FaultKind, failures: int) -> float:
         doubled = float(1 << min(failures - 1, 10))
-        if kind is Kind.DENIED:
+        if kind is FaultKind.DENIED:
             return max(self._poll, min(DENIED_FIRST * doubled, DENIED_LONGEST))
         return max(self._poll, min(self._poll * doubled, LONGEST_PASSING))
 
     def be_silent(self, seconds: float) -> None:
-        """At least so long, and not all at the same moment as everybody else who was told."""
+        """Leave the hub alone at least this long, plus a random part: others wait as long, too."""
         until = self._clock() + seconds * (1 + JITTER * self._chance())
         self._silent_until = max(self._silent_until, until)
 

@@ -1,11 +1,11 @@
-"""What to change when a hub or its cache refuses, in the words of whoever asks."""
+"""What to change when a hub or its cache refuses: settings for a daemon, options for a command."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
-    """Ends of sentences; as they are, those of a daemon, which has settings."""
+    """The ends of error messages; the defaults are a daemon's, and name its settings."""
 
     endpoint: str = "check [source] endpoint"
     revision: str = "check [source] revision"
@@ -28,4 +28,4 @@ BY_OPTIONS = Remedies(
     cache="--cache",
     again="the same command",
 )
-"""Those of `hotreload check` and `swap`."""
+"""The ends of messages of `hotreload check` and `swap`."""

@@ -4,30 +4,9 @@ import json
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from hotreload.checkpoint_files import LARGEST_INDEX, PICKLES, SINGLE, WEIGHTS
+from hotreload.sources.formats import foreign_weights, shown
 from hotreload.sources.hub.client import HubFile
-
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
-WEIGHTS = ".safetensors"
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz")
-"""Reading one of these may run what is in it."""
-SERVED_FILES = (
-    "*.safetensors",
-    INDEX,
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-)
-"""What an engine loads of a repo."""
-LARGEST_INDEX = 32 * 2**20
 
 
 def listed_files(files: Sequence[HubFile], allow: Sequence[str]) -> list[HubFile]:
@@ -36,7 +15,7 @@ def listed_files(files: Sequence[HubFile], allow: Sequence[str]) -> list[HubFile
 
 
 def serving_files(files: Sequence[HubFile], index: bytes | None) -> list[HubFile]:
-    """Of the weights only those that one checkpoint is made of; many repos hold it twice."""
+    """Leave out weights that are not the checkpoint's: many repos hold their weights twice."""
     chosen = _shards(index) if index is not None else None
     if chosen is None and any(file.name == SINGLE for file in files):
         chosen = {SINGLE}
@@ -45,8 +24,18 @@ def serving_files(files: Sequence[HubFile], index: bytes | None) -> list[HubFile
     return [file for file in files if not file.name.endswith(WEIGHTS) or file.name in chosen]
 
 
+def instead_of_weights(files: Sequence[HubFile]) -> tuple[str, str]:
+    """Why a commit holds no weights that we read: a code, and what it holds in their place."""
+    names = [file.name for file in files]
+    if foreign := foreign_weights(names, is_meant=False):
+        return "format", f"; it {foreign.words}"
+    nested = [name for name in names if name.endswith(WEIGHTS) and "/" in name]
+    there = f"; only files at its top count, not {shown(nested[0])}" if nested else ""
+    return "missing", there
+
+
 def _is_plain(file: HubFile) -> bool:
-    """Names come from elsewhere, and become paths here."""
+    """Whether the name is safe: it comes from elsewhere, and becomes a path here."""
     name = file.name
     return name.isprintable() and not name.startswith(".") and not {"/", "\\"} & set(name)
 
@@ -58,7 +47,7 @@ def _is_allowed(name: str, allow: Sequence[str]) -> bool:
 
 
 def _shards(index: bytes) -> set[str] | None:
-    """What the index names; None when it cannot be read, which the checks will tell."""
+    """The files the index names; None when it cannot be read, which the checks will report."""
     try:
         names = set(json.loads(index[:LARGEST_INDEX])["weight_map"].values())
         return {str(name) for name in names}

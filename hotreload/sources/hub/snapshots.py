@@ -1,7 +1,7 @@
-"""The folder of one repo's snapshots: a folder a commit, made whole under another name first.
+"""The folder of one repo's snapshots: one folder per commit, made whole under another name first.
 
-A snapshot counts as verified when its manifest is there: it was written after every file had
-been held against the hub's digest.
+A snapshot counts as verified when its manifest is there: the manifest is written only after every
+file was compared with the hub's digest.
 """
 
 import fcntl
@@ -42,11 +42,16 @@ class Snapshot:
         return next((self.folder / name for name in names), None)
 
 
+def folder_of(repo: str, cache: Path) -> Path:
+    """Where a repo's snapshots lie below a cache folder."""
+    return cache / repo.replace("/", "--")
+
+
 class Snapshots:
     """The snapshots of one repo below a cache folder."""
 
     def __init__(self, cache: Path, repo: str, remedies: Remedies = BY_SETTINGS) -> None:
-        self.folder = cache / repo.replace("/", "--")
+        self.folder = folder_of(repo, cache)
         self._remedies = remedies
 
     def find(self, sha: str) -> Snapshot | None:
@@ -67,17 +72,17 @@ class Snapshots:
         return []
 
     def partial(self, sha: str) -> Path:
-        """Where a commit is put together; what an earlier try left there is still there."""
+        """The folder where a commit is put together; it still holds what an earlier try left."""
         folder = self.folder / f"{PARTIAL}{sha}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def give_up(self, sha: str) -> None:
-        """Delete what is put together of a commit."""
+        """Delete the unfinished snapshot of a commit."""
         shutil.rmtree(self.folder / f"{PARTIAL}{sha}", ignore_errors=True)
 
     def finish(self, sha: str, files: Sequence[HubFile], content: str) -> Snapshot:
-        """Give what was put together its manifest and its name, in this order on disk, too."""
+        """Give the unfinished snapshot its manifest, then its name, in this order on disk too."""
         partial, folder = self.partial(sha), self.folder / sha
         manifest = {"version": VERSION, "content": content, "files": [asdict(f) for f in files]}
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=1))
@@ -89,7 +94,7 @@ class Snapshots:
         return Snapshot(folder, tuple(files), content)
 
     def prune(self, kept: Collection[str]) -> None:
-        """Delete what is neither one of these commits nor on its way to be."""
+        """Delete the snapshots, finished or not, of all other commits than these."""
         with suppress(OSError):
             for name in os.listdir(self.folder):
                 is_one = len(name.removeprefix(PARTIAL)) == 40
@@ -113,7 +118,7 @@ class Snapshots:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let no other process put snapshots together here."""
+        """Keep everybody else from putting snapshots together here; SourceUnavailable if one is."""
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         try:

@@ -1,4 +1,4 @@
-"""The token everybody else's tools would use."""
+"""The token that other Hugging Face tools of this user would use."""
 
 import logging
 from functools import cache
@@ -20,9 +20,9 @@ def usual_token() -> str | None:
 
 @cache
 def _tell_once(why: str) -> None:
-    """It is read for each request."""
-    log.warning(
-        "hub.no_token: what `hf auth login` left cannot be read; HF_TOKEN goes before it, and so "
-        "does a token file",
-        extra={"why": why},
+    """Warn once: the token is read for each request."""
+    todo = (
+        "make the token file that `hf auth login` wrote readable for this user, or remove it; "
+        "HF_TOKEN and [source] token_file come before it"
     )
+    log.warning("hub.no_token", extra={"why": why, "todo": todo})

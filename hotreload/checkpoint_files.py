@@ -1,0 +1,47 @@
+"""The files of a checkpoint that are known by name, how large each is read, and how many.
+
+One list for all: what a hub serves, what the checks look at, what the tiny checkpoints write.
+"""
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+WEIGHTS = ".safetensors"
+CONFIG = "config.json"
+SIDE_FILES = (
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+SERVED_FILES = (f"*{WEIGHTS}", INDEX, CONFIG, *SIDE_FILES)
+"""What an engine loads of a checkpoint, as patterns of names."""
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz")
+"""Reading one of these may run what is in it."""
+LARGEST_INDEX = 32 * 2**20
+LARGEST_VOCABULARY = 64 * 2**20
+LARGEST_SETTINGS = 8 * 2**20
+_LARGEST = {
+    INDEX: LARGEST_INDEX,
+    CONFIG: 2**20,
+    "generation_config.json": 2**20,
+    **dict.fromkeys(
+        ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt"), LARGEST_VOCABULARY
+    ),
+}
+MAX_SHARDS = 4096
+"""Some times what the largest models have; a name may speak of 99999."""
+
+
+def largest(name: str) -> int:
+    """How large such a file is read: one `json.loads` stops every request until it is done.
+
+    Each is some times what the largest models have: 9 MB of index, 33 MB of vocabulary, and 1 MB
+    of tokenizer settings where they list thousands of unused tokens.
+    """
+    return _LARGEST.get(name, LARGEST_SETTINGS)

@@ -1,0 +1,1 @@
+"""The checks of `hotreload doctor`, one file for each part of the machine."""

@@ -1,0 +1,84 @@
+"""What a check of `hotreload doctor` is given, and what it returns."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from hotreload.cli import machine
+from hotreload.settings.load import Settings
+from hotreload.sources.hub.snapshots import folder_of
+
+WEIGHTS = "*.safetensors"
+UNITS = tuple(Path(f"{top}/systemd/system") for top in ("/etc", "/run", "/usr/lib"))
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """How one thing is, and what to do about it."""
+
+    verdict: Literal["ok", "warn", "fail"]
+    says: str
+    todo: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the checks are given; each fact is looked up once."""
+
+    settings: Settings
+    user: machine.User
+    """The user the daemon runs as."""
+    devices: Sequence[Path]
+    ask_jax: bool = False
+    units: Sequence[Path] = UNITS
+    mounts: Path = Path("/proc/self/mountinfo")
+
+    @cached_property
+    def listener(self) -> str | None:
+        """What listens on the daemon's socket: the daemon, or systemd in its place."""
+        return machine.listening_on(self.settings.server.socket)
+
+    @cached_property
+    def daemon(self) -> list[machine.Process]:
+        """The processes that serve on the socket, as far as we may look; never systemd itself."""
+        if self.listener is None:
+            return []
+        return [each for each in machine.holders(self.listener) if each.name != "systemd"]
+
+    @property
+    def hub_cache(self) -> Path | None:
+        """Where downloads go; None when the source is not a hub."""
+        settings = self.settings
+        if settings.source.kind != "huggingface":
+            return None
+        return settings.hub_cache
+
+    @cached_property
+    def weights_bytes(self) -> int | None:
+        """How large a set of weights is, by the model's files or by what came from the hub."""
+        model, cache, repo = self.settings.engine.model, self.hub_cache, self.settings.source.repo
+        if model is not None:
+            return _size(model.glob(WEIGHTS)) or None
+        if cache is None or repo is None:
+            return None
+        commits = folder_of(repo, cache).glob("*/")
+        return max((_size(commit.glob(WEIGHTS)) for commit in commits), default=0) or None
+
+
+Check = Callable[[Facts], Advice]
+
+
+def _size(files: Iterable[Path]) -> int:
+    total = 0
+    for file in files:
+        with suppress(FileNotFoundError):  # a link to nothing
+            total += file.stat().st_size
+    return total
+
+
+def existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that is there."""
+    return next(each for each in (path, *path.absolute().parents) if each.exists())

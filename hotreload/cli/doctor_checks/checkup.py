@@ -1,0 +1,198 @@
+"""All checks of `hotreload doctor` in their order; here those of settings, device and socket.
+
+The checks look and change nothing. They do not connect to a socket either: that may start the
+daemon.
+"""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+from hotreload.cli import machine
+from hotreload.cli.doctor_checks.advice import Advice, Check, Facts
+from hotreload.cli.doctor_checks.engine import check_engine
+from hotreload.cli.doctor_checks.places import (
+    check_clock,
+    check_folders,
+    check_model,
+    check_source_file_system,
+    check_state_file_system,
+    check_state_free,
+    check_token,
+    check_webhook,
+)
+from hotreload.cli.doctor_checks.room import (
+    check_cache,
+    check_disk,
+    check_inotify,
+    check_memory,
+    check_open_files,
+)
+from hotreload.errors import ConfigError
+from hotreload.settings.load import check_servable
+from hotreload.types import LONGEST_SOCKET_PATH
+
+DEVICE_SECONDS = 120.0
+ASK_JAX = "import jax; found = jax.devices(); print(found[0].platform); print(*found, sep=', ')"
+
+
+def check_settings(facts: Facts) -> Advice:
+    """Do the settings say all that `serve` needs?"""
+    try:
+        check_servable(facts.settings)
+    except ConfigError as missing:
+        first, *others = (line.strip() for line in str(missing).splitlines())
+        where = "in the file that --config names; `hotreload check-config --defaults` prints one"
+        return Advice("fail", f"{first} {'; '.join(others)}".strip(), f"set it {where}")
+    return Advice("ok", "the settings say all that is needed to serve")
+
+
+def check_devices(facts: Facts) -> Advice:
+    """Is there an accelerator, and may the daemon open it?"""
+    wants_one = facts.settings.engine.device == "tpu"
+    if not facts.devices:
+        says = "there is no /dev/accel* and no /dev/vfio/*"
+        if wants_one:
+            return Advice("fail", says, "load the driver, or set [engine] device = 'cpu'")
+        return Advice("ok", f"{says}: the engine will use the CPU")
+    if facts.settings.engine.device == "cpu":
+        return Advice("ok", "[engine] device = 'cpu': no accelerator is used")
+    closed = [node for node in facts.devices if not facts.user.may(node, os.R_OK | os.W_OK)]
+    if closed:
+        names = " ".join(map(str, closed))
+        todo = f"add a udev rule, or chgrp {facts.user.name} {names} && chmod g+rw {names}"
+        return Advice("fail", f"{facts.user.name} may not open {names}", todo)
+    return Advice("ok", f"{facts.user.name} may open {' '.join(map(str, facts.devices))}")
+
+
+def check_device_free(facts: Facts) -> Advice:
+    """Does another process than the daemon hold the accelerator?"""
+    held = {node: list(machine.holders(node)) for node in facts.devices}
+    ours = {process for by in held.values() for process in by if process in facts.daemon}
+    strangers = {node: [each for each in by if each not in ours] for node, by in held.items()}
+    busy = [f"{node}: {', '.join(map(str, by))}" for node, by in strangers.items() if by]
+    if busy:
+        return Advice("warn", f"held by {'; '.join(busy)}", "end that process, or wait for it")
+    if ours:
+        return Advice("ok", f"held by the daemon itself, {', '.join(map(str, ours))}")
+    seen = "" if os.geteuid() == 0 else " that we may look at (root may look at all)"
+    return Advice("ok", f"no process{seen} holds an accelerator")
+
+
+def check_jax(facts: Facts) -> Advice:
+    """What does JAX find? It is asked in a process of its own, because it takes the device."""
+    if not facts.ask_jax:
+        return Advice("ok", "JAX was not asked; --jax asks it (not while a daemon runs)")
+    try:
+        told = subprocess.run(
+            [sys.executable, "-c", ASK_JAX],
+            capture_output=True,
+            text=True,
+            timeout=DEVICE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Advice("fail", f"JAX found nothing in {DEVICE_SECONDS} s", "look at the driver")
+    if told.returncode:
+        last = (told.stderr.strip().splitlines() or ["it died"])[-1]
+        return Advice("fail", f"JAX cannot start: {last}", "free the device, or fix JAX_PLATFORMS")
+    platform, found = told.stdout.splitlines()[-2:]
+    wanted = facts.settings.engine.device
+    if wanted not in {"auto", platform}:
+        todo = f"set JAX_PLATFORMS to {wanted}, install jax[{wanted}], or change [engine] device"
+        return Advice("fail", f"JAX finds {found}, and [engine] device is {wanted!r}", todo)
+    if wanted == "auto" and platform == "cpu" and facts.devices:
+        todo = "install jax[tpu], or look at JAX_PLATFORMS"
+        return Advice("warn", f"JAX finds {found}, and not the accelerator that is here", todo)
+    return Advice("ok", f"JAX finds {found}")
+
+
+def check_socket(facts: Facts) -> Advice:
+    """Can the daemon listen on the unix socket, or does somebody listen there already?"""
+    path = facts.settings.server.socket
+    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+        todo = "set [server] socket to a shorter path"
+        return Advice("fail", f"{path} is longer than {LONGEST_SOCKET_PATH} bytes", todo)
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return _may_be_made(facts, path)
+    if not stat.S_ISSOCK(kind):
+        return Advice("fail", f"{path} exists and is no socket", "move it away")
+    if facts.listener:
+        return Advice("ok", _who_listens(facts, facts.listener))
+    return _may_be_made(facts, path)
+
+
+def check_ports(facts: Facts) -> Advice:
+    """Are the TCP ports free that the daemon is to listen on?"""
+    settings = facts.settings
+    named = {"[server] tcp": settings.server.tcp, "[metrics] address": settings.metrics.address}
+    ports = {name: at for name, at in named.items() if at and not at.endswith(":0")}
+    for name, address in ports.items():
+        taken = machine.tcp_listener(address)
+        by = list(machine.holders(taken)) if taken else []
+        is_ours = any(each in facts.daemon or each.name == "systemd" for each in by)
+        if taken and not is_ours and (by or not facts.listener):
+            who = f" by {', '.join(map(str, by))}" if by else " (run this as root to see by whom)"
+            return Advice("fail", f"{address} is taken{who}", f"end that, or set another {name}")
+    return Advice("ok", f"{' and '.join(ports.values()) or 'no port'} can be listened on")
+
+
+def _who_listens(facts: Facts, listener: str) -> str:
+    path = facts.settings.server.socket
+    if facts.daemon:
+        return f"{', '.join(map(str, facts.daemon))} listens on {path}"
+    if any(machine.holders(listener)):
+        return f"systemd holds {path}, and starts the daemon when somebody connects"
+    return f"somebody listens on {path}; run this as root to see who"
+
+
+def _may_be_made(facts: Facts, path: Path) -> Advice:
+    user, folder = facts.user, path.parent
+    there = folder if folder.exists() else folder.parent
+    if not user.may(there, os.W_OK | os.X_OK):
+        todo = f"systemctl start hotreload.socket, or install -d -o {user.name} {folder}"
+        return Advice("warn", f"nobody listens, and {user.name} may not write to {there}", todo)
+    return Advice("ok", f"{path} is free" if there == folder else f"{folder} is made at the start")
+
+
+CHECKS: dict[str, Check] = {
+    "settings": check_settings,
+    "devices": check_devices,
+    "device free": check_device_free,
+    "engine": check_engine,
+    "jax": check_jax,
+    "folders": check_folders,
+    "model": check_model,
+    "watched on": check_source_file_system,
+    "state on": check_state_file_system,
+    "state free": check_state_free,
+    "inotify": check_inotify,
+    "open files": check_open_files,
+    "socket": check_socket,
+    "ports": check_ports,
+    "token": check_token,
+    "webhook": check_webhook,
+    "disk": check_disk,
+    "cache": check_cache,
+    "memory": check_memory,
+    "clock": check_clock,
+}
+"""Each check makes one line; the lines come in this order."""
+
+
+def examine(facts: Facts) -> dict[str, Advice]:
+    """Run every check; a check that raises becomes advice, too."""
+    return {name: _made(check, facts) for name, check in CHECKS.items()}
+
+
+def _made(check: Check, facts: Facts) -> Advice:
+    try:
+        return check(facts)
+    except PermissionError as error:
+        return Advice("warn", f"cannot be looked at: {error}", "run it as root, or as the user")
+    except OSError as error:
+        return Advice("warn", f"cannot be looked at: {error}", "see whether it is there")

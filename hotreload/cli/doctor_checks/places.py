@@ -1,0 +1,152 @@
+"""Checks of `hotreload doctor`: folders and their file systems, secrets, and the clock."""
+
+import ctypes
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from hotreload.checks.fit import served_by
+from hotreload.cli import machine
+from hotreload.cli.doctor_checks.advice import Advice, Facts, existing
+from hotreload.errors import HotReloadError
+from hotreload.life import state_lock
+from hotreload.sources.alarm import remote_file_system
+
+FORGETFUL = ("tmpfs", "ramfs")
+STA_UNSYNC, TIME_ERROR = 0x40, 5
+
+
+def check_folders(facts: Facts) -> Advice:
+    """Can the daemon read the model and the checkpoints, and write its state?"""
+    settings, user = facts.settings, facts.user
+    readable = [p for p in (settings.engine.model, settings.source.path) if p is not None]
+    for path in readable:
+        if not path.is_dir():
+            return Advice("fail", f"{path} is no folder", f"make it, or name another: {path}")
+        closed = user.closed_at(path, os.R_OK | os.X_OK)
+        if closed is not None:
+            by = "" if closed == path else f": {closed} is closed"
+            return Advice("fail", f"{user.name} may not read {path}{by}", f"chmod a+rX {closed}")
+    state = settings.state.directory
+    if state.exists() and not user.may(state, os.W_OK | os.X_OK):
+        todo = f"chown {user.name} {state}"
+        return Advice("fail", f"{user.name} may not write to {state}", todo)
+    if not readable:
+        return Advice("ok", "no folder is to be read")
+    return Advice("ok", f"{user.name} may read {' and '.join(map(str, readable))}")
+
+
+def check_model(facts: Facts) -> Advice:
+    """Do the model's files make a model that can be served?"""
+    model, boot = facts.settings.engine.model, facts.settings.engine.boot
+    if model is None:
+        return Advice("ok", "the first commit of the hub is the model")
+    whole = "write a whole model there: config.json, tokenizer, *.safetensors"
+    if not (model / "config.json").is_file():
+        return Advice("fail", f"{model} is no model folder: it has no config.json", whole)
+    try:
+        served = served_by(model)
+    except HotReloadError as unfit:
+        return Advice("fail", f"{model} cannot be served: {unfit}", whole)
+    if not served.tensors and boot != "dummy":
+        says = f"{model} holds no weights: a start needs a checkpoint that is sound"
+        return Advice("warn", says, "put weights there, so that there is always something to serve")
+    return Advice("ok", f"{model} holds {len(served.tensors)} tensors")
+
+
+def check_source_file_system(facts: Facts) -> Advice:
+    """Does inotify tell this machine what others write to the watched folder?"""
+    folder = facts.settings.source.path
+    if folder is None or not folder.exists():
+        return Advice("ok", "no folder is watched")
+    remote = remote_file_system(folder, facts.mounts.read_text(errors="replace"))
+    if remote is not None:
+        rescan = facts.settings.source.rescan
+        says = f"{folder} is on {remote}: only a look sees what other machines write there"
+        return Advice("warn", says, f"it is looked at every {rescan:g} s ([source] rescan)")
+    return Advice("ok", f"{folder} is on {machine.file_system(folder, facts.mounts)}")
+
+
+def check_state_file_system(facts: Facts) -> Advice:
+    """Does the state survive a reboot?"""
+    state = facts.settings.state.directory
+    kind = machine.file_system(existing(state), facts.mounts)
+    if kind in FORGETFUL:
+        todo = "set [state] directory to a folder on a disk"
+        return Advice("warn", f"{state} is on {kind}: a reboot forgets what was live", todo)
+    return Advice("ok", f"{state} is on {kind}")
+
+
+def check_state_free(facts: Facts) -> Advice:
+    """Does another daemon than the one on our socket use the state folder?"""
+    state = facts.settings.state.directory
+    users = list(machine.holders(os.path.realpath(state / state_lock.NAME)))
+    others = [each for each in users if each not in facts.daemon]
+    if others:
+        names = ", ".join(map(str, others))
+        socket = state_lock.user_of(state).get("socket")
+        says = f"{state} is in use by {names}, which serves on {socket}"
+        return Advice("fail", says, "set another [state] directory, or stop that one")
+    if users:
+        return Advice("ok", f"{state} is in use by the daemon itself, {users[0]}")
+    return Advice("ok", f"nobody uses {state}")
+
+
+def check_token(facts: Facts) -> Advice:
+    """Does the hub's token reach the daemon, and nobody else?"""
+    return _secret(facts, facts.settings.source.token_file, "hub token")
+
+
+def check_webhook(facts: Facts) -> Advice:
+    """Does the webhook's secret reach the daemon, and nobody else?"""
+    return _secret(facts, facts.settings.source.webhook, "webhook secret")
+
+
+def _secret(facts: Facts, path: Path | None, what: str) -> Advice:
+    if path is None:
+        return Advice("ok", f"no {what} is configured")
+    if not path.is_file():
+        return Advice("fail", f"{path} is not there", f"write the {what} into it")
+    if os.access(path, os.R_OK) and not path.read_text().strip():
+        return Advice("fail", f"{path} is empty", f"write the {what} into it")
+    if path.stat().st_mode & 0o077:
+        return Advice("warn", f"others may read {path}", f"chmod 600 {path}")
+    return _reaches_the_daemon(facts, path)
+
+
+def _reaches_the_daemon(facts: Facts, path: Path) -> Advice:
+    if facts.user.may(path, os.R_OK):
+        return Advice("ok", f"{path} is secret")
+    if path.name in machine.credentials(facts.units):
+        return Advice("ok", f"{path} is read by root and passed on (LoadCredential)")
+    says = f"{facts.user.name} may not read {path}, and no unit passes it on"
+    return Advice("fail", says, f"hotreload install-unit; or chown {facts.user.name} {path}")
+
+
+def check_clock(facts: Facts) -> Advice:
+    """Is the clock right? Checkpoints without a step number are ordered by their times."""
+    ahead = _newest(facts.settings.source.path) - time.time()
+    if ahead > 60:
+        says = f"a checkpoint was changed {ahead:.0f} s in the future"
+        return Advice("warn", says, "set the clock here or where it was written")
+    if clock_is_unsynchronised():
+        return Advice("warn", "nothing keeps the clock right", "timedatectl set-ntp true")
+    return Advice("ok", f"{time.strftime('%Y-%m-%d %H:%M:%S')}, kept right by the network")
+
+
+def _newest(folder: Path | None) -> float:
+    newest = 0.0
+    if folder is not None and folder.is_dir():
+        for each in folder.iterdir():
+            with suppress(FileNotFoundError):  # a link to nothing
+                newest = max(newest, each.stat().st_mtime)
+    return newest
+
+
+def clock_is_unsynchronised() -> bool:
+    """Whether adjtimex(2) says so; asking with no mode set changes nothing."""
+    timex = (ctypes.c_long * 64)()
+    state = ctypes.CDLL(None).adjtimex(timex)
+    status = ctypes.c_int.from_buffer(timex, 5 * ctypes.sizeof(ctypes.c_long)).value
+    return bool(state == TIME_ERROR or status & STA_UNSYNC)

@@ -1,0 +1,135 @@
+"""Checks of `hotreload doctor`: is there enough disk, memory and inotify?"""
+
+import os
+import shutil
+from itertools import islice
+from pathlib import Path
+
+from hotreload.cli import machine
+from hotreload.cli.doctor_checks.advice import Advice, Facts, existing
+from hotreload.engine.weights.host_memory import host_bytes_free
+
+INOTIFY = Path("/proc/sys/fs/inotify")
+MOST_FOLDERS = 20_000
+FEWEST_WATCHES = 8192
+FILES_OF_OURS = 256
+"""Files, sockets and libraries of an engine, and room for a checkpoint's."""
+KEPT = 3
+"""Commits a hub's cache holds: the live, the previous and the wanted one."""
+
+
+def check_open_files(facts: Facts) -> Advice:
+    """May the daemon open enough files for all its clients and for the engine?"""
+    daemon = facts.daemon[0].pid if facts.daemon else None
+    installed = None if daemon else machine.unit_limit("LimitNOFILE", facts.units)
+    most = installed or machine.most_files(daemon or "self")
+    if most is None:
+        return Advice("ok", "any number of files may be open")
+    need = facts.settings.server.limits.concurrent + FILES_OF_OURS
+    says = f"{most} files may be open, {need} are needed for as many clients as may come"
+    todo = f"ulimit -Hn {need}, LimitNOFILE={need} in the unit, or fewer clients"
+    if most < FILES_OF_OURS:
+        return Advice("fail", f"{says}; the engine alone takes up to {FILES_OF_OURS}", todo)
+    if most < need:
+        return Advice("warn", says, f"{todo} ([server.limits] concurrent)")
+    return Advice("ok", f"{most} files may be open")
+
+
+def check_inotify(facts: Facts) -> Advice:
+    """May one more process of this user watch folders, and as many as there are?"""
+    folder = facts.settings.source.path
+    watches, instances = (
+        int((INOTIFY / name).read_text()) for name in ("max_user_watches", "max_user_instances")
+    )
+    found = 0
+    if folder is not None:
+        found = sum(1 for _ in islice(os.walk(folder, onerror=None), MOST_FOLDERS))
+    used = machine.inotify_instances(facts.user.uid)
+    says = f"{watches} inotify watches for {found} folders"
+    need = max(FEWEST_WATCHES, 2 * found)
+    if watches < need:
+        return Advice("warn", says, _for_good("max_user_watches", need))
+    if used >= instances and not facts.daemon:
+        says = f"{facts.user.name} has {used} of {instances} inotify instances already"
+        return Advice("warn", says, _for_good("max_user_instances", 2 * instances))
+    return Advice("ok", says)
+
+
+def _for_good(name: str, value: int) -> str:
+    """How to set a limit for good: what `sysctl` alone sets is forgotten at a reboot."""
+    line = f"fs.inotify.{name} = {value}"
+    file = "/etc/sysctl.d/60-hotreload.conf"
+    return f"echo '{line}' >>{file} && sysctl --system (until then the folder is polled)"
+
+
+def check_disk(facts: Facts) -> Advice:
+    """Is there room for the private copy that is made of each checkpoint?"""
+    state, need = facts.settings.state.directory, facts.weights_bytes
+    free = shutil.disk_usage(existing(state)).free
+    if need is None:
+        return _unknown(f"{_gb(free)} free in {state}, where a copy of each checkpoint is made")
+    says = f"{_gb(free)} free in {state}, a copy of a checkpoint takes {_gb(need)}"
+    if free < need:
+        return Advice("fail", says, "free some, or set [state] directory to a larger disk")
+    if free < 2 * need:
+        return Advice("warn", says, "free some: at a start the copy comes on top of leftovers")
+    return Advice("ok", says)
+
+
+def check_cache(facts: Facts) -> Advice:
+    """May the daemon download from the hub, and is there room for it?"""
+    cache, user, need = facts.hub_cache, facts.user, facts.weights_bytes
+    if cache is None:
+        return Advice("ok", "nothing is downloaded")
+    there = existing(cache)
+    if not user.may(there, os.W_OK | os.X_OK) and not _systemd_makes(cache):
+        todo = f"install -d -o {user.name} {cache}"
+        return Advice("fail", f"{user.name} may not write to {there}", todo)
+    free = shutil.disk_usage(there).free
+    if need is None:
+        return _unknown(f"{_gb(free)} free in {cache}, which holds up to {KEPT} commits")
+    says = f"{_gb(free)} free in {cache}, a commit takes {_gb(need)}, and {KEPT} are kept"
+    if free < need:
+        return Advice("fail", says, "free some, or set [source] cache to a larger disk")
+    return Advice("ok", says)
+
+
+def _systemd_makes(path: Path) -> bool:
+    """Whether systemd will make the folder: by StateDirectory= or CacheDirectory= of our unit."""
+    ours = (Path("/var/lib/hotreload"), Path("/var/cache/hotreload"))
+    return any(each in (path, *path.parents) and not each.exists() for each in ours)
+
+
+def _unknown(says: str) -> Advice:
+    """Advice when no weights show how large a checkpoint is, in the model or from the hub."""
+    todo = "compare it with the size of a checkpoint; here none is to be seen yet"
+    return Advice("warn", says, todo)
+
+
+def check_memory(facts: Facts) -> Advice:
+    """Is there enough host memory to stage a checkpoint? Attempts look at device memory."""
+    one = facts.weights_bytes
+    free = host_bytes_free(facts.daemon[0].pid if facts.daemon else "self")
+    if one is None:
+        return _unknown(f"{_gb(free)} of memory available, and loading takes a checkpoint's size")
+    sets = _sets_on_host(facts)
+    need = f"{_gb(sets * one)} ({sets} x the weights)"
+    says = f"{_gb(free)} of memory available, loading takes {need}"
+    if free < sets * one:
+        todo = "end other programs or raise the limit: else swaps are put off, or the start killed"
+        return Advice("warn", says, todo)
+    return Advice("ok", says)
+
+
+def _sets_on_host(facts: Facts) -> int:
+    """How many sets of weights the host must hold beside what it holds now.
+
+    The loader's set; on a CPU also the staged one; and before the start the live one.
+    """
+    if facts.devices and facts.settings.engine.device != "cpu":
+        return 1
+    return 2 if facts.daemon else 3
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

@@ -1,0 +1,183 @@
+"""Every attempt goes through here, at the start and later: begun, judged, recorded, published."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from hotreload import failpoints
+from hotreload.core.attempt_id import new_attempt
+from hotreload.core.course import Course, Reach
+from hotreload.core.ledger import Ledger
+from hotreload.errors import EngineLost, HotReloadError
+from hotreload.events import AttemptFinished, PhaseEntered, Publish
+from hotreload.types import Attempt, By, Generation, Outcome, Reason, Revision, Staged
+
+log = logging.getLogger("hotreload.reconcile")
+
+Save = Callable[[Ledger], Awaitable[str | None]]
+"""Make the ledger survive a restart, or say why it does not; a disk that refuses raises nothing."""
+
+
+Work = Callable[[], Awaitable[None]]
+"""The steps of one attempt; begun only once the attempt is recorded as begun."""
+
+
+def default_backoff(failures: int) -> float:
+    """1, 2, 4 … seconds, about a minute at most."""
+    return float(2 ** min(failures - 1, 6))
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the end of an attempt may lead to."""
+
+    by: By | None = None
+    """Who asked for it; None is the source."""
+    rest: float = 0.0
+    """Seconds after it goes live in which no newer revision is tried."""
+    blame: bool = True
+    """Whether the next start blames the revision if the process dies during this attempt."""
+    refuse_files: bool = True
+    """Whether faults found in the files refuse the revision; bad answers always do."""
+    raises: tuple[type[Exception], ...] = ()
+    """Errors that say nothing about the revision: they are not recorded but raised."""
+
+
+USUAL_TERMS = Terms()
+
+
+class Attempts:
+    """Makes attempts, one after the other, and records each in the ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        save: Save,
+        publish: Publish,
+        is_lost: Callable[[], bool],
+        backoff: Callable[[int], float] = default_backoff,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`is_lost` says whether the engine is lost: a cancel that follows is no stop of ours."""
+        self.ledger = ledger
+        self.publish = publish
+        self.backoff = backoff
+        self.clock = clock
+        self.wall = wall
+        self._save = save
+        self._is_lost = is_lost
+
+    def course(self, revision: Revision, reach: Reach = failpoints.reach) -> Course:
+        """The course of a new attempt at this revision."""
+        return Course(revision, self.publish, self.clock, reach)
+
+    async def make(self, course: Course, work: Work, terms: Terms = USUAL_TERMS) -> Attempt:
+        """Do the work and return how it ended; raise only what ends the daemon."""
+        with new_attempt():
+            if terms.blame:
+                self.ledger.begin(course.revision)
+                await self.save()
+            return await self._to_its_end(course, work, terms)
+
+    async def _to_its_end(self, course: Course, work: Work, terms: Terms) -> Attempt:
+        error: BaseException | None = None
+        try:
+            await work()
+        except terms.raises:
+            await self._abandon()
+            raise
+        except asyncio.CancelledError as cancel:
+            error = course.verdict or cancel
+            if course.generation is None and course.verdict is None:
+                await self._abandon()
+                raise
+        except Exception as failure:
+            error = failure
+        attempt = self._describe(course, error, terms.by)
+        refuse = terms.refuse_files or course.verdict is not None
+        self.ledger.finish(
+            attempt,
+            now=self.clock(),
+            backoff=partial(self._backoff_of, error),
+            rest=terms.rest,
+            refuse=refuse,
+        )
+        await self._tell(attempt, course)
+        _raise_what_ends_us(error)
+        return attempt
+
+    async def _abandon(self) -> None:
+        """Forget the attempt: how it ended says nothing about the checkpoint."""
+        if not self._is_lost():  # a lost engine counts as a death at the next start
+            self.ledger.abandon()
+        await self.save()
+
+    async def save(self) -> str | None:
+        """Write the ledger to disk; return why it could not be written, if so."""
+        return await self._save(self.ledger)
+
+    def went_live(self, staged: Staged, path: Path | None, number: int | None = None) -> Generation:
+        """Record in memory that these weights are live; the disk is written later, gate open."""
+        generation = Generation(
+            number or self.ledger.next_number,
+            staged.revision,
+            staged.fingerprint,
+            self.wall(),
+            staged.leaves,
+            staged.bytes,
+        )
+        known = self.ledger.past_of(staged.revision)
+        self.ledger.went_live(generation, str(path) if path else known.path if known else "")
+        return generation
+
+    def _describe(self, course: Course, error: BaseException | None, by: By | None) -> Attempt:
+        outcome, reason = Outcome.LIVE, None
+        if error is not None and course.generation is None:
+            outcome, reason = self._judge(course.revision, error)
+        elif isinstance(error, Exception):  # the weights are live in spite of it
+            log.error("reload.untidy", exc_info=error)
+        return Attempt(
+            revision=course.revision,
+            outcome=outcome,
+            reason=reason,
+            phases=course.phases,
+            pause_seconds=course.pause_seconds,
+            finished_at=self.wall(),
+            generation=course.generation.number if course.generation else None,
+            rolled_back=course.rolled_back,
+            fingerprints=course.fingerprints,
+            by=by,
+        )
+
+    def _judge(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:
+        if isinstance(error, HotReloadError) and error.outcome is not None:
+            return error.outcome, error.reason
+        # A fault of ours: it must not stop the old weights from serving.
+        log.error("reload.internal_error", exc_info=error)
+        words = f"internal error in hotreload: {type(error).__name__}: {error}"
+        # What was live once is good: a fault of ours must not bar the way back to it.
+        was_live = self.ledger.past_of(revision) is not None
+        return Outcome.POSTPONED if was_live else Outcome.REJECTED, Reason("internal", words)
+
+    def _backoff_of(self, error: BaseException | None, failures: int) -> float:
+        return max(self.backoff(failures), getattr(error, "retry_after", None) or 0.0)
+
+    async def _tell(self, attempt: Attempt, course: Course) -> None:
+        self.publish(PhaseEntered(attempt.revision, None))
+        self.publish(AttemptFinished(attempt, self.ledger.live, course.replica))
+        await self.save()
+        await course.reach("saved")
+
+
+def _raise_what_ends_us(error: BaseException | None) -> None:
+    if isinstance(error, EngineLost | asyncio.CancelledError):
+        raise error
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError  # a cancel came while the failure was dealt with

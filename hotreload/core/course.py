@@ -1,0 +1,85 @@
+"""The course of one attempt: the phases it has gone through and what came of it so far."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from hotreload import failpoints
+from hotreload.errors import CheckpointRejected, Superseded
+from hotreload.events import PhaseEntered, Publish
+from hotreload.threads import checked_at, deadline
+from hotreload.types import Checkpoint, Generation, Phase, Revision
+
+Reach = Callable[[str], Awaitable[None]]
+
+
+class Course:
+    """One attempt at one revision while it is under way."""
+
+    def __init__(
+        self,
+        revision: Revision,
+        publish: Publish,
+        clock: Callable[[], float] = time.monotonic,
+        reach: Reach = failpoints.reach,
+    ) -> None:
+        """`reach` is called at each point where a test may make the attempt fail."""
+        self.revision = revision
+        self.publish = publish
+        self.checkpoint: Checkpoint | None = None
+        """The checked files, once the attempt has prepared them."""
+        self.generation: Generation | None = None
+        """The generation that the revision became, once it is live."""
+        self.replica = 0
+        """On which of the daemon's engines it is to be live."""
+        self.phases: dict[Phase, float] = {}
+        self.pause_seconds = 0.0
+        self.rolled_back = False
+        self.verdict: CheckpointRejected | None = None
+        """Why the probe rejected the weights; a cancel that comes later does not undo it."""
+        self.fingerprints: tuple[str, str] | None = None
+        self.reach = reach
+        self._clock = clock
+
+    @asynccontextmanager
+    async def phase(
+        self, phase: Phase, within: float | None = None, setting: str = ""
+    ) -> AsyncIterator[None]:
+        """Publish and time a phase; one that takes too long puts the attempt off."""
+        self.publish(PhaseEntered(self.revision, phase))
+        started = self._clock()
+        try:
+            async with deadline(within, f"{phase} {self.revision}", f"[reload] {setting}"):
+                await self.reach(phase)
+                yield
+        finally:
+            self.phases[phase] = self.phases.get(phase, 0.0) + self._clock() - started
+
+
+class StillWanted:
+    """Asks, as long as an attempt may be given up, whether its revision is still wanted."""
+
+    def __init__(self, course: Course, news: asyncio.Event) -> None:
+        """`news` is set whenever the answer may have changed."""
+        self._course = course
+        self._news = news
+        self._is_wanted: Callable[[], bool] = lambda: True
+        self.may_give_up = False
+        """Whether the attempt can still be given up; the live weights are untouched until then."""
+
+    def ask(self, is_wanted: Callable[[], bool]) -> None:
+        """From now on, give the attempt up when `is_wanted` says no."""
+        self._is_wanted, self.may_give_up = is_wanted, True
+
+    def check(self) -> None:
+        """Raise Superseded when something else is wanted."""
+        if not self._is_wanted():
+            why = "another is wanted now, or a pin holds what is live"
+            raise Superseded(f"{self._course.revision} was given up: {why}")
+
+    async def during[T](
+        self, work: Awaitable[T], discard: Callable[[T], Awaitable[None]] | None = None
+    ) -> T:
+        """Do long work, but give it up when something else is wanted."""
+        return await checked_at(self._news, self.check, work, discard)

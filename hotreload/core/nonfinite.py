@@ -1,0 +1,75 @@
+"""What happens when answers are withheld because their logits were NaN or infinite: it is
+published, the caches are scrubbed, and the weights are left if the operator decided so.
+
+A probe asks a few prompts; finite weights that passed it may still overflow on another.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from hotreload.core.ports import Engine
+from hotreload.core.replica import Replica
+from hotreload.core.switch import drain
+from hotreload.errors import BadRequest, Busy, DrainTimedOut, EngineLost, NotServing, TryAgain
+from hotreload.events import AnswersWithheld, Publish
+from hotreload.types import Generation, Reason
+
+log = logging.getLogger("hotreload.nonfinite")
+
+Leave = Callable[[Reason], Awaitable[None]]
+"""Roll back from what is live, and refuse it for this reason."""
+
+REASON = Reason(
+    "nonfinite_answers", "the weights passed the probe, and made NaN of clients' prompts"
+)
+
+
+async def heed_withheld_answers(
+    replica: Replica[Engine], *, publish: Publish, drain_timeout: float, leave: Leave | None
+) -> NoReturn:
+    """Act each time answers were withheld, for ever; EngineLost ends it."""
+    seen = 0
+    while True:
+        first = await replica.engine.withheld(beyond=seen)
+        live = replica.live
+        publish(AnswersWithheld(live, first - seen))
+        async with replica.alone:
+            # If a swap came first, it has drained and scrubbed already.
+            is_live = replica.live is live
+            if is_live:
+                await _clean(replica, drain_timeout)
+            # Nobody is inside, so all answers withheld meanwhile came from the same weights.
+            seen = await replica.engine.withheld(beyond=first - 1)
+        if seen > first:
+            publish(AnswersWithheld(live, seen - first))
+        if is_live and leave is not None:
+            await _left(leave, live)
+
+
+async def _clean(replica: Replica[Engine], drain_timeout: float) -> None:
+    """Overwrite what these weights left in the caches, while nobody is inside to read it.
+
+    Who stays too long is aborted: from now on any answer may be spoiled.
+    """
+    replica.gate.hold()
+    try:
+        await drain(replica, drain_timeout, abort=True)
+        await replica.engine.scrub()
+    except DrainTimedOut as late:  # the next withheld answer brings us here again
+        log.warning("nonfinite.not_cleaned", extra={"cause": str(late)})
+    except EngineLost as lost:
+        replica.gate.seal(str(lost), code=lost.code)
+        raise
+    finally:
+        replica.open()
+
+
+async def _left(leave: Leave, live: Generation) -> None:
+    try:
+        await leave(REASON)
+    except (BadRequest, Busy, NotServing, TryAgain) as reason:
+        log.warning(
+            "nonfinite.not_rolled_back",
+            extra={"generation": live.number, "cause": str(reason)},
+        )

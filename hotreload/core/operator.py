@@ -1,0 +1,128 @@
+"""What an operator may order, and who ordered what.
+
+Looks whether an order makes sense now; the reconciler carries it out when its turn comes.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hotreload.core.ledger import PastGeneration
+from hotreload.core.orders import ROLLED_BACK, NoiseOrder, ReloadOrder, RollbackOrder
+from hotreload.core.ports import Engine, Source
+from hotreload.core.reconcile import Reconciler
+from hotreload.core.replica import Replica
+from hotreload.errors import MOST_WORDS, BadRequest, Busy, HotReloadError, NotSaved, cut
+from hotreload.events import OperatorAsked, Publish
+from hotreload.types import Attempt, By, Generation, Noise, Outcome, Reason
+
+
+class Operator:
+    """What the admin routes reach: reload, rollback, perturb, pin, unpin."""
+
+    def __init__(
+        self, reconciler: Reconciler, *, source: Source, replica: Replica[Engine], publish: Publish
+    ) -> None:
+        self._reconciler = reconciler
+        self._ledger = reconciler.ledger
+        self._source = source
+        self._replica = replica
+        self._publish = publish
+
+    async def reload(
+        self, name: str | None, *, by: By, force: bool = False
+    ) -> asyncio.Future[Attempt]:
+        """Order a revision (None: the newest); the future tells how the attempt ended."""
+        with self._told(by, name):
+            if name is None and self._ledger.pinned and not force:
+                raise Busy("a pin holds the live generation; unpin it, or name a revision")
+            revision = await self._source.resolve(name)
+            first = self._reconciler.orders.first
+            if first is not None and first.revision == revision:
+                return first.done
+            order = ReloadOrder(revision, by, force=force)
+            refusal = self._ledger.refused.get(revision.id)
+            if order.is_fulfilled(self._replica.live):
+                order.settle(self._reconciler.unattempted(order, Outcome.LIVE, None))
+            elif not force and refusal is not None:
+                again = f"{refusal.reason.message} (refused before; --force tries it again)"
+                reason = Reason(refusal.reason.code, again, refusal.reason.findings)
+                order.settle(self._reconciler.unattempted(order, Outcome.REJECTED, reason))
+            else:
+                self._reconciler.take(order)
+            return order.done
+
+    async def rollback(
+        self, number: int | None = None, *, by: By, reason: Reason = ROLLED_BACK
+    ) -> asyncio.Future[Attempt]:
+        """Order the generation before this one, or a named one, again."""
+        with self._told(by, None if number is None else str(number)):
+            place = self._place_to_go_back_to(number)
+            if not self._replica.keeps(place):
+                await self._check_files(place)
+            return self._reconciler.take(RollbackOrder(place, by, reason))
+
+    async def leave(self, reason: Reason, *, by: By) -> None:
+        """Roll back without an operator's word; Busy while a pin holds what is live."""
+        if self._ledger.pinned:
+            raise Busy("a pin holds the live generation")
+        await self.rollback(by=by, reason=reason)
+
+    async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
+        """Order noise on what is live: a swap whose checksums must differ."""
+        with self._told(by, str(noise)):
+            live = self._replica.live
+            if noise.num_leaves > len(live.leaves):
+                raise BadRequest(f"num_leaves: the model has {len(live.leaves)} leaves")
+            return self._reconciler.take(NoiseOrder(live, by, noise))
+
+    async def pin(self, *, by: By) -> Generation:
+        """Hold the live generation against the source, across restarts too.
+
+        What was ordered before is waited for; what the source wished ends. NotSaved when a
+        restart would forget it: then nothing is held.
+        """
+        with self._told(by):
+            if self._replica.live.revision.is_noise:
+                raise NotSaved(
+                    "not pinned: noise answers, and a restart would forget it; "
+                    "`hotreload rollback` takes it off"
+                )
+            return await self._reconciler.set_pinned(True, by)
+
+    async def unpin(self, *, by: By) -> Generation:
+        """Follow the source again; NotSaved when a restart would pin it again."""
+        with self._told(by):
+            return await self._reconciler.set_pinned(False, by)
+
+    @contextmanager
+    def _told(self, by: By, wish: str | None = None) -> Iterator[None]:
+        """Leave a trace of who ordered what, also where it is not even tried."""
+        wish = wish and cut(wish, MOST_WORDS)
+        try:
+            yield
+        except HotReloadError as refusal:
+            self._publish(OperatorAsked(by, wish, refusal.reason.message))
+            raise
+        self._publish(OperatorAsked(by, wish))
+
+    async def _check_files(self, place: PastGeneration) -> None:
+        if not place.path:
+            raise BadRequest(f"generation {place.number} is no longer kept, and has no files")
+        if await self._source.resolve(place.path) != place.revision:
+            raise BadRequest(
+                f"generation {place.number} is no longer kept in memory, and {place.path} "
+                "holds other bytes now"
+            )
+
+    def _place_to_go_back_to(self, number: int | None) -> PastGeneration:
+        live = self._replica.live
+        if number == live.number:
+            raise BadRequest(f"generation {number} is live already")
+        ledger = self._ledger
+        place = ledger.past_before(live) if number is None else ledger.past(number)
+        if place is None:
+            known = ", ".join(str(p.number) for p in self._ledger.generations)
+            wish = f"generation {number}" if number is not None else "an earlier generation"
+            raise BadRequest(f"{wish} is not remembered; known are {known}")
+        return place

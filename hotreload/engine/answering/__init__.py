@@ -1,0 +1,1 @@
+"""Checks and encodes a client's request, hands it to the engine, and follows its answer."""

@@ -1,0 +1,33 @@
+"""Bounds the log-probabilities that the answers to one request may hold: they add up."""
+
+from collections.abc import Iterable
+
+from hotreload.engine.answering.items import Item
+from hotreload.errors import BadRequest
+
+MOST_LOGPROBS = 2**22
+"""How many log-probabilities all answers to one request may hold: these take about a gigabyte."""
+USUAL_TOKENS = 128
+"""How many tokens the engine makes when the request does not say."""
+
+
+def check_logprobs(items: Iterable[Item]) -> None:
+    """Refuse a request for more log-probabilities than that: they could take all memory."""
+    asked = sum(_logprobs(item) for item in items)
+    if asked > MOST_LOGPROBS:
+        raise BadRequest(
+            f"top_logprobs_num: the answers could hold {asked} log-probabilities, and "
+            f"{MOST_LOGPROBS} are allowed; ask for fewer of them, for fewer tokens "
+            "(max_new_tokens), or for fewer prompts at a time",
+            param="top_logprobs_num",
+        )
+
+
+def _logprobs(item: Item) -> int:
+    if not item.logprobs:
+        return 0
+    start = item.logprobs.get("logprob_start_len", -1)
+    prompt = len(item.input_ids) - start if start >= 0 else 0
+    tokens: int = prompt + item.sampling_params.get("max_new_tokens", USUAL_TOKENS)
+    beside: int = item.logprobs.get("top_logprobs_num", 0)
+    return tokens * (1 + beside + len(item.logprobs.get("token_ids_logprob", ())))

@@ -1,0 +1,242 @@
+"""Gets answers from a running engine, and aborts each request that nobody wants any more.
+
+Knows upstream's tokenizer manager; requests were checked before they come here.
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from typing import Any
+
+from hotreload.engine.answering import stops
+from hotreload.engine.answering.grammars import could_not_follow
+from hotreload.engine.answering.items import Item, Parsed
+from hotreload.engine.upstream import patches
+from hotreload.engine.upstream.legs import Leg
+from hotreload.engine.upstream.nonfinite import check_finite
+from hotreload.engine.upstream.watch import EngineWatch
+from hotreload.errors import BadRequest, cut
+from hotreload.threads import uninterrupted
+from hotreload.types import FOR_A_SWAP
+
+Answer = dict[str, Any]
+
+ABORT_AGAIN_SECONDS = 1.0
+ENDED_FOR_A_SWAP = (
+    "ended early for a swap of the weights: it ran longer than [reload] drain_timeout, and "
+    "on_drain_timeout says not to wait; ask again"
+)
+
+
+class Answers:
+    """Hands requests to the tokenizer manager, under ids of our own.
+
+    A client's id is no key: two clients may choose the same, and upstream aborts `ab` with `a`.
+    """
+
+    def __init__(self, tokenizer_manager: Any, watch: EngineWatch, leg: Leg) -> None:
+        from sgl_jax.srt.managers.io_struct import AbortReq
+        from sgl_jax.srt.sampling.sampling_params import SamplingParams
+
+        self._manager = tokenizer_manager
+        self._watch = watch
+        self._ended_by_us: set[str] = set()
+        watch.on_loss = self._wake_all
+        # Upstream would add signal handlers to our loop, and kill the process at SIGTERM.
+        tokenizer_manager.no_create_loop = True
+        patches.abort_safely(tokenizer_manager, AbortReq)
+        stops.look_by_bytes(SamplingParams)
+        leg.ends_at(tokenizer_manager.recv_from_detokenizer)
+        self._loop_task = asyncio.create_task(self._receive(), name="engine answers")
+
+    @property
+    def under_way(self) -> int:
+        """How many prompts the engine is busy with."""
+        return len(self._manager.rid_to_state)
+
+    def send(self, message: Any) -> None:
+        """Send a message to the scheduler thread."""
+        self._manager.send_to_scheduler.send_pyobj(message)
+
+    def abort_all(self) -> None:
+        """End every answer under way with the text it has so far."""
+        self._ended_by_us |= self._manager.rid_to_state.keys()
+        self._manager.abort_request(abort_all=True)
+
+    async def generate(self, parsed: Parsed) -> AsyncGenerator[Answer | list[Answer]]:
+        """The answers as upstream forms them: whole, in a list for a batch, or piece by piece."""
+        if not parsed.is_batch:
+            async with aclosing(self._answer(parsed.items[0], parsed.stream)) as answers:
+                async for answer in answers:
+                    yield answer
+        elif parsed.stream:
+            async with aclosing(self._merged(parsed.items)) as answers:
+                async for answer in answers:
+                    yield answer
+        else:
+            yield await self._all(parsed.items)
+
+    async def close(self) -> None:
+        """Stop receiving; answers still awaited never come."""
+        self._loop_task.cancel()
+        await asyncio.gather(self._loop_task, return_exceptions=True)
+
+    async def _answer(self, item: Item, stream: bool) -> AsyncGenerator[Answer]:
+        from sgl_jax.srt.managers.io_struct import GenerateReqInput
+
+        rid = uuid.uuid4().hex
+        request = GenerateReqInput(
+            input_ids=item.input_ids,
+            sampling_params=item.sampling_params,
+            stream=stream,
+            rid=rid,
+            **item.logprobs,
+        )
+        pieces = self._manager.generate_request(request, None)
+        try:
+            while (piece := await self._next(pieces)) is not None:
+                answer = _for_client(piece, item.rid)
+                check_finite(answer)
+                if rid in self._ended_by_us:
+                    _say_why(answer["meta_info"])
+                elif item.grammar is not None and _is_aborted(answer["meta_info"]):
+                    raise could_not_follow(item.grammar)
+                yield answer
+        finally:
+            self._ended_by_us.discard(rid)
+            await uninterrupted(self._leave(pieces, rid))
+
+    async def _next(self, pieces: AsyncIterator[Answer]) -> Answer | None:
+        self._watch.check()
+        try:
+            piece = await anext(pieces, None)
+        except (ValueError, TypeError, AssertionError) as fault:
+            self._watch.check()
+            raise BadRequest(cut(str(fault), 300)) from fault
+        self._watch.check()
+        return piece
+
+    async def _leave(self, pieces: Any, rid: str) -> None:
+        """Return only when the engine has forgotten the request: a drain counts on it."""
+        await pieces.aclose()
+        states = self._manager.rid_to_state
+        while (state := states.get(rid)) is not None and self._watch.reason is None:
+            self._manager.abort_request(rid)
+            state.event.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ABORT_AGAIN_SECONDS):
+                    await state.event.wait()
+        states.pop(rid, None)
+
+    async def _all(self, items: tuple[Item, ...]) -> list[Answer]:
+        tasks = [asyncio.create_task(self._whole(item)) for item in items]
+        try:
+            return [await task for task in tasks]
+        finally:
+            await uninterrupted(_ended(tasks))
+
+    async def _whole(self, item: Item) -> Answer:
+        async with aclosing(self._answer(item, stream=False)) as answers:
+            return await anext(answers)
+
+    async def _merged(self, items: tuple[Item, ...]) -> AsyncGenerator[Answer]:
+        """The pieces of all answers as they come, each with the index of its prompt."""
+        newest = Newest(len(items))
+        tasks = [
+            asyncio.create_task(self._feed(item, index, newest)) for index, item in enumerate(items)
+        ]
+        try:
+            async for piece in newest.pieces():
+                yield piece
+        finally:
+            await uninterrupted(_ended(tasks))
+
+    async def _feed(self, item: Item, index: int, into: "Newest") -> None:
+        try:
+            async with aclosing(self._answer(item, stream=True)) as answers:
+                async for answer in answers:
+                    into.put(index, answer)
+            into.end()
+        except Exception as fault:
+            into.fail(fault)
+
+    async def _receive(self) -> None:
+        """Run upstream's loop over results in a task of ours: its own would kill the process."""
+        try:
+            await self._manager.handle_loop()
+        except Exception as fault:
+            self._watch.lose(f"handling answers failed: {type(fault).__name__}: {fault}")
+        self._watch.lose("the loop that receives answers has ended")
+
+    def _wake_all(self) -> None:
+        """Wake everybody who waits for an answer: none will come from a lost engine."""
+        for rid, state in list(self._manager.rid_to_state.items()):
+            state.finished = True
+            state.out_list.append({"text": "", "meta_info": {"id": rid, "finish_reason": None}})
+            state.event.set()
+
+
+class Newest:
+    """The newest piece of each of several answers; a slow reader misses those before it.
+
+    Nothing is lost by that, since a piece holds all of its answer so far. A queue of such pieces
+    would grow with the square of the answer's length.
+    """
+
+    def __init__(self, answers: int) -> None:
+        self._running = answers
+        self._pieces: dict[int, Answer] = {}
+        self._fault: Exception | None = None
+        self._moved = asyncio.Event()
+
+    def put(self, index: int, answer: Answer) -> None:
+        """Take a piece of the answer with this index."""
+        self._pieces[index] = {**answer, "index": index}
+        self._moved.set()
+
+    def end(self) -> None:
+        """Note that one of the answers is whole."""
+        self._running -= 1
+        self._moved.set()
+
+    def fail(self, fault: Exception) -> None:
+        """Note that one of the answers failed: then none is given."""
+        self._fault = fault
+        self._moved.set()
+
+    async def pieces(self) -> AsyncIterator[Answer]:
+        """Yield pieces until all answers have ended; the piece that waits longest comes first."""
+        while self._running or self._pieces or self._fault:
+            if self._fault is not None:
+                raise self._fault
+            if self._pieces:
+                yield self._pieces.pop(next(iter(self._pieces)))
+            else:
+                self._moved.clear()
+                await self._moved.wait()
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _say_why(meta: dict[str, Any]) -> None:
+    """Say why we ended the answer: upstream says only `Aborted`."""
+    if _is_aborted(meta):
+        ended = {"code": FOR_A_SWAP, "message": ENDED_FOR_A_SWAP}
+        meta["finish_reason"] = {**meta["finish_reason"], **ended}
+
+
+def _is_aborted(meta: dict[str, Any]) -> bool:
+    return bool((meta.get("finish_reason") or {}).get("type") == "abort")
+
+
+def _for_client(piece: Answer, rid: str | None) -> Answer:
+    """A copy with the client's id, if it gave one: upstream goes on adding to its own piece."""
+    meta = dict(piece["meta_info"])
+    if rid is not None:
+        meta["id"] = rid
+    return {**piece, "output_ids": list(piece.get("output_ids") or ()), "meta_info": meta}

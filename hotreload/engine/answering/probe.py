@@ -1,0 +1,88 @@
+"""Canary prompts and verdicts on their answers. Pure: asks nobody."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+SHOWN = 200
+"""How many characters of an answer a verdict shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A prompt, asked greedily, and what its answer must be like."""
+
+    prompt: str
+    max_new_tokens: int
+    contains: str | None = None
+    regex: str | None = None
+    equals: str | None = None
+    max_repeat: int | None = None
+    """The longest run of one token that is no fault."""
+    min_mean_logprob: float | None = None
+
+
+BUILT_IN = Probe("The quick brown fox", max_new_tokens=24, max_repeat=12)
+"""Asked when none is configured: it wants an answer that does not repeat one token for ever."""
+
+
+def request_for(probe: Probe) -> dict[str, Any]:
+    """The request that asks a probe."""
+    sampling = {"temperature": 0, "max_new_tokens": probe.max_new_tokens}
+    logprobs = {} if probe.min_mean_logprob is None else {"return_logprob": True}
+    return {"text": probe.prompt, "sampling_params": sampling, **logprobs}
+
+
+def decide_verdict(probe: Probe, answer: Mapping[str, Any]) -> str | None:
+    """What is wrong with an answer, in words; None when nothing is."""
+    wrong = _wrong(probe, answer)
+    if wrong is None:
+        return None
+    return f"probe {probe.prompt!r}: {wrong}, got {_short(answer.get('text', ''))}"
+
+
+def _wrong(probe: Probe, answer: Mapping[str, Any]) -> str | None:
+    text, ids = answer.get("text", ""), answer.get("output_ids") or []
+    ended = (answer.get("meta_info", {}).get("finish_reason") or {}).get("type")
+    if ended == "abort" or not ids:
+        return "expected an answer" if ended != "abort" else "the engine gave up"
+    return (
+        _other_text(probe, text)
+        or _repetition(probe.max_repeat, ids)
+        or _too_unsure(probe.min_mean_logprob, answer)
+    )
+
+
+def _other_text(probe: Probe, text: str) -> str | None:
+    if probe.equals is not None and text != probe.equals:
+        return f"expected {_short(probe.equals)}"
+    if probe.contains is not None and probe.contains not in text:
+        return f"expected {_short(probe.contains)} in it"
+    if probe.regex is not None and not re.search(probe.regex, text):
+        return f"expected a match of {_short(probe.regex)}"
+    return None
+
+
+def _repetition(most: int | None, ids: Sequence[int]) -> str | None:
+    if most is None or _longest_run(ids) <= most:
+        return None
+    return f"expected no token more than {most} times on end"
+
+
+def _longest_run(ids: Sequence[int]) -> int:
+    return max(len(list(run)) for _, run in groupby(ids))
+
+
+def _too_unsure(least: float | None, answer: Mapping[str, Any]) -> str | None:
+    if least is None:
+        return None
+    values = [entry[0] for entry in answer["meta_info"].get("output_token_logprobs") or ()]
+    mean = sum(values) / len(values) if values else float("-inf")
+    # Written so that NaN fails too.
+    return None if mean >= least else f"expected a mean log-probability of {least}, is {mean:.3f}"
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "…")

@@ -1,0 +1,162 @@
+"""Checks requests, encodes texts and renders chats; what takes long does so on other threads.
+
+A long text takes seconds, and a chat template is a program that came with the model.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hotreload.engine.answering.crews import Crew
+from hotreload.engine.answering.grammars import Grammars
+from hotreload.engine.answering.items import Parsed
+from hotreload.engine.answering.probe import Probe, request_for
+from hotreload.engine.answering.requests import Messages, check_length, encoded, parse
+from hotreload.engine.capabilities import Capabilities, EngineLimits
+from hotreload.errors import BadRequest, ConfigError, cut
+
+THREADS = 2
+"""How many threads each crew has: more would take the processor from the engine's threads."""
+SHORT = 1000
+"""Up to how many characters or ids a request is prepared on the loop: a thread would take longer,
+most of all under load, when it has to wait for its turn."""
+LONG = 2**16
+"""Beyond how many characters or ids a request goes to a crew of its own: long requests wait for
+each other, and hold up no shorter one."""
+SCALARS = (str, int, float, bool)
+FAULTS_OF_A_TEMPLATE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a template may raise beside its own errors."""
+
+
+class Prompts:
+    """Makes requests fit for the engine, with the tokenizer the engine booted with."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        limits: EngineLimits,
+        can: Capabilities,
+        grammars: Grammars | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._can = can
+        self._grammars = grammars
+        self._usual = Crew(THREADS, "the making of a prompt")
+        self._long = Crew(THREADS, "the making of a long prompt")
+        # The first call turns off what the tokenizer's file says of padding and truncation. From
+        # then on nothing in the tokenizer changes, and threads may share it.
+        self._encode("")
+
+    async def prepare(self, request: Mapping[str, Any]) -> Parsed:
+        """The request as the engine takes it; BadRequest names the parameter at fault."""
+        parsed = await self._parsed(request)
+        return parsed if self._grammars is None else await self._grammars.prepared(parsed)
+
+    def parse(
+        self, request: Mapping[str, Any], is_given_up: Callable[[], bool] = lambda: False
+    ) -> Parsed:
+        """The same without its grammars; blocks, and ends soon after `is_given_up` says so."""
+
+        def encode(text: str) -> list[int]:
+            if is_given_up():
+                raise BadRequest("nobody waits for it any more")
+            return self._encode(text)
+
+        limits, can = self._limits, self._can
+        return parse(request, limits=limits, can=can, encode=encode, chat=self._chat)
+
+    def check_probes(self, probes: Sequence[Probe]) -> None:
+        """Refuse a probe that the engine cannot answer: it would reject every checkpoint."""
+        for probe in probes:
+            try:
+                self.parse(request_for(probe))
+            except BadRequest as fault:
+                raise ConfigError(f"[[probe]] {probe.prompt!r} cannot be asked: {fault}") from fault
+
+    async def _parsed(self, request: Mapping[str, Any]) -> Parsed:
+        size = _size_of(request)
+        if size <= SHORT and not _takes_long(request):
+            return self.parse(request)
+        crew = self._usual if size <= LONG else self._long
+        return await crew.run(lambda cancel: self.parse(request, cancel.is_set))
+
+    def _encode(self, text: str) -> list[int]:
+        """The ids of a text, as upstream's tokenizer manager makes them."""
+        ids: list[int] = self._tokenizer(text)["input_ids"]
+        return ids
+
+    def _chat(self, messages: Messages, arguments: Mapping[str, Any]) -> list[int]:
+        """The ids of a chat, by the template of the model."""
+        if not getattr(self._tokenizer, "chat_template", None):
+            raise BadRequest(
+                "messages: this model's tokenizer has no chat template; ask /v1/completions, or "
+                "serve a model whose tokenizer_config.json has a chat_template",
+                code="no_chat_template",
+                param="messages",
+            )
+        self._check_arguments(arguments)
+        text = self._rendered(messages, arguments)
+        check_length("messages", text, self._limits)
+        return encoded(text, self._encode_rendered, self._limits)
+
+    def _encode_rendered(self, text: str) -> list[int]:
+        """The ids of a text made by a template, which puts the special tokens in itself."""
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _rendered(self, messages: Messages, arguments: Mapping[str, Any]) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tokenize=False,
+                add_generation_prompt=True,
+                **arguments,
+            )
+        except (TemplateError, *FAULTS_OF_A_TEMPLATE) as fault:
+            raise BadRequest(
+                f"messages: the chat template of this model refuses them: {cut(str(fault), 300)}",
+                code="chat_template",
+                param="messages",
+            ) from fault
+        return text
+
+    def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Let a client set arguments of the template, and none of the tokenizer's own."""
+        own = inspect.signature(self._tokenizer.apply_chat_template).parameters
+        for name, value in arguments.items():
+            if name in own:
+                words = f"{name} is the server's to decide"
+            elif not isinstance(value, SCALARS):
+                words = f"{cut(name)} must be a string, a number, true or false"
+            else:
+                continue
+            raise BadRequest(f"template_args: {words}", param="template_args")
+
+
+def _takes_long(request: Mapping[str, Any]) -> bool:
+    """Whether a request may take long though its prompts are short; a template always may."""
+    each_its_own = ("sampling_params", "token_ids_logprob")
+    lists = any(isinstance(request.get(name), list) for name in each_its_own)
+    return lists or request.get("messages") is not None
+
+
+def _size_of(request: Mapping[str, Any]) -> int:
+    messages = [message["content"] for message in request.get("messages") or ()]
+    prompts = (request.get("text"), request.get("input_ids"), messages)
+    return sum(_size(prompt) for prompt in prompts)
+
+
+def _size(prompt: Any) -> int:
+    if isinstance(prompt, list):
+        return len(prompt) + sum(len(each) for each in prompt if isinstance(each, str | list))
+    return len(prompt) if isinstance(prompt, str) else 0

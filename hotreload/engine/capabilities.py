@@ -1,0 +1,46 @@
+"""What an engine can do and how large things may be in it, as data. `facts` finds both."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What this engine can do; what it cannot is refused with a reason."""
+
+    logprobs: bool
+    """0.0.2 has them and dies of every request that asks for any."""
+    grammars: bool
+    """0.0.2 takes the parameters and ignores them."""
+    seeds: bool
+    """Both versions ignore a seed, unless started with enable_deterministic_sampling."""
+    sampling: frozenset[str]
+    """The names of the sampling parameters it knows."""
+    tools: bool = False
+    """It takes tools; both versions leave them to the program that makes the prompt."""
+    n: bool = False
+    """It makes several answers to one prompt; with both versions the caller repeats the prompt."""
+    flush: bool = False
+    """It forgets its caches when asked; where it cannot, hotreload empties them itself."""
+    pause: bool = False
+    """It can be paused; 0.0.2 cannot, so the gate stands before every engine."""
+
+    def named(self) -> Mapping[str, bool]:
+        """What differs between releases, by its name."""
+        return {
+            "log-probabilities": self.logprobs,
+            "grammars": self.grammars,
+            "tools": self.tools,
+            "n": self.n,
+            "flush": self.flush,
+            "pause": self.pause,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """How large things may be in this engine."""
+
+    vocabulary: int
+    input_tokens: int
+    total_tokens: int

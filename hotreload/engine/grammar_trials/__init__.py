@@ -1,0 +1,1 @@
+"""Tries grammars in a program of its own, where one that crashes or eats memory hurts nobody."""

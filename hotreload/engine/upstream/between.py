@@ -1,0 +1,61 @@
+"""Runs jobs of ours on the scheduler's own thread, when the event loop asks for them."""
+
+import asyncio
+from asyncio import FIRST_COMPLETED
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NoReturn, Protocol
+
+from hotreload.engine.upstream.scheduler import SchedulerThread, Wake
+from hotreload.engine.upstream.watch import EngineWatch
+from hotreload.errors import DrainTimedOut, EngineLost
+
+JOB_SECONDS = 10.0
+"""How long the scheduler thread may take to become idle and do a job of ours between two steps."""
+
+
+class Front(Protocol):
+    """What hands requests to the scheduler thread: `Answers`."""
+
+    @property
+    def under_way(self) -> int:
+        """How many prompts the engine is busy with."""
+        ...
+
+    def send(self, message: Any) -> None:
+        """Send a message to the scheduler thread."""
+        ...
+
+
+class BetweenSteps:
+    """Runs a job once nothing runs or waits in the engine; a loss or a time limit ends the wait."""
+
+    def __init__(self, scheduler: SchedulerThread, front: Front, watch: EngineWatch) -> None:
+        self._scheduler = scheduler
+        self._front = front
+        self._watch = watch
+
+    async def run[T](self, job: Callable[[], T]) -> T:
+        """The job's result; DrainTimedOut if the job never began, EngineLost if it hangs."""
+        self._watch.check()
+        future = self._scheduler.submit(job)
+        self._front.send(Wake())
+        lost = asyncio.create_task(self._watch.until_lost())
+        done: asyncio.Future[T] = asyncio.wrap_future(future)
+        try:
+            await asyncio.wait((done, lost), timeout=JOB_SECONDS, return_when=FIRST_COMPLETED)
+            self._watch.check()
+            if not done.done():
+                self._give_up(future)
+            return done.result()
+        finally:
+            lost.cancel()
+
+    def _give_up(self, future: Future[Any]) -> NoReturn:
+        if future.cancel():
+            raise DrainTimedOut(
+                f"the engine was not idle within {JOB_SECONDS:g} s, "
+                f"{self._front.under_way} prompts are under way in it"
+            )
+        self._watch.lose(f"the scheduler thread hangs in a job of ours ({JOB_SECONDS:g} s)")
+        raise EngineLost(self._watch.reason or "the scheduler thread hangs")

@@ -1,0 +1,217 @@
+"""Imports, starts and ends upstream in our process, and keeps it from changing that process.
+
+`0.0.2` is the release, `main` the repository as of August 2026. `patches` mends what upstream
+does wrong while it runs.
+"""
+
+import asyncio
+import inspect
+import logging
+import os
+import resource
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+FILES = 65535
+"""The file limit upstream asks for."""
+
+SYNC_THREAD = "_sync_expert_ids_d2h_thread_func"
+
+
+@contextmanager
+def importing_upstream() -> Iterator[None]:
+    """Import sgl_jax in here: what its import does to the process is undone.
+
+    Both versions replace `threading._register_atexit` (which breaks executors' clean exit) and
+    set the uvloop policy for every loop of the process; the daemon chooses its own loop.
+    Goes when `entrypoints/engine.py` no longer does either at import.
+    """
+    register_atexit = threading._register_atexit  # type: ignore[attr-defined]
+    policy = asyncio.get_event_loop_policy()
+    try:
+        with _tolerating_double_registration():
+            yield
+    finally:
+        threading._register_atexit = register_atexit  # type: ignore[attr-defined]
+        asyncio.set_event_loop_policy(policy)
+
+
+@contextmanager
+def _tolerating_double_registration() -> Iterator[None]:
+    """0.0.2 with jax >= 0.8: `NativeAttention` is an nnx module and registered by hand too.
+
+    Goes with 0.0.2; main registers it once.
+    """
+    import jax
+
+    register = jax.tree_util.register_pytree_node_class
+
+    def tolerant(cls: Any) -> Any:
+        try:
+            return register(cls)
+        except ValueError:
+            if cls.__name__ != "NativeAttention":
+                raise
+            return cls
+
+    with _replaced(jax.tree_util, "register_pytree_node_class", tolerant):
+        yield
+
+
+def quiet(level: int) -> None:
+    """Turn off progress bars and set upstream's loggers to `level`; both versions are loud."""
+    import tqdm  # type: ignore[import-untyped]
+
+    logging.getLogger("sgl_jax").setLevel(level)
+    tqdm.tqdm.monitor_interval = 0  # or the first bar starts a thread that never ends
+    for name, module in list(sys.modules.items()):
+        bar = getattr(module, "tqdm", None) if name.startswith("sgl_jax.") else None
+        if isinstance(bar, type):
+            module.tqdm = _silent(bar)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _silent(bar: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: bar(*args, **{**kwargs, "disable": True})
+
+
+@contextmanager
+def starting(
+    entry: types.ModuleType,
+    *,
+    launch_scheduler: Callable[..., dict[str, Any]],
+    run_detokenizer: Callable[..., None],
+    devices: Sequence[Any],
+) -> Iterator[None]:
+    """Construct upstream's Engine in here: the process stays as it was.
+
+    Both versions would install SIGCHLD and SIGQUIT handlers (and fail outside the main
+    thread), reset all logging, register an exit hook that kills every child of ours, catch a
+    failed start and send SIGQUIT instead of raising, and end their threads by signals.
+    `_set_envs_and_config` also raises the file limit, and warns where it may not: we raise it,
+    without the warning. Goes when the engine can be embedded.
+    """
+    no_exit_hook = types.SimpleNamespace(register=lambda *args: None)
+    replaced = {
+        "_set_envs_and_config": lambda server_args: _raise_file_limit(),
+        "atexit": no_exit_hook,
+        "configure_logger": lambda *args, **kwargs: None,
+        "run_scheduler_loop_thread_after_create": launch_scheduler,
+        "run_detokenizer_thread": run_detokenizer,
+    }
+    with ExitStack() as undo:
+        for name, value in replaced.items():
+            undo.enter_context(_replaced(entry, name, value))
+        undo.enter_context(_on_devices(devices))
+        undo.enter_context(_naming(devices[0].platform))
+        yield
+
+
+@contextmanager
+def _naming(platform: str) -> Iterator[None]:
+    """Set JAX_PLATFORMS to the device's bare name in here: both versions refuse a list of names.
+
+    `tpu,cpu` is right on a TPU, and JAX has read it by now. Goes when `ServerArgs` does not
+    compare it with the device.
+    """
+    named = os.environ.get("JAX_PLATFORMS", "")
+    if "," not in named:
+        yield
+        return
+    os.environ["JAX_PLATFORMS"] = platform
+    try:
+        yield
+    finally:
+        os.environ["JAX_PLATFORMS"] = named
+
+
+def _raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@contextmanager
+def _on_devices(devices: Sequence[Any]) -> Iterator[None]:
+    """0.0.2 builds its mesh of every device there is, whatever tp says; main has an argument."""
+    from sgl_jax.srt.managers import scheduler
+
+    create = scheduler.create_device_mesh
+    if "device_indexes" in inspect.signature(create).parameters:
+        yield
+        return
+
+    def create_on(*args: Any, **kwargs: Any) -> Any:
+        return create(*args, **{**kwargs, "devices": list(devices)})
+
+    with _replaced(scheduler, "create_device_mesh", create_on):
+        yield
+
+
+@contextmanager
+def with_threads_that_end(scheduler_class: type, worker_class: type) -> Iterator[None]:
+    """Construct a scheduler in here: the threads it starts can be ended.
+
+    Otherwise they keep every weight of a closed engine alive. The watchdog of both versions is
+    left out (`SglangEngine` looks for a hang itself), and main's thread for expert statistics
+    ends when it meets an `EndOfQueue`. Goes when an engine can be closed.
+    """
+    with ExitStack() as undo:
+        undo.enter_context(_replaced(scheduler_class, "watchdog_thread", lambda self: None))
+        if hasattr(worker_class, SYNC_THREAD):
+            run = getattr(worker_class, SYNC_THREAD)
+            undo.enter_context(_replaced(worker_class, SYNC_THREAD, _passing_an_end(run)))
+        yield
+
+
+def _passing_an_end(run: Callable[[Any], None]) -> Callable[[Any], None]:
+    def run_to_the_end(self: Any) -> None:
+        with suppress(SystemExit):
+            run(self)
+
+    return run_to_the_end
+
+
+class EndOfQueue:
+    """Ends the thread that unpacks it; upstream's `except Exception` lets SystemExit pass."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise SystemExit
+
+
+class DeathNotice:
+    """Stands where upstream keeps the process it sends SIGQUIT to when a thread fails.
+
+    In single-process mode that is *our* parent: a shell, systemd or PID 1 (0.0.2 and main).
+    """
+
+    def __init__(self, report: Callable[[str], None], who: str) -> None:
+        self._report = report
+        self._who = who
+
+    def send_signal(self, signal: int) -> None:
+        """Report the death instead of signalling anybody."""
+        self._report(f"{self._who} failed")
+
+
+def report_deaths(scheduler: Any, report: Callable[[str], None]) -> None:
+    """Let failing engine threads report to us, instead of signalling another process."""
+    worker = scheduler.tp_worker
+    owners = {"scheduler": scheduler, "forward": worker, "worker": getattr(worker, "worker", None)}
+    for name, owner in owners.items():
+        if hasattr(owner, "parent_process"):
+            owner.parent_process = DeathNotice(report, f"the {name} thread")

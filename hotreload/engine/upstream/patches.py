@@ -1,0 +1,152 @@
+"""Work-rounds of upstream's faults: each says what is wrong, in which versions, and when it goes.
+
+`0.0.2` is the release, `main` the repository as of August 2026. `embedding` puts upstream into our
+process; `logprobs`, `nonfinite`, `answering` have work-rounds of their own. Nothing here knows of
+checkpoints or generations.
+"""
+
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+from hotreload.engine.upstream.batches import joined, part_of, places_alike
+
+RING = 256
+"""How many slots the ring of tokens that wait to be read has for each request that may run."""
+
+IDLE_POLL_MS = 1000
+"""How long an idle scheduler sleeps at a time; a message wakes it at once."""
+
+
+def ready_first_release(loader: type, sampler: types.ModuleType) -> None:
+    """Make the generation of sglang-jax whose models take `rngs` (0.0.2) run here at all.
+
+    flax >= 0.12.1 wants a mesh context its models do not give ("An auto mesh context is
+    required"), and off TPU its sampler passes a 3-tuple to a function that unpacks 2, while
+    the TPU branch is plain JAX and right everywhere. Goes with 0.0.2.
+    """
+    if "rngs" not in inspect.signature(loader.__init__).parameters:  # type: ignore[misc]
+        return
+    import flax
+
+    if "flax_always_shard_variable" in flax.config._values:
+        flax.config.update("flax_always_shard_variable", False)
+    if hasattr(sampler, "top_k_top_p_min_p_sampling_from_probs_jax_not_tpu_runtime"):
+        sampler.is_tpu_runtime = lambda: True  # type: ignore[attr-defined]
+
+
+def keep_pending_tokens(tp_worker: Any) -> None:
+    """Give each batch as many slots for its tokens as it has requests, not as it is padded to.
+
+    0.0.2 with overlap scheduling: tokens not yet read wait in a ring of 3 x max_running_requests
+    slots. A prefill is padded to max_running_requests, so the third one in a row overwrites the
+    tokens of those that decode meanwhile: about 1 answer in 40 said a word twice when requests
+    arrived one by one. The ring is widened too: each chunk of a long prompt and each answer of
+    one token takes slots while nothing is decoded. main has a slot for each request.
+    """
+    if not hasattr(tp_worker, "future_token_ids_ct"):
+        return
+    import jax
+    import jax.numpy as jnp
+
+    old, size = tp_worker.future_token_ids_map, RING * tp_worker.max_running_requests
+    ring = jnp.zeros((size + tp_worker.max_running_requests + 1,), old.dtype)
+    tp_worker.future_token_ids_map = jax.device_put(ring, old.sharding)
+    tp_worker.future_token_ids_limit = size
+    forward = tp_worker.forward_batch_generation
+
+    def forward_counting_requests(batch: Any, **more: Any) -> Any:
+        before = tp_worker.future_token_ids_ct
+        result = forward(batch, **more)
+        taken = before + batch.real_bs
+        tp_worker.future_token_ids_ct = taken % tp_worker.future_token_ids_limit
+        return result
+
+    tp_worker.forward_batch_generation = forward_counting_requests
+
+
+def keep_cache_locations(scheduler: Any) -> None:
+    """Give each batch a copy of its own of where its tokens lie in the KV pool.
+
+    0.1.0rc0 with overlap scheduling: all batches write that into one host buffer, and on a CPU
+    `device_put` does not copy it. So a step that has not run yet reads where the tokens of the next
+    batch lie: about 1 answer in 2000 under 16 clients was made of other requests' tokens. Goes when
+    `ScheduleBatch` copies for every engine, as it does for `pd_disaggregation`.
+    """
+    if getattr(scheduler.req_to_token_pool, "cache_loc_host_buf", None) is None:
+        return
+    worker = scheduler.tp_worker
+    forward = worker.forward_batch_generation
+
+    def forward_with_own(batch: Any, *args: Any, **more: Any) -> Any:
+        batch.cache_loc = batch.cache_loc.copy()
+        return forward(batch, *args, **more)
+
+    worker.forward_batch_generation = forward_with_own
+
+
+def abort_safely(tokenizer_manager: Any, abort_request: type) -> None:
+    """Let an abort of a waiting request forget it, and ignore that of an unknown request.
+
+    0.0.2 and main keep the state for ever, and raise KeyError for a request that just ended,
+    which ends the process. Goes when `_handle_abort_req` pops with a default.
+    """
+    original = tokenizer_manager._handle_abort_req
+
+    def forget(aborted: Any) -> None:
+        if aborted.rid in tokenizer_manager.rid_to_state:
+            original(aborted)
+            del tokenizer_manager.rid_to_state[aborted.rid]
+
+    mapping = tokenizer_manager._result_dispatcher._mapping
+    mapping[:] = [(kind, forget if kind is abort_request else fn) for kind, fn in mapping]
+
+
+def decode_as_each_asked(detokenizer: Any, batch_kind: type) -> None:
+    """Decode every text by its own request's flags, and keep nothing of one that has ended.
+
+    0.0.2 decodes a whole batch by the flags of its first request: one client's
+    `skip_special_tokens` changes what others read. And it keeps the ids of the last 65,536
+    answers, gigabytes of long ones. Goes when `handle_batch_token_id_out` does neither.
+    """
+    original = detokenizer.handle_batch_token_id_out
+
+    def handle(batch: Any) -> Any:
+        groups = places_alike(batch)
+        if len(groups) > 1:
+            answer = joined([(places, original(part_of(batch, places))) for places in groups])
+        else:
+            answer = original(batch)
+        for rid, reason in zip(batch.rids, batch.finished_reasons, strict=True):
+            if reason is not None:
+                detokenizer.decode_status.pop(rid, None)
+        return answer
+
+    mapping = detokenizer._request_dispatcher._mapping
+    mapping[:] = [(kind, handle if kind is batch_kind else fn) for kind, fn in mapping]
+
+
+def wait_while_idle(
+    scheduler: Any, is_idle: Callable[[], bool], between_steps: Callable[[], None]
+) -> None:
+    """Sleep instead of spinning while nothing runs or waits; call `between_steps` when idle.
+
+    In single-process mode both versions burn a whole core in a Python loop, and halve the speed
+    of every other thread of the process. `sleep_on_idle` is an argument that nothing reads.
+    Goes when it works.
+    """
+    import zmq
+
+    receive = scheduler.recv_requests
+    poller = zmq.Poller()
+    for socket in (scheduler.recv_from_tokenizer, scheduler.recv_from_rpc):
+        poller.register(socket, zmq.POLLIN)
+
+    def receive_when_there_is_any() -> Any:
+        between_steps()
+        if is_idle():
+            poller.poll(IDLE_POLL_MS)
+        return receive()
+
+    scheduler.recv_requests = receive_when_there_is_any

@@ -1,0 +1,76 @@
+"""Lets one set of weights be made at a time: beside the live one there is no room for two.
+
+Work that was given up and left behind keeps the room until it has ended and freed its set.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from hotreload import threads
+from hotreload.engine.weights.staging import Weights
+from hotreload.errors import NotEnoughMemory
+
+Make = Callable[[threading.Event], Weights]
+
+
+class Room:
+    """Belongs to one engine and its loop."""
+
+    def __init__(self) -> None:
+        self._one_at_a_time = asyncio.Lock()
+        self._given_up: _Making | None = None
+
+    async def make(self, make: Make, *, name: str, leave: bool = False) -> Weights:
+        """Make a set in a thread; with `leave` a cancel leaves behind a thread that does not end.
+
+        NotEnoughMemory while an earlier thread that was left behind hangs.
+        """
+        async with self._one_at_a_time:
+            await self._wait_for_given_up()
+            making, leave_as = _Making(make, name), name if leave else None
+            try:
+                return await threads.in_thread(making.run, discard=making.free, leave_as=leave_as)
+            except asyncio.CancelledError:
+                self._given_up = making
+                raise
+
+    async def _wait_for_given_up(self) -> None:
+        earlier = self._given_up
+        if earlier is None or earlier.is_over:
+            return
+        await asyncio.wait({asyncio.wrap_future(earlier.over)}, timeout=threads.LEFT_BEHIND_SECONDS)
+        if not earlier.is_over:
+            raise NotEnoughMemory(
+                f"{earlier.name} was given up and still hangs: beside it and the live weights "
+                "there is no room for another set",
+                code="hanging",
+            )
+
+
+class _Making:
+    """One set in the making; `over` tells that it failed, or was freed because nobody wanted it."""
+
+    def __init__(self, make: Make, name: str) -> None:
+        self.name = name
+        self.over: Future[None] = Future()
+        self.over.set_running_or_notify_cancel()  # nobody who waits for it can cancel it
+        self._make: Make | None = make
+
+    @property
+    def is_over(self) -> bool:
+        return self.over.done()
+
+    def run(self, cancel: threading.Event) -> Weights:
+        make, self._make = self._make, None
+        assert make is not None, "run is called once, since `make` holds weights and is dropped"
+        try:
+            return make(cancel)
+        except BaseException:
+            self.over.set_result(None)
+            raise
+
+    def free(self, made: Weights) -> None:
+        made.drop()
+        self.over.set_result(None)

@@ -1,0 +1,125 @@
+"""A private copy of a checkpoint's weights: verified bytes, in a folder nobody else writes to.
+
+The engine's loader reads through mmap: a file truncated under it kills the process, one
+rewritten in place changes weights after they were checked.
+"""
+
+import errno
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hotreload import failpoints
+from hotreload.errors import CheckpointCorrupt, NotEnoughMemory
+from hotreload.reading import OURS, Changed, Hashing, NotRegular, opened
+from hotreload.types import Checkpoint, CheckpointFile
+
+PREFIX = "stage-"
+CHUNK = 8 << 20
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Faults of a disk that takes no more."""
+
+
+def clear_leftovers(spool: Path) -> None:
+    """Make the spool folder, and remove what a process that was killed left in it."""
+    spool.mkdir(parents=True, exist_ok=True)
+    for left in spool.glob(f"{PREFIX}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def private_copy(checkpoint: Checkpoint, spool: Path, cancel: threading.Event) -> Iterator[Path]:
+    """A folder with the checked weights and their index alone, for as long as this is open.
+
+    The checkpoint's other files are left out: with them the engine would answer otherwise than
+    with the model's own.
+
+    CheckpointCorrupt when a file is no longer what was checked, NotEnoughMemory when the
+    spool folder is full.
+    """
+    folder = _made(spool)
+    try:
+        _check_room(checkpoint, spool)
+        failpoints.reach_in_thread("copying")
+        for file in checkpoint.weight_files:
+            _copy(checkpoint.path, file, folder, cancel)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _made(spool: Path) -> Path:
+    try:
+        spool.mkdir(parents=True, exist_ok=True)  # somebody's clean-up may have removed it
+        return Path(tempfile.mkdtemp(prefix=PREFIX, dir=spool))
+    except OSError as fault:
+        raise NotEnoughMemory(
+            f"{spool}: no private copy can be made there: {fault.strerror}", code="disk_full"
+        ) from fault
+
+
+def _check_room(checkpoint: Checkpoint, spool: Path) -> None:
+    need = sum(file.size for file in checkpoint.weight_files)
+    free = shutil.disk_usage(spool).free
+    if need > free:
+        raise NotEnoughMemory(
+            f"{spool} has {_gb(free)} free, the private copy of {checkpoint.revision} needs "
+            f"{_gb(need)}: free some space there",
+            code="disk_full",
+        )
+
+
+def _copy(source: Path, file: CheckpointFile, folder: Path, cancel: threading.Event) -> None:
+    target = folder / file.name
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as out:
+            _pour(source / file.name, file, out.write, cancel)
+    except NotRegular as trap:
+        raise _changed(file, f"it is {trap}") from trap
+    except Changed as how:
+        raise _changed(file, str(how)) from how
+    except OSError as fault:
+        if fault.errno in OURS:
+            raise NotEnoughMemory(f"{file.name} cannot be copied now: {fault.strerror}") from fault
+        if fault.errno in FULL:
+            raise NotEnoughMemory(
+                f"{folder.parent} cannot be written: {fault.strerror}", code="disk_full"
+            ) from fault
+        raise _unreadable(file, fault) from fault
+
+
+def _pour(
+    path: Path, file: CheckpointFile, write: Callable[[memoryview], object], cancel: threading.Event
+) -> None:
+    """Hand the file's bytes on, and make sure at the end that they are those that were checked.
+
+    The bytes are hashed as they pass, even if the file looks untouched: the copy must be right.
+    """
+    real = Path(os.path.realpath(path, strict=True))
+    with opened(real, file.name, cancel) as source:
+        if source.identity.size != file.size:
+            raise Changed(f"it has {source.identity.size} bytes, not {file.size}")
+        hashing = Hashing(source, CHUNK, cancel)
+        for _, piece in hashing.pieces(0, file.size):
+            write(piece)
+    if hashing.digest() != file.digest:
+        raise Changed("its bytes are different now")
+
+
+def _unreadable(file: CheckpointFile, fault: OSError) -> CheckpointCorrupt:
+    if fault.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        return _changed(file, "it is gone")
+    return CheckpointCorrupt(f"{file.name}: cannot be read: {fault.strerror}", code="io")
+
+
+def _changed(file: CheckpointFile, how: str) -> CheckpointCorrupt:
+    return CheckpointCorrupt(f"{file.name} changed after it was checked: {how}", code="changed")
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"

@@ -1,0 +1,276 @@
+"""The start: an attempt at one candidate after the other, until one of them answers.
+
+Each goes through the steps, events, history and metrics of any attempt. Only the switch differs:
+the engine is made with the weights, no gate is open yet, and there is nothing to go back to.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from hotreload.checks.fit import served_by
+from hotreload.core.attempts import Attempts, Terms
+from hotreload.core.course import Course, StillWanted
+from hotreload.core.ports import Source
+from hotreload.core.prepare import Prepare, Validate
+from hotreload.core.rules import Rules
+from hotreload.engine.upstream.build import DOES_NOT_START
+from hotreload.errors import (
+    BadRequest,
+    CheckpointRejected,
+    ConfigError,
+    DeviceUnavailable,
+    EngineLost,
+    HotReloadError,
+    SourceUnavailable,
+    TryAgain,
+)
+from hotreload.events import Waiting
+from hotreload.life.candidates import Absent, Candidate, Candidates, reading
+from hotreload.life.first_switch import FirstSwitch
+from hotreload.life.model_files import closed_at
+from hotreload.life.start_engine import RANDOM
+from hotreload.settings.load import Settings
+from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
+
+log = logging.getLogger("hotreload.boot")
+
+UNFIT_MODEL = "unfit_model"
+"""The code of a ConfigError that another model folder would mend."""
+
+OF_THE_MACHINE = (ConfigError, DeviceUnavailable)
+"""Errors that say nothing about the revision that is tried: they end the start."""
+
+
+async def unarmed(point: str) -> None:
+    """Pass no failpoint in a start: tests arm them for the attempts that come after it."""
+
+
+class Start:
+    """Tries the candidates, the best first, until one answers."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        attempts: Attempts,
+        source: Source,
+        validate: Validate,
+        serve: Callable[[Served], None],
+        switch: FirstSwitch,
+        rules: Rules,
+    ) -> None:
+        """`serve` is told what the checks compare each checkpoint with."""
+        self._attempts = attempts
+        self._source = source
+        self._validate = validate
+        self._serve = serve
+        self._switch = switch
+        self._rules = rules
+        self._model = settings.engine.model
+        self._is_dummy = settings.engine.boot == "dummy"
+        self._candidates = Candidates(settings, attempts.ledger, source)
+        self._unfit: set[str] = set()
+        """Revisions that no engine could be started with, though nothing may be wrong with them."""
+
+    async def run(self) -> None:
+        """Return as soon as a candidate answers; raise ConfigError when none can."""
+        if self._model is None:
+            await self._without_a_model()
+        elif self._is_dummy:
+            await self._from_random(self._model)
+        else:
+            await self._from_the_best(self._candidates.known())
+
+    async def _without_a_model(self) -> None:
+        """Start from an earlier generation, or from the first wish that will do."""
+        try:
+            kept = await self._candidates.kept_model()
+            if kept is not None and self._is_dummy:
+                await self._from_random(kept)
+                return
+            if self._attempts.ledger.last_good is not None and not self._is_dummy:
+                await self._from_the_best(self._candidates.known(), kept)
+                return
+        except ConfigError as unfit:
+            self._wait_for_a_checkpoint(unfit)
+        for failures in count(1):
+            if await self._from_a_wish():
+                return
+            await asyncio.sleep(self._attempts.backoff(failures))
+
+    async def _from_a_wish(self) -> bool:
+        """Try the source's wishes; False means that the source must be asked again later."""
+        try:
+            async for wish in self._source.wanted():
+                if not self._is_hopeless(wish):
+                    try:
+                        await self._from(wish)
+                        return True
+                    except ConfigError as unfit:
+                        self._wait_for_a_checkpoint(unfit)
+                    if not self._is_hopeless(wish):
+                        return False
+        except (TryAgain, CheckpointRejected) as fault:
+            log.warning("boot.no_model_yet", extra={"why": str(fault)})
+            await asyncio.sleep(getattr(fault, "retry_after", None) or 0.0)
+            return False
+        raise ConfigError("the source ended before anything could be served")
+
+    def _is_hopeless(self, wish: Revision) -> bool:
+        return wish.id in self._attempts.ledger.refused or wish.id in self._unfit
+
+    async def _from(self, wish: Revision) -> None:
+        if self._is_dummy:
+            await self._from_random(await self._source.fetch(wish))
+        else:
+            await self._from_the_best(self._candidates.known(wish))
+
+    def _wait_for_a_checkpoint(self, unfit: ConfigError) -> None:
+        """Say that we wait; raise a fault that no other checkpoint would mend."""
+        if unfit.code != UNFIT_MODEL:
+            raise unfit
+        log.warning("boot.no_model_yet", extra={"why": str(unfit)})
+        self._attempts.publish(Waiting("a checkpoint that can be served", "start"))
+
+    # --- one after the other -------------------------------------------------------------
+
+    async def _from_the_best(
+        self, candidates: Iterable[Candidate], kept: Path | None = None
+    ) -> None:
+        """Try each in turn; `kept` is the folder of model files that earlier starts went by."""
+        if self._model is not None:
+            self._serve(await served_from(self._model))
+        refusals = []
+        for candidate in candidates:
+            refusal = await self._refusal_of(candidate, self._model or kept)
+            if refusal is None:
+                self._attempts.publish(Waiting(None, "start"))
+                return
+            refusals.append(f"{candidate.why}: {refusal}")
+        raise ConfigError(
+            "nothing to start with; put a sound checkpoint into [engine] model\n  "
+            + "\n  ".join(refusals),
+            code=UNFIT_MODEL,
+        )
+
+    async def _refusal_of(self, candidate: Candidate, model: Path | None) -> str | None:
+        """Try one candidate; return None when it answers, else why it does not."""
+        named = {"candidate": candidate.why}
+        try:
+            revision = await _foreseen(candidate.find())
+        except Absent as nothing:
+            log.info("boot.no_candidate", extra={**named, "why": str(nothing)})
+            return str(nothing)
+        except CheckpointRejected as fault:
+            log.warning("boot.passed_over", extra={**named, "why": str(fault)})
+            return str(fault)
+        attempt = await self._attempted(self._attempts.course(revision, unarmed), candidate, model)
+        if attempt.reason is None:
+            return None
+        log.warning("boot.passed_over", extra={**named, "why": attempt.reason.message})
+        if attempt.reason.code in (UNFIT_MODEL, DOES_NOT_START):
+            self._unfit.add(revision.id)
+        return attempt.reason.message
+
+    async def _attempted(self, course: Course, candidate: Candidate, model: Path | None) -> Attempt:
+        """Make the attempt; damaged files do not refuse a revision that was good before."""
+        attempts, was_live = self._attempts, self._attempts.ledger.past_of(course.revision)
+        terms = Terms(
+            by=_start(candidate.why),
+            blame=not (candidate.is_configured or candidate.is_last_good),
+            refuse_files=not (candidate.is_configured or was_live),
+            raises=OF_THE_MACHINE,
+        )
+        work = partial(self._work, course, candidate, model)
+        attempt = await attempts.make(course, work, terms)
+        if course.verdict is not None:
+            self._end_after(course.verdict, course.checkpoint)
+        return attempt
+
+    def _end_after(self, verdict: CheckpointRejected, tried: Checkpoint | None) -> None:
+        """End the start: the engine answers badly, and holds no older generation."""
+        if tried is not None and tried.path == self._model:
+            words = f"[engine] model: {self._model} fails the probe: {verdict}"
+            raise ConfigError(words) from verdict
+        # The revision is refused, so the next start tries another.
+        raise EngineLost(f"what the engine started with is refused: {verdict}") from verdict
+
+    async def _work(self, course: Course, candidate: Candidate, model: Path | None) -> None:
+        prepare = Prepare(
+            course,
+            StillWanted(course, asyncio.Event()),
+            fetch=partial(_fetched, candidate),
+            validate=partial(self._checked, model),
+            rules=self._rules,
+        )
+        checkpoint = await prepare.run()
+        log.info("boot.chosen", extra={"path": str(checkpoint.path), "why": candidate.why})
+        try:
+            await self._switch.to(course, model or checkpoint.path, checkpoint)
+        except ConfigError as fault:
+            is_the_model = model is None or checkpoint.path == model
+            if fault.code != DOES_NOT_START or is_the_model:
+                raise
+            raise TryAgain(str(fault), code=DOES_NOT_START) from fault
+
+    async def _checked(self, model: Path | None, revision: Revision, path: Path) -> Checkpoint:
+        """Check a candidate against the model, or against its own config if none is configured."""
+        if self._model is None:
+            try:
+                self._serve(await served_from(model or path))
+            except ConfigError as unfit:
+                raise TryAgain(str(unfit), code=UNFIT_MODEL) from unfit
+        return await self._validate(revision, path)
+
+    async def _from_random(self, model: Path) -> None:
+        """Start with random weights: there is nothing to fetch, check or probe."""
+        self._serve(await served_from(model))
+        course = self._attempts.course(RANDOM, unarmed)
+        work = partial(self._switch.to, course, model, None)
+        terms = Terms(by=_start("[engine] boot"), blame=False, raises=OF_THE_MACHINE)
+        await self._attempts.make(course, work, terms)
+
+
+def _start(why: str) -> By:
+    return By(START, os.getuid(), os.getpid(), time.time(), why)
+
+
+async def _fetched(candidate: Candidate, revision: Revision) -> Path:
+    try:
+        return await candidate.fetch(revision)
+    except BadRequest as gone:
+        raise SourceUnavailable(str(gone)) from gone
+
+
+async def _foreseen[T](doing: Awaitable[T]) -> T:
+    """Turn a fault of ours into a refusal of this candidate: it must not end every start."""
+    try:
+        return await doing
+    except (HotReloadError, Absent):
+        raise
+    except Exception as fault:
+        log.exception("boot.internal_error")
+        words = f"internal error in hotreload: {type(fault).__name__}: {fault}"
+        raise CheckpointRejected(words, code="internal") from fault
+
+
+async def served_from(model: Path) -> Served:
+    """What an engine with this model serves; every checkpoint is checked against that."""
+    closed = await reading(model, lambda: closed_at(model))
+    if closed is not None:
+        words = f"[engine] model: {model} may not be read: {closed} is closed to this user"
+        raise ConfigError(f"{words}; open it (chmod a+rX {closed})", code=UNFIT_MODEL)
+    if not await reading(model, (model / "config.json").is_file):
+        words = f"[engine] model: {model} is no model folder: it has no config.json"
+        raise ConfigError(words, code=UNFIT_MODEL)
+    try:
+        return await _foreseen(reading(model, lambda: served_by(model)))
+    except CheckpointRejected as unfit:
+        words = f"[engine] model: {model} cannot be served: {unfit}"
+        raise ConfigError(words, code=UNFIT_MODEL) from unfit

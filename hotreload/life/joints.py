@@ -1,0 +1,143 @@
+"""Where the daemon's parts meet: what the boot brings, and what the server and a scrape get of it.
+
+The server and the metrics are there before the engine is: each joint says what they get until then.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from hotreload.core.gate import Gate
+from hotreload.core.ledger import Ledger
+from hotreload.core.operator import Operator
+from hotreload.core.replica import Replica
+from hotreload.errors import NotServing
+from hotreload.events import Event
+from hotreload.life.running import RunningEngine
+from hotreload.observe.history import Fields, History, attempt_fields
+from hotreload.observe.readings import Readings
+from hotreload.observe.status import Status
+from hotreload.types import Attempt, By, Generation, Noise
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What the boot brings: an engine behind the gate, and who takes orders for it."""
+
+    replica: Replica[RunningEngine]
+    operator: Operator
+
+
+class Arrival:
+    """Holds what serves, from the end of the boot until the daemon leaves."""
+
+    def __init__(self) -> None:
+        self.serving: Serving | None = None
+
+    def expect(self) -> Serving:
+        """What serves; NotServing while there is nothing."""
+        if self.serving is None:
+            raise NotServing("the engine is starting", code="booting", retry_after=2)
+        return self.serving
+
+    def is_turning(self, within: float) -> bool:
+        """Whether the engine's scheduler was seen lately; nobody looks before there is one."""
+        return self.serving is None or self.serving.replica.engine.is_turning(within)
+
+
+class Control:
+    """The server's control: whoever takes orders for what serves."""
+
+    def __init__(self, arrival: Arrival) -> None:
+        self._arrival = arrival
+
+    async def reload(self, name: str | None, *, by: By, force: bool) -> asyncio.Future[Attempt]:
+        """Ask for a revision; None is the newest."""
+        return await self._arrival.expect().operator.reload(name, by=by, force=force)
+
+    async def rollback(self, number: int | None, *, by: By) -> asyncio.Future[Attempt]:
+        """Ask for a generation that was live before; None is the one before this."""
+        return await self._arrival.expect().operator.rollback(number, by=by)
+
+    async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
+        """Ask for noise on what is live."""
+        return await self._arrival.expect().operator.perturb(noise, by=by)
+
+    async def pin(self, *, by: By) -> Generation:
+        """Hold the live generation against the source."""
+        return await self._arrival.expect().operator.pin(by=by)
+
+    async def unpin(self, *, by: By) -> Generation:
+        """Follow the source again."""
+        return await self._arrival.expect().operator.unpin(by=by)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the server shows of the observers."""
+
+    _status: Status
+    _history: History
+
+    def status(self) -> Fields:
+        """Everything /status says."""
+        return self._status.snapshot()
+
+    def ready(self) -> tuple[bool, list[str]]:
+        """Whether requests are answered, and why not."""
+        return self._status.ready()
+
+    def history(self) -> Fields:
+        """Everything /history says."""
+        return self._history.snapshot()
+
+    def leaves(self) -> Fields:
+        """Everything /leaves says."""
+        return self._status.leaves()
+
+    def attempt(self, attempt: Attempt) -> Fields:
+        """One attempt, as in the history."""
+        return attempt_fields(attempt)
+
+    def event(self, event: Event) -> Fields:
+        """One event, its name under `event`."""
+        return self._status.event(event)
+
+    def live(self) -> Generation | None:
+        """Who answers; None while booting."""
+        return self._status.live
+
+
+def readings(
+    *, gate: Gate[RunningEngine], arrival: Arrival, ledger: Ledger, previous_is_on_device: bool
+) -> Readings:
+    """What a scrape asks for; answered with plain numbers while nothing serves."""
+
+    def recompiles() -> int:
+        return arrival.serving.replica.engine.recompiles if arrival.serving else 0
+
+    def staged_bytes() -> int:
+        return arrival.serving.replica.staged_bytes if arrival.serving else 0
+
+    def weights() -> dict[str, int]:
+        held = arrival.serving
+        return _weights_held(held.replica, previous_is_on_device) if held else {}
+
+    return Readings(
+        inside=lambda: gate.inside,
+        held=lambda: gate.held,
+        recompiles=recompiles,
+        staged_bytes=staged_bytes,
+        weights=weights,
+        lost_at=lambda: ledger.lost_at,
+        overruled=lambda: ledger.overruled is not None,
+    )
+
+
+def _weights_held(replica: Replica[RunningEngine], previous_is_on_device: bool) -> dict[str, int]:
+    """Bytes by place; what is kept on the host is no longer on the device."""
+    previous = replica.previous if previous_is_on_device else None
+    return {
+        "live": replica.live.bytes,
+        "previous": previous.bytes if previous else 0,
+        "staged": replica.staged.bytes if replica.staged else 0,
+    }

@@ -1,0 +1,239 @@
+"""Makes the daemon's parts as the settings describe them; `daemon` joins them."""
+
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from socket import AF_UNIX, socket
+from typing import Any, NoReturn
+
+from hotreload.checks.files import Digests, ServingFile, content_id, survey
+from hotreload.core.ledger import Ledger
+from hotreload.core.nonfinite import heed_withheld_answers
+from hotreload.core.operator import Operator
+from hotreload.core.ports import Engine, Source
+from hotreload.core.replica import Replica
+from hotreload.core.rules import KeepPrevious, Rules
+from hotreload.errors import ConfigError, SourceUnavailable
+from hotreload.events import Publish
+from hotreload.life.state_lock import sole_user
+from hotreload.observe.metrics import Metrics
+from hotreload.observe.page import Page
+from hotreload.observe.systemd import LONGEST_BOOT
+from hotreload.server.activation import take_over
+from hotreload.server.sockets import bind_tcp, bind_unix, turn_away
+from hotreload.settings.credentials import read_secret
+from hotreload.settings.load import Settings
+from hotreload.sources.directory import DirectorySource
+from hotreload.sources.hub.token import usual_token
+from hotreload.sources.huggingface import HuggingFaceSource
+from hotreload.types import By, Reason
+
+log = logging.getLogger("hotreload")
+
+
+def checkpoint_roots(settings: Settings) -> list[Path]:
+    """The only folders a checkpoint may come from."""
+    source = settings.source
+    cache = settings.hub_cache if source.kind == "huggingface" else None
+    named = (source.path, cache, settings.engine.model)
+    return [folder for folder in named if folder is not None]
+
+
+def model_name(settings: Settings) -> str:
+    """The name of the model for clients of /v1: the configured one, else its folder's name."""
+    folder = settings.engine.model
+    # Not resolved: reading the link may hang, and its target may change.
+    named = settings.server.model_name or (folder.absolute().name if folder else "")
+    return re.sub(r"[^A-Za-z0-9_.:@/-]", "-", named) or "model"
+
+
+def make_source(settings: Settings, publish: Publish, ledger: Ledger, digests: Digests) -> Source:
+    """The kind of source that is configured."""
+    return SOURCES[settings.source.kind](settings, publish, ledger, digests)
+
+
+def _folder(
+    settings: Settings, publish: Publish, ledger: Ledger, digests: Digests
+) -> DirectorySource:
+    source = settings.source
+    assert source.path is not None, "check_servable saw to it"
+    roots = checkpoint_roots(settings)
+    return DirectorySource(
+        path=source.path,
+        pattern=source.pattern,
+        marker=source.marker,
+        settle=source.settle,
+        rescan=source.rescan,
+        order=source.order,
+        patience=source.patience,
+        roots=roots,
+        survey=partial(survey, root=roots),
+        identify=partial(content_id, digests=digests),
+        publish=publish,
+        is_refused=lambda id: id in ledger.refused,
+    )
+
+
+def _hub(
+    settings: Settings, publish: Publish, ledger: Ledger, digests: Digests
+) -> HuggingFaceSource:
+    source = settings.source
+    assert source.repo is not None, "check_servable saw to it"
+    model = settings.engine.model
+    return HuggingFaceSource(
+        source.repo,
+        revision=source.revision,
+        poll=source.poll,
+        allow=source.allow,
+        endpoint=source.endpoint,
+        cache=settings.hub_cache,
+        token=token_of(source.token_file),
+        content_of=lambda folder, cancel: content_id(
+            survey(folder), WantedDigests(digests, cancel)
+        ),
+        kept=lambda: ledger.worth_keeping,
+        folders=[model] if model is not None else [],
+        publish=publish,
+    )
+
+
+class WantedDigests(Digests):
+    """Stops before the next file once nobody waits for the digests."""
+
+    def __init__(self, digests: Digests, cancel: threading.Event) -> None:
+        self._digests, self._cancel = digests, cancel
+
+    def of(self, file: ServingFile) -> str:
+        """The file's digest; SourceUnavailable once nobody wants it."""
+        if self._cancel.is_set():
+            raise SourceUnavailable("what was hashed is not wanted any more", code="cancelled")
+        return self._digests.of(file)
+
+
+def token_of(file: Path | None) -> Callable[[], str | None]:
+    """Reads the token anew each time: it may be renewed. A file that cannot be read now is told."""
+    if file is None:
+        return usual_token
+    read = partial(read_secret, file, "[source] token_file")
+    read()
+
+    def read_again() -> str:
+        try:
+            return read()
+        except ConfigError as gone:
+            raise SourceUnavailable(str(gone), code="denied") from None
+
+    return read_again
+
+
+def webhook_secret(settings: Settings) -> str | None:
+    """The secret that webhook calls must be signed with, if one is configured."""
+    file = settings.source.webhook
+    return read_secret(file, "[source] webhook") if file is not None else None
+
+
+SOURCES: dict[str, Callable[[Settings, Publish, Ledger, Digests], Source]] = {
+    "directory": _folder,
+    "huggingface": _hub,
+}
+"""One line a kind of source: how to make it."""
+
+
+def longest_boot(settings: Settings) -> float:
+    """How long systemd waits for a start; one from a hub may begin with a download."""
+    is_far = settings.source.kind == "huggingface"
+    return LONGEST_BOOT + (settings.reload.fetch_timeout if is_far else 0.0)
+
+
+def make_rules(settings: Settings) -> Rules:
+    """What the operator decided about attempts."""
+    reload = settings.reload
+    return Rules(
+        fetch_timeout=reload.fetch_timeout,
+        validate_timeout=reload.validate_timeout,
+        stage_timeout=reload.stage_timeout,
+        drain_timeout=reload.drain_timeout,
+        abort_on_drain_timeout=reload.on_drain_timeout != "postpone",
+        longest_drain=settings.server.limits.request_seconds,
+        probe_timeout=reload.probe_timeout,
+        keep_previous=KeepPrevious(reload.keep_previous),
+    )
+
+
+def heeding(
+    settings: Settings, replica: Replica[Engine], operator: Operator, publish: Publish
+) -> Callable[[], Coroutine[Any, Any, NoReturn]]:
+    """The task that acts on withheld answers, as the operator decided."""
+    leaves = settings.checks.on_nonfinite_answers == "rollback"
+
+    async def leave(reason: Reason) -> None:
+        by = By("rollback", os.getuid(), os.getpid(), time.time(), reason.message)
+        await operator.leave(reason, by=by)
+
+    return partial(
+        heed_withheld_answers,
+        replica,
+        publish=publish,
+        drain_timeout=settings.reload.drain_timeout,
+        leave=leave if leaves else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The sockets to serve on, and whether they outlive us because systemd holds them."""
+
+    sockets: list[socket]
+    are_lasting: bool
+
+
+@contextmanager
+def listening(settings: Settings, metrics: Metrics) -> Iterator[Listening]:
+    """Take all addresses, and the state folder, before anything slow begins.
+
+    One that is taken is a fault at the start.
+
+    Those systemd passes to us stand in place of the ones that are configured.
+    """
+    server = settings.server
+    with ExitStack() as stack:
+        passed = take_over()
+        sockets = [stack.enter_context(each) for each in passed]
+        stack.enter_context(_turning_away(passed))
+        stack.enter_context(sole_user(settings.state.directory, server.socket))
+        _tell_of_other_path(sockets, server.socket)
+        if not any(each.family == AF_UNIX for each in passed):
+            sockets.append(bind_unix(server.socket, server.mode, server.group))
+            stack.callback(sockets[-1].close)
+        if server.tcp and all(each.family == AF_UNIX for each in passed):
+            sockets.append(bind_tcp(server.tcp))
+            stack.callback(sockets[-1].close)
+        if settings.metrics.address:
+            stack.callback(Page(settings.metrics.address, metrics.latest).close)
+        yield Listening(sockets, are_lasting=bool(passed))
+
+
+@contextmanager
+def _turning_away(passed: list[socket]) -> Iterator[None]:
+    """Refuse who waits in the socket: the next start would fail on the same setting."""
+    try:
+        yield
+    except ConfigError as fault:
+        turn_away(passed, fault)
+        raise
+
+
+def _tell_of_other_path(passed: list[socket], path: Path) -> None:
+    """The command looks for the daemon where the settings say."""
+    paths = [each.getsockname() for each in passed if each.family == AF_UNIX]
+    if paths and str(path) not in paths:
+        todo = "set [server] socket to the path that systemd listens on"
+        where = {"listens_on": paths, "setting": str(path), "todo": todo}
+        log.warning("server.other_socket", extra=where)

@@ -1,0 +1,43 @@
+"""The whole port of a running engine: all that the daemon, the server and the core use of one."""
+
+from collections.abc import Mapping
+from typing import Any, NoReturn, Protocol
+
+from hotreload.core.ports import Engine
+from hotreload.engine.answering.items import Parsed
+from hotreload.server.ports import AnsweringEngine
+from hotreload.types import Staged, TensorSpec
+
+
+class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
+    """What a start makes: it answers, its weights can be exchanged, and it must be closed."""
+
+    @property
+    def live(self) -> Staged:
+        """The weights that answer."""
+        ...
+
+    @property
+    def recompiles(self) -> int:
+        """How often those who serve waited for a compilation since the start; for any thread."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]:
+        """What runs, and on what, for people and logs."""
+        ...
+
+    def expected_tensors(self) -> Mapping[str, TensorSpec]:
+        """Every tensor a checkpoint must have; a shape is None where it cannot be derived."""
+        ...
+
+    def is_turning(self, within: float) -> bool:
+        """Whether it was seen at work within so many seconds, or is in the middle of a step."""
+        ...
+
+    async def died(self) -> NoReturn:
+        """Raise EngineLost as soon as it is known that the engine died or hangs."""
+        ...
+
+    async def close(self) -> None:
+        """End all of it and free the device; twice is once."""
+        ...

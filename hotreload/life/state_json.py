@@ -1,0 +1,109 @@
+"""A ledger as JSON: the schema of the state file, and how each older one is understood."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic_core
+from pydantic import TypeAdapter
+
+from hotreload.core.ledger import (
+    KEPT_ATTEMPTS,
+    KEPT_GENERATIONS,
+    KEPT_PINS,
+    Ledger,
+    Overrule,
+    PastGeneration,
+)
+from hotreload.types import Attempt, By, Refusal, Revision
+
+VERSION = 3
+"""The version of the state file; a change of `Memory` raises it and adds to `_MIGRATIONS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The part of a ledger that survives a restart; its fields are the state file's."""
+
+    version: int
+    generations: list[PastGeneration]
+    refused: list[Refusal]
+    history: list[Attempt]
+    pinned: bool
+    under_way: Revision | None
+    crashes: dict[str, int]
+    lost_at: float
+    numbers_given: int
+    overruled: Overrule | None
+    pins: list[By]
+
+
+_MEMORY = TypeAdapter(Memory)
+
+
+def to_json(ledger: Ledger) -> bytes:
+    """Return what must survive a restart."""
+    memory = Memory(
+        version=VERSION,
+        generations=list(ledger.generations),
+        refused=list(ledger.refused.values()),
+        history=list(ledger.history),
+        pinned=ledger.pinned,
+        under_way=ledger.under_way,
+        crashes=ledger.crashes,
+        lost_at=ledger.lost_at,
+        numbers_given=ledger.numbers_given,
+        overruled=ledger.overruled,
+        pins=list(ledger.pins),
+    )
+    return _MEMORY.dump_json(memory, indent=1)
+
+
+class NewerState(ValueError):
+    """The file was written by a later version of hotreload, which can still use it."""
+
+
+def _from_1(memory: dict[str, Any]) -> dict[str, Any]:
+    return {"lost_at": 0.0, "numbers_given": 0, **memory}
+
+
+def _from_2(memory: dict[str, Any]) -> dict[str, Any]:
+    return {"overruled": None, "pins": [], **memory}
+
+
+_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}
+"""For each older version, how to turn its data into the next version's."""
+
+
+def _migrated(memory: Any) -> dict[str, Any]:
+    version = memory.get("version") if isinstance(memory, dict) else None
+    if not isinstance(version, int):
+        raise ValueError("it has no version")
+    if version > VERSION:
+        raise NewerState(f"it has version {version}, and this hotreload knows {VERSION}")
+    for older in range(version, VERSION):
+        if older not in _MIGRATIONS:
+            raise ValueError(f"version {older} is not known")
+        memory = _MIGRATIONS[older](memory)
+    return {**memory, "version": VERSION}
+
+
+def from_json(data: bytes) -> Ledger:
+    """Rebuild a ledger, from an older version's data too.
+
+    ValueError says what is wrong with the data; NewerState is the one that time mends.
+    """
+    memory = _MEMORY.validate_python(_migrated(pydantic_core.from_json(data)))
+    return Ledger(
+        refused={refusal.revision.id: refusal for refusal in memory.refused},
+        pinned=memory.pinned,
+        generations=deque(memory.generations, maxlen=KEPT_GENERATIONS),
+        history=deque(memory.history, maxlen=KEPT_ATTEMPTS),
+        under_way=memory.under_way,
+        crashes=memory.crashes,
+        lost_at=memory.lost_at,
+        numbers_given=memory.numbers_given,
+        overruled=memory.overruled,
+        pins=deque(memory.pins, maxlen=KEPT_PINS),
+    )

@@ -1,0 +1,104 @@
+"""Metrics that are read at each scrape instead of counted before, so they cannot lag behind."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from hotreload.observe.labels import PLACES
+from hotreload.types import Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """Functions that each scrape calls, on another thread: none may ask a device, lock or wait."""
+
+    inside: Callable[[], int] = int
+    held: Callable[[], int] = int
+    recompiles: Callable[[], int] = int
+    staged_bytes: Callable[[], int] = int
+    """All bytes ever staged."""
+    weights: Callable[[], Mapping[str, int]] = dict
+    """Bytes held now, by place: live, previous, staged."""
+    lost_at: Callable[[], float] = float
+    """When an engine was last lost, in this life or an earlier one; 0 for never."""
+    overruled: Callable[[], bool] = bool
+    """Whether an operator made another revision live than the one the source wishes."""
+
+
+class Live(Collector):
+    """The metrics of the live generation; a scrape in mid-swap never mixes two generations."""
+
+    def __init__(self, live: Callable[[], Generation | None], per_leaf: bool) -> None:
+        self._live = live
+        self._per_leaf = per_leaf
+
+    def collect(self) -> Iterator[Metric]:
+        live = self._live()
+        labels = ["generation", "revision", "label", "fingerprint"]
+        info = GaugeMetricFamily(
+            "hotreload_live_info", "The live generation; always 1.", labels=labels
+        )
+        number = GaugeMetricFamily(
+            "hotreload_generation", "The number of the live generation; 0 before the first."
+        )
+        number.add_metric([], live.number if live else 0)
+        if live is not None:
+            said = [str(live.number), live.revision.id, live.revision.label, live.fingerprint]
+            info.add_metric(said, 1)
+        yield info
+        yield number
+        yield GaugeMetricFamily(
+            "hotreload_noise_live",
+            "1 while weights with noise on them answer (`hotreload perturb`).",
+            live is not None and live.revision.is_noise,
+        )
+        if self._per_leaf:
+            yield self._checksums(live)
+
+    def _checksums(self, live: Generation | None) -> Metric:
+        sums = GaugeMetricFamily(
+            "hotreload_leaf_checksum", "Each live leaf's checksum, at most 2^53.", labels=["leaf"]
+        )
+        for leaf, checksum in live.leaves.items() if live else ():
+            sums.add_metric([leaf], checksum)
+        return sums
+
+
+class Now(Collector):
+    """The metrics of the `Readings`."""
+
+    def __init__(self, readings: Readings) -> None:
+        self._readings = readings
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._readings
+        yield GaugeMetricFamily(
+            "hotreload_requests_inside", "Requests that are being answered now.", now.inside()
+        )
+        yield GaugeMetricFamily(
+            "hotreload_requests_held", "Requests that wait for the end of a swap now.", now.held()
+        )
+        yield CounterMetricFamily(
+            "hotreload_recompiles", "Compilations after the first answers.", now.recompiles()
+        )
+        yield CounterMetricFamily(
+            "hotreload_staged_bytes", "Bytes of weights staged.", now.staged_bytes()
+        )
+        yield GaugeMetricFamily(
+            "hotreload_engine_lost_timestamp_seconds",
+            "When an engine was last lost, also before a restart; 0 for never.",
+            now.lost_at(),
+        )
+        yield GaugeMetricFamily(
+            "hotreload_overruled",
+            "1 while an operator's choice is live instead of the revision the source wishes.",
+            now.overruled(),
+        )
+        held = GaugeMetricFamily(
+            "hotreload_weights_bytes", "Bytes of weights held, by place.", labels=["place"]
+        )
+        for place, count in {**dict.fromkeys(PLACES, 0), **now.weights()}.items():
+            held.add_metric([place], count)
+        yield held

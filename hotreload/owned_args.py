@@ -1,0 +1,31 @@
+"""Which of the engine's arguments hotreload decides itself, so that [engine.args] may not.
+
+`check-config` and the start of the engine both refuse them in these words.
+"""
+
+from collections.abc import Iterable
+
+ONE_HOST = "one daemon runs on one host in this version"
+OWNED_ARGS = {
+    "model_path": "use [engine] model",
+    "device": "use [engine] device",
+    "tp_size": "use [engine] tp",
+    "dtype": "use [engine] dtype",
+    "load_format": "use [engine] boot",
+    "device_indexes": "use [engine] replicas",
+    "nnodes": ONE_HOST,
+    "node_rank": ONE_HOST,
+    "dist_init_addr": ONE_HOST,
+    "enable_single_process": "hotreload decides it",
+    "skip_tokenizer_init": "hotreload decides it",
+    "multimodal": "hotreload decides it",
+    "is_embedding": "hotreload decides it",
+    "enable_engine_loop_run_forever_daemon": "hotreload decides it",
+}
+"""Each such argument, and what the operator can do instead, or why nobody can set it."""
+
+
+def refused_args(names: Iterable[str]) -> list[str]:
+    """What to say of each argument that may not be given, in words."""
+    owned = sorted(OWNED_ARGS.keys() & set(names))
+    return [f"{name} cannot be set: {OWNED_ARGS[name]}" for name in owned]

@@ -1,0 +1,284 @@
+"""One request to the model, from its body to its answer's last byte: the only way through the gate.
+
+How a request is read and an answer told is its route's own matter: see generate.py and openai/.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from hotreload.errors import BadRequest, HotReloadError, shown
+from hotreload.server.exchange import CUT_SHORT, ended_as, generation_header, while_connected
+from hotreload.server.limits import Limits
+from hotreload.server.ports import Fields, Gate, Metrics
+from hotreload.server.problems import Json, Refused, status_of
+from hotreload.server.requests import Kind, whole_number
+from hotreload.server.sse import EventWriter
+from hotreload.types import FOR_A_SWAP, Generation
+
+Item = Fields | list[Fields]
+
+REPLAYS = 2
+"""How often a request is replayed: swaps in close succession must not keep it from its answer."""
+
+MIN_GENERATION_HEADER = "X-Hotreload-Min-Generation"
+GENERATION_NUMBER = whole_number(0, 2**53)
+MIN_GENERATION: Mapping[str, Kind] = {"min_generation": GENERATION_NUMBER}
+"""The field by which a body asks for an answer of this generation or a later one."""
+
+
+class AnswerForm(Protocol):
+    """Puts what the engine answers to one request into the words of one API."""
+
+    def whole(self, item: Item, generation: Generation) -> Any:
+        """The whole answer."""
+        ...
+
+    def piece(self, answer: Fields, generation: Generation) -> list[Any]:
+        """What to send when this much of a streamed answer is known."""
+        ...
+
+    def end(self, generation: Generation) -> list[Any]:
+        """What to send after the last piece."""
+        ...
+
+    def failed(self, error: HotReloadError) -> Any:
+        """What to send when a stream that has begun cannot go on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One client's request, in the engine's schema, and how the answer is told."""
+
+    request: Fields
+    form: AnswerForm
+    at_least: int = 0
+
+    @property
+    def streams(self) -> bool:
+        """Whether the answer is told piece by piece."""
+        return bool(self.request.get("stream"))
+
+
+Read = Callable[[Request], Awaitable[ModelRequest]]
+
+
+class Answerer[P]:
+    """Takes requests to the engine; an answer begins and ends inside the gate."""
+
+    def __init__(
+        self, *, gate: Gate[P], metrics: Metrics, limits: Limits, replay: bool = False
+    ) -> None:
+        self.limits = limits
+        self._gate = gate
+        self._metrics = metrics
+        self._replay = replay
+        self._running = 0
+
+    async def answer(self, read: Read, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, read by its route."""
+        self._check_load()
+        self._running += 1
+        try:
+            asked = await read(Request(scope, receive))
+            answer = self._streamed if asked.streams else self._whole
+            # One deadline for all replays, because the client waits for all of them.
+            until = asyncio.get_running_loop().time() + self.limits.request_seconds
+            client = _Client(scope, receive, send, until)
+            for replays_left in reversed(range(REPLAYS + 1)):
+                # Ended for a swap before the client saw any of it: the new weights answer.
+                if await answer(asked, client, may_replay=replays_left > 0):
+                    break
+        finally:
+            self._running -= 1
+
+    def _check_load(self) -> None:
+        if self._running >= self.limits.concurrent:
+            raise Refused(
+                503,
+                "too_many_requests",
+                f"{self._running} requests are running ([server.limits] concurrent)",
+                headers={"Retry-After": "1"},
+            )
+
+    async def _whole(self, asked: ModelRequest, client: "_Client", *, may_replay: bool) -> bool:
+        async with self._answering(asked, client) as (generation, items):
+            item = await anext(items)
+        if may_replay and self._is_to_replay(item):
+            return False
+        self._metrics.tokens(sum(_tokens(answer) for answer in _answers(item)))
+        for answer in _answers(item):
+            client.hear_of(answer)
+        told = asked.form.whole(item, generation)
+        await client.send_json(told, generation)
+        return True
+
+    def _is_to_replay(self, item: Item) -> bool:
+        """Whether a drain ended it ([reload] on_drain_timeout = 'replay')."""
+        return self._replay and any(_was_ended_for_a_swap(answer) for answer in _answers(item))
+
+    async def _streamed(self, asked: ModelRequest, client: "_Client", *, may_replay: bool) -> bool:
+        began = time.perf_counter()
+        out = EventWriter(client.send)
+        try:
+            async with self._answering(asked, client) as (generation, items):
+                first = await anext(items)
+                if may_replay and self._is_to_replay(first):
+                    return False
+                out.add_headers(generation_header(generation))
+                pieces = client.hearing_of(_chained(first, items))
+                await self._pump(pieces, asked.form, generation, out, began)
+        except HotReloadError as error:
+            if not out.is_started:
+                raise
+            ended_as(client.scope, status_of(error))
+            await out.write(asked.form.failed(error))
+        await out.done()
+        return True
+
+    @asynccontextmanager
+    async def _answering(
+        self, asked: ModelRequest, client: "_Client"
+    ) -> AsyncIterator[tuple[Generation, AsyncGenerator[Item, None]]]:
+        """Be inside the gate while the engine answers, no longer than allowed or waited for."""
+        try:
+            async with (
+                asyncio.timeout_at(client.until) as deadline,
+                while_connected(client.receive),
+            ):
+                # Before the gate: a swap need not wait for a long text to be encoded. The gate
+                # lends an engine for that, or says why it lets nobody in.
+                prepared = await self._gate.preparer().prepare(asked.request)
+                async with (
+                    self._gate.passing(asked.at_least, self.limits.generation_seconds) as lease,
+                    aclosing(lease.engine.generate(prepared)) as items,
+                ):
+                    yield lease.generation, items
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            limit = self.limits.request_seconds
+            words = f"not answered within {limit:g} s ([server.limits] request_seconds)"
+            raise Refused(504, "timed_out", words) from None
+
+    async def _pump(
+        self,
+        items: AsyncIterator[Item],
+        form: AnswerForm,
+        generation: Generation,
+        out: EventWriter,
+        began: float,
+    ) -> None:
+        tokens: dict[int, int] = {}
+        try:
+            async for item in items:
+                assert isinstance(item, dict)
+                if not tokens:
+                    self._metrics.first_token(time.perf_counter() - began)
+                tokens[item.get("index", 0)] = _tokens(item)
+                for event in form.piece(item, generation):
+                    await out.write(event)
+            for event in form.end(generation):
+                await out.write(event)
+        finally:
+            self._metrics.tokens(sum(tokens.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """The client who asked, and until when an answer is of use."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    until: float
+
+    def hear_of(self, answer: Fields) -> None:
+        """Note how an answer ended: one that was cut short is counted as such."""
+        ended = _end_of(answer)
+        if ended.get("type") == "abort":
+            ended_as(self.scope, int(ended.get("status_code") or CUT_SHORT))
+
+    async def hearing_of(self, pieces: AsyncIterator[Item]) -> AsyncIterator[Item]:
+        """The pieces of a stream, each passed on after a look at how it ends."""
+        async for piece in pieces:
+            for answer in _answers(piece):
+                self.hear_of(answer)
+            yield piece
+
+    async def send_json(self, content: Any, generation: Generation) -> None:
+        answer = Json(content, headers=generation_header(generation))
+        await answer(self.scope, self.receive, self.send)
+
+
+class ModelRoute[P]:
+    """A route to the model, as an ASGI app."""
+
+    def __init__(self, answerer: Answerer[P], read: Read) -> None:
+        self._answerer = answerer
+        self._read = read
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._answerer.answer(self._read, scope, receive, send)
+
+
+def check_batch(size: int, limits: Limits, param: str) -> None:
+    """Refuse more prompts, or answers, in one request than is allowed."""
+    if size > limits.batch:
+        raise BadRequest(
+            f"{size} prompts in one request; {limits.batch} are allowed ([server.limits] batch)",
+            code="batch_too_big",
+            param=param,
+        )
+
+
+def oldest_wanted(request: Request, fields: Fields) -> int:
+    """Take `min_generation` out of the fields; with the header too, the newer of both counts."""
+    wanted: int = fields.pop("min_generation", 0)
+    header = request.headers.get(MIN_GENERATION_HEADER)
+    if header is None:
+        return wanted
+    is_number = header.isascii() and header.isdigit() and len(header) < 20
+    if not is_number or not GENERATION_NUMBER.fits(int(header)):
+        said = f"{MIN_GENERATION_HEADER} must be {GENERATION_NUMBER.words}, not {shown(header)}"
+        raise BadRequest(said, code="bad_field", param=MIN_GENERATION_HEADER)
+    return max(wanted, int(header))
+
+
+def stamp_of(generation: Generation) -> Fields:
+    """The fields of an answer's body that say which generation made it."""
+    return {
+        "generation": generation.number,
+        "revision": generation.revision.id,
+        "fingerprint": generation.fingerprint,
+    }
+
+
+def _answers(item: Item) -> list[Fields]:
+    return item if isinstance(item, list) else [item]
+
+
+async def _chained(first: Item, rest: AsyncIterator[Item]) -> AsyncIterator[Item]:
+    yield first
+    async for item in rest:
+        yield item
+
+
+def _was_ended_for_a_swap(answer: Fields) -> bool:
+    return bool(_end_of(answer).get("code") == FOR_A_SWAP)
+
+
+def _end_of(answer: Fields) -> Fields:
+    ended: Fields | None = answer.get("meta_info", {}).get("finish_reason")
+    return ended or {}
+
+
+def _tokens(answer: Fields) -> int:
+    return int(answer.get("meta_info", {}).get("completion_tokens", 0))

@@ -1,0 +1,135 @@
+"""OpenAI's requests put into the engine's schema. What the engine refuses, it names in its own
+words; `in_openai_words` puts them back."""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from hotreload.errors import BadRequest
+from hotreload.server.openai.fields import SAMPLING
+from hotreload.server.openai.messages import plain_messages
+from hotreload.server.ports import Fields
+from hotreload.server.requests import short
+
+COMPLETION_TOKENS = 16
+"""OpenAI's default for /v1/completions; a chat may fill the context."""
+ANY_OBJECT = '{"type":"object"}'
+
+_ENGINE_NAMES = {
+    **{f"sampling_params.{theirs}": ours for ours, (theirs, _) in SAMPLING.items()},
+    "sampling_params.max_new_tokens": "max_tokens",
+    "sampling_params.json_schema": "response_format",
+    "max_new_tokens": "max_tokens",
+    "return_logprob": "logprobs",
+    "top_logprobs_num": "logprobs",
+    "template_args": "chat_template_kwargs",
+    "text": "prompt",
+    "input_ids": "prompt",
+}
+
+
+def completion_request(fields: Fields) -> Fields:
+    """A completion, as the engine is asked for it."""
+    prompt = fields.get("prompt")
+    if prompt is None:
+        raise BadRequest("prompt is missing", code="bad_field", param="prompt")
+    texts = prompt if isinstance(prompt, list) else [prompt]
+    request: Fields = {"text" if isinstance(texts[0], str) else "input_ids": prompt}
+    request |= _common(fields)
+    request["sampling_params"]["max_new_tokens"] = fields.get("max_tokens", COMPLETION_TOKENS)
+    if "logprobs" in fields:
+        request |= _logprobs(fields["logprobs"])
+    return request
+
+
+def chat_request(fields: Fields) -> Fields:
+    """A chat, as the engine is asked for its next message."""
+    if "messages" not in fields:
+        raise BadRequest("messages is missing", code="bad_field", param="messages")
+    request: Fields = {"messages": plain_messages(fields["messages"])}
+    if "chat_template_kwargs" in fields:
+        request["template_args"] = fields["chat_template_kwargs"]
+    request |= _common(fields)
+    sampling = request["sampling_params"]
+    limits = [fields[name] for name in ("max_completion_tokens", "max_tokens") if name in fields]
+    if len(limits) > 1:
+        words = "max_tokens: is the old name of max_completion_tokens; give one of them"
+        raise BadRequest(words, param="max_tokens")
+    if limits:
+        sampling["max_new_tokens"] = limits[0]
+    sampling |= _format(fields.get("response_format", {"type": "text"}))
+    if fields.get("logprobs"):
+        request |= _logprobs(fields.get("top_logprobs", 0))
+    elif "top_logprobs" in fields:
+        raise BadRequest("top_logprobs: needs logprobs = true", param="top_logprobs")
+    return request
+
+
+def includes_usage(fields: Mapping[str, Any]) -> bool:
+    """Whether a stream is to end with its usage."""
+    options = fields.get("stream_options")
+    if options is None:
+        return False
+    if not fields.get("stream"):
+        raise BadRequest("stream_options: needs stream = true", param="stream_options")
+    for name, value in options.items():
+        path = f"stream_options.{short(name)}"
+        if name != "include_usage" and value:  # what is off asks for nothing
+            raise BadRequest(f"{path}: this server does not have it; leave it out", param=path)
+        if not (value is None or isinstance(value, bool)):
+            raise BadRequest(f"{path} must be true or false", param=path)
+    return bool(options.get("include_usage"))
+
+
+@contextmanager
+def in_openai_words(given: Callable[[], Collection[str]] = tuple) -> Iterator[None]:
+    """Name a field that the engine refuses as its client wrote it; `given` are those it wrote."""
+    try:
+        yield
+    except BadRequest as error:
+        name = _ENGINE_NAMES.get(error.param or "")
+        if name is None:
+            raise
+        if name == "max_tokens" and "max_completion_tokens" in given():
+            name = "max_completion_tokens"
+        words = str(error).removeprefix(f"{error.param}: ")
+        raise BadRequest(f"{name}: {words}", code=error.code, param=name) from error
+
+
+def _common(fields: Fields) -> Fields:
+    sampling = {theirs: fields[ours] for ours, (theirs, _) in SAMPLING.items() if ours in fields}
+    if "sampling_seed" in sampling:
+        sampling["sampling_seed"] %= 2**31  # OpenAI's seeds have 64 bits, the engine's 31
+    if "stop" in sampling:
+        if sampling.get("stop_token_ids"):  # what is not trimmed would show the token's text
+            raise BadRequest(
+                "stop_token_ids: not together with stop; give one of them", param="stop_token_ids"
+            )
+        # The engine cuts at a stop string only within its last piece; an answer form cuts exactly.
+        sampling["no_stop_trim"] = True
+    request: Fields = {"sampling_params": sampling, "stream": fields.get("stream", False)}
+    if fields.get("n", 1) > 1:
+        request["copies"] = fields["n"]
+    return request
+
+
+def _logprobs(top: int) -> Fields:
+    return {"return_logprob": True, "top_logprobs_num": top, "return_text_in_logprobs": True}
+
+
+def _format(wanted: Fields) -> Fields:
+    kind = wanted.get("type")
+    if kind == "text":
+        return {}
+    if kind == "json_object":
+        return {"json_schema": ANY_OBJECT}
+    named = wanted.get("json_schema") if kind == "json_schema" else None
+    if isinstance(named, dict) and isinstance(named.get("schema"), dict):
+        return {"json_schema": json.dumps(named["schema"])}
+    raise BadRequest(
+        'response_format: must be {"type": "text"}, {"type": "json_object"} or '
+        '{"type": "json_schema", "json_schema": {"schema": {…}}}',
+        code="bad_field",
+        param="response_format",
+    )

@@ -1,0 +1,69 @@
+"""The kinds of values: durations, paths, numbers, addresses; and the table that holds settings."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(value: object) -> object:
+    if isinstance(value, str):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ms|s|m|h)?", value.strip(), re.ASCII)
+        if match:
+            return float(match[1]) * UNITS[match[2] or "s"]
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    raise ValueError(f"{value!r} is no duration: write seconds, or '250ms', '30s', '5m', '1h'")
+
+
+def _path(value: Path) -> Path:
+    if value == Path() or "\0" in str(value):
+        raise ValueError("must be a path; leave the line out to unset it")
+    try:
+        return value.expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{value}: {error}") from error
+
+
+def _mode(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(r"(0o)?0?[0-7]{3}", value):
+        return int(value, 8)
+    raise ValueError(f'{value!r} is no file mode: write it in quotes, such as "0660"')
+
+
+def host_port(value: str) -> str:
+    """Return the value if it is an address; ValueError if not."""
+    parts = urlsplit(f"//{value}")
+    if not parts.hostname or parts.port is None or parts.netloc != value or parts.username:
+        raise ValueError(f"{value!r} is no address: write host:port, such as '127.0.0.1:9479'")
+    return value
+
+
+def not_yet(*later: str, now: str) -> BeforeValidator:
+    """Refuse values that a later version will take, and say which to use now."""
+
+    def check(value: object) -> object:
+        if value in later:
+            raise ValueError(f"{value!r} is not in this version yet; use {now!r}")
+        return value
+
+    return BeforeValidator(check)
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
+Deadline = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Location = Annotated[Path, AfterValidator(_path)]
+Mode = Annotated[int, BeforeValidator(_mode), PlainSerializer("{:04o}".format, when_used="json")]
+Address = Annotated[str, AfterValidator(host_port)]
+
+
+class Table(BaseModel):
+    """A TOML table: no unknown keys, nothing changes once it is read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)

@@ -1,0 +1,337 @@
+"""Every setting, default and limit, as frozen models; `load` reads them from TOML.
+
+The models check text alone: whether a folder exists or a port is free shows when it is opened.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from hotreload.owned_args import refused_args
+from hotreload.settings.kinds import (
+    Address,
+    Count,
+    Deadline,
+    Location,
+    Mode,
+    Number,
+    Seconds,
+    Table,
+    host_port,
+    not_yet,
+)
+from hotreload.settings.source import SourceSettings
+
+
+class EngineSettings(Table):
+    """The engine and what it starts with."""
+
+    model: Location | None = Field(
+        default=None,
+        description="Folder of the model: its config and tokenizer, and the weights that "
+        "answer until a checkpoint goes live. Needed to serve from a folder; with a hub the first "
+        "commit that is downloaded can be the model.",
+        examples=["/srv/models/qwen3"],
+    )
+    boot: Literal["last-good", "model", "dummy"] = Field(
+        default="last-good",
+        description="What to start from: the last generation that went live (else the newest "
+        "good checkpoint, else the model), always the model, or random weights of its shape.",
+    )
+    device: Literal["auto", "cpu", "tpu"] = Field(
+        default="auto",
+        description="Where to run the engine; auto takes what JAX_PLATFORMS says, else what JAX "
+        "finds. A device other than the first that JAX_PLATFORMS names is refused.",
+    )
+    tp: Count = Field(default=1, description="How many devices share one copy of the weights.")
+    replicas: Count = Field(
+        default=1, description="How many engines to run; this version runs only one."
+    )
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        default="auto",
+        description="The dtype to compute in; auto takes the one that the model's config names.",
+    )
+    args: Mapping[str, Any] = Field(
+        default_factory=dict,
+        description="sglang-jax's server arguments, handed to the engine as they are.",
+        examples=[{"context_length": 4096, "mem_fraction_static": 0.8}],
+    )
+
+    @field_validator("replicas")
+    @classmethod
+    def _one_replica(cls, value: int) -> int:
+        if value != 1:
+            raise ValueError(f"{value} is not in this version yet; leave it at 1")
+        return value
+
+    @field_validator("args")
+    @classmethod
+    def _args_are_not_ours(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        if refused := refused_args(value):
+            raise ValueError("; ".join(refused))
+        return value
+
+
+class CheckSettings(Table):
+    """What a checkpoint must be like to be loaded at all."""
+
+    extra_tensors: tuple[str, ...] = Field(
+        default=(),
+        description="Patterns of tensors that a checkpoint may hold though the engine loads "
+        "none of them.",
+        examples=[["*.rotary_emb.inv_freq"]],
+    )
+    dtype_change: Literal["reject", "cast"] = Field(
+        default="reject", description="What to do when a tensor's dtype is not the served one."
+    )
+    nonfinite: Literal["reject", "allow"] = Field(
+        default="reject", description="What to do when a checkpoint's weights hold NaN or Inf."
+    )
+    on_nonfinite_answers: Literal["alert", "rollback"] = Field(
+        default="alert",
+        description="What to do when the live weights make NaN of a client's prompt. Either way "
+        "the answer is withheld and the KV pool scrubbed; `rollback` also rolls back and refuses "
+        "the revision.",
+    )
+    max_drift: Annotated[Number, Field(gt=0)] | None = Field(
+        default=None,
+        description="Refuse a checkpoint when a tensor's norm differs from the live one's by more "
+        "than this factor.",
+        examples=[10.0],
+    )
+
+
+class ReloadSettings(Table):
+    """How a checkpoint goes live."""
+
+    fetch_timeout: Deadline = Field(
+        default=3600.0,
+        description="How long the source may take to bring a checkpoint's files to this disk.",
+    )
+    validate_timeout: Deadline = Field(
+        default=1800.0,
+        description="How long the checks of a checkpoint may take; they read each byte.",
+    )
+    stage_timeout: Deadline = Field(
+        default=1800.0,
+        description="How long copying and loading a checkpoint may take. An attempt that takes "
+        "longer than one of these three timeouts is given up and tried again later.",
+    )
+    drain_timeout: Deadline = Field(
+        default=30.0, description="How long requests under way may take to end before a swap."
+    )
+    on_drain_timeout: Literal["postpone", "abort", "replay"] = Field(
+        default="postpone",
+        description="What to do when requests take longer than drain_timeout: try the swap later "
+        "and wait longer each time, abort them, or abort them and let those that have sent nothing "
+        "yet run again on the new weights.",
+    )
+    while_closed: Literal["hold", "refuse"] = Field(
+        default="hold",
+        description="Whether requests that arrive during a swap wait or get 503 at once.",
+    )
+    max_held: Annotated[int, Field(strict=True, ge=0)] = Field(
+        default=1024,
+        description="How many requests may wait for a swap; the rest get 503 with Retry-After.",
+    )
+    probe_timeout: Deadline = Field(
+        default=30.0,
+        description="How long all probes together may take; if they take longer, the swap is "
+        "undone.",
+    )
+    min_interval: Seconds = Field(
+        default=0.0,
+        description="How long after a swap the source's next wish is left alone.",
+    )
+    keep_previous: Literal["device", "host", "none"] = Field(
+        default="device",
+        description="Where the weights of the previous generation are kept for a rollback.",
+    )
+    memory: Annotated[Literal["double"], not_yet("host", "auto", now="double")] = Field(
+        default="double",
+        description="How new weights are loaded: double makes them whole beside the live ones.",
+    )
+
+    @model_validator(mode="after")
+    def _replays_may_wait(self) -> Self:
+        if self.on_drain_timeout == "replay" and self.while_closed == "refuse":
+            raise ValueError(
+                "on_drain_timeout = 'replay' needs while_closed = 'hold': what is replayed arrives "
+                "while the gate is closed"
+            )
+        return self
+
+
+class ProbeSettings(Table):
+    """A prompt the new weights must answer well, or they are rolled back.
+
+    Repeat the table for more probes. A probe without expectations accepts any answer. Without any
+    probe, a built-in one expects that the answer is not one token for ever.
+    """
+
+    prompt: str = Field(min_length=1, description="The prompt.", examples=["2 + 2 ="])
+    max_new_tokens: Count = Field(default=32, description="How long the answer may be.")
+    contains: str | None = Field(
+        default=None, description="Text that the answer must hold.", examples=["4"], min_length=1
+    )
+    regex: str | None = Field(
+        default=None,
+        description="A regular expression that must match somewhere in the answer.",
+        examples=[r"\b4\b"],
+        min_length=1,
+    )
+    equals: str | None = Field(
+        default=None, description="Text that the whole answer must equal.", examples=[" 4"]
+    )
+    min_mean_logprob: Annotated[Number, Field(le=0)] | None = Field(
+        default=None,
+        description="The least that the mean log-probability of the answer's tokens may be.",
+        examples=[-4.0],
+    )
+    max_repeat: Count | None = Field(
+        default=None, description="How often one token may come in a row.", examples=[8]
+    )
+
+    @field_validator("regex")
+    @classmethod
+    def _compiles(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f"{value!r} is no regular expression: {error}") from error
+        return value
+
+
+class LimitSettings(Table):
+    """What one client may ask of the server."""
+
+    body_bytes: Count = Field(
+        default=8 * 2**20,
+        description="How long a request's body may be; a longer one is answered 413.",
+    )
+    bodies_bytes: Count = Field(
+        default=256 * 2**20,
+        description="How much memory the bodies of all requests under way, and what is made of "
+        "them, may take; 64 KiB of each do not count. A request that needs more is answered 503.",
+    )
+    header_bytes: Count = Field(
+        default=64 * 2**10,
+        description="How long a request's headers may be; longer ones are answered 431.",
+    )
+    concurrent: Count = Field(
+        default=2048,
+        description="How many requests may be under way at a time; one more is answered 503.",
+    )
+    request_seconds: Deadline = Field(
+        default=600.0, description="How long a request may take; one that takes longer is ended."
+    )
+    generation_seconds: Deadline = Field(
+        default=30.0,
+        description="How long a request with X-Hotreload-Min-Generation waits for that "
+        "generation; after that it is answered 409.",
+    )
+    batch: Count = Field(default=256, description="How many prompts one request may hold.")
+
+
+class ServerSettings(Table):
+    """The HTTP API."""
+
+    socket: Location = Field(
+        default=Path("/run/hotreload/hotreload.sock"), description="The unix socket's path."
+    )
+    mode: Mode = Field(
+        default=0o660, description="Who may connect to the socket, as a file mode in quotes."
+    )
+    group: str | None = Field(
+        default=None,
+        description="The group that owns the socket; unset, the daemon's own.",
+        examples=["llm"],
+    )
+    admin_group: str | None = Field(
+        default=None,
+        description="The group whose members may use the admin routes, as root and the daemon's "
+        "user may.",
+        examples=["llm-admin"],
+    )
+    tcp: Address | None = Field(
+        default=None,
+        description="A host:port to listen on too, without the admin routes.",
+        examples=["127.0.0.1:8000"],
+    )
+    model_name: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@/-]*$",
+        description="What clients of /v1 call the model; unset, the name of [engine] model's "
+        "folder.",
+        examples=["qwen3"],
+    )
+    hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Host names that browsers may use for this daemon, beside addresses, localhost "
+        "and names without a dot. Other clients may use any name.",
+        examples=[["llm.example.com"]],
+    )
+    limits: LimitSettings = LimitSettings()
+
+
+class MetricsSettings(Table):
+    """Prometheus metrics."""
+
+    address: Annotated[str, AfterValidator(lambda text: text and host_port(text))] = Field(
+        default="127.0.0.1:9479",
+        description="The host:port where Prometheus reads the metrics; if empty, they are on the "
+        "unix socket alone.",
+    )
+    per_leaf: bool = Field(
+        default=True, description="Export a checksum for each leaf of the weights."
+    )
+
+
+class StateSettings(Table):
+    """What survives a restart."""
+
+    directory: Location = Field(
+        default=Path("/var/lib/hotreload"),
+        description="Folder of the state file; the daemon must be able to write to it.",
+    )
+
+
+class LogSettings(Table):
+    """What is written to stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The lowest level that is written."
+    )
+    format: Literal["auto", "json", "console"] = Field(
+        default="auto", description="auto is console on a terminal and JSON lines elsewhere."
+    )
+
+
+class Settings(Table):
+    """Everything an operator can decide."""
+
+    engine: EngineSettings = EngineSettings()
+    source: SourceSettings = SourceSettings()
+    checks: CheckSettings = CheckSettings()
+    reload: ReloadSettings = ReloadSettings()
+    probe: tuple[ProbeSettings, ...] = ()
+    server: ServerSettings = ServerSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    state: StateSettings = StateSettings()
+    log: LogSettings = LogSettings()
+
+    @property
+    def hub_cache(self) -> Path:
+        """Where downloads from a hub go."""
+        return self.source.cache or self.state.directory / "hub"
+
+    @model_validator(mode="after")
+    def _one_address_each(self) -> Self:
+        if self.server.tcp and self.server.tcp == self.metrics.address:
+            raise ValueError(
+                f"[server] tcp and [metrics] address are both {self.server.tcp}; change one"
+            )
+        return self

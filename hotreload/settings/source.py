@@ -1,0 +1,164 @@
+"""Settings of where checkpoints come from, each kind of source with its own."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+
+from hotreload.checkpoint_files import PICKLES, SERVED_FILES
+from hotreload.settings.kinds import Deadline, Location, Seconds, Table
+
+OF_KIND = {
+    "directory": ("path", "pattern", "marker", "settle", "rescan", "order", "patience"),
+    "huggingface": (
+        "repo",
+        "revision",
+        "poll",
+        "cache",
+        "token_file",
+        "webhook",
+        "allow",
+        "endpoint",
+    ),
+}
+"""Which settings go with which kind of source."""
+
+
+def _repo(value: str) -> str:
+    org, slash, name = value.partition("/")
+    words = all(part.isascii() and part.replace(".", "").strip("-_") for part in (org, name))
+    if not slash or "/" in name or not words or not set(value).isdisjoint(" \\@:?#%"):
+        raise ValueError(f"{value!r} is no repo: write it as org/name")
+    return value
+
+
+def _revision(value: str) -> str:
+    if not value.isprintable() or not value.strip() or ".." in value:
+        raise ValueError(f"{value!r} is no branch, tag or commit")
+    return value
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise ValueError("is no address of a hub: write it as https://host, without a password")
+    return value.rstrip("/")
+
+
+def _secret(value: Path) -> Path:
+    if value.name.startswith("hf_"):  # never repeated in what we say
+        raise ValueError("names the file that holds the secret; never write the secret itself here")
+    return value
+
+
+def _patterns(value: tuple[str, ...]) -> tuple[str, ...]:
+    if pickled := [each for each in value if each.lower().endswith(PICKLES)]:
+        raise ValueError(f"{pickled[0]!r}: a pickle runs code when it is read; none is downloaded")
+    if nested := [each for each in value if "/" in each]:
+        raise ValueError(f"{nested[0]!r}: only files at the top of the repo are served")
+    return value
+
+
+Repo = Annotated[str, AfterValidator(_repo)]
+RevisionName = Annotated[str, AfterValidator(_revision)]
+Url = Annotated[str, AfterValidator(_url)]
+SecretFile = Annotated[Location, AfterValidator(_secret)]
+Patterns = Annotated[tuple[str, ...], AfterValidator(_patterns)]
+
+
+class SourceSettings(Table):
+    """Where checkpoints come from: a watched folder, or a repo on a Hugging Face Hub.
+
+    The settings from path to patience are for a folder, those after them for a hub.
+    """
+
+    kind: Literal["directory", "huggingface"] = Field(
+        default="directory", description="The kind of source."
+    )
+    path: Location | None = Field(
+        default=None,
+        description="The folder to watch: a checkpoint, or a folder of checkpoints. "
+        "Needed to serve.",
+        examples=["/srv/checkpoints"],
+    )
+    pattern: str = Field(
+        default="*",
+        min_length=1,
+        description="Only folders whose name fits this pattern count as checkpoints.",
+    )
+    marker: str | None = Field(
+        default=None,
+        pattern=r"^[^/]+$",
+        description="A file whose appearance says that a checkpoint is complete.",
+        examples=["_SUCCESS"],
+    )
+    settle: Seconds = Field(
+        default=2.0,
+        description="A checkpoint without a marker is complete once nothing in it has changed for "
+        "this long.",
+    )
+    rescan: Deadline = Field(default=5.0, description="How often to look at the whole folder.")
+    order: Literal["step", "time", "name"] = Field(
+        default="step",
+        description="What makes a checkpoint the newest: step compares the step number in the "
+        "name, then the time, then the name; time compares the time, then the name; name compares "
+        "the name alone.",
+    )
+    patience: Seconds = Field(
+        default=60.0,
+        description="An incomplete checkpoint in which nothing has changed for this long is "
+        "refused.",
+    )
+    repo: Repo | None = Field(
+        default=None,
+        description="The repo to follow. Needed to serve from a hub.",
+        examples=["org/name"],
+    )
+    revision: RevisionName = Field(
+        default="main", description="The branch, tag or commit to follow."
+    )
+    poll: Deadline = Field(
+        default=60.0,
+        description="How often to ask the hub for a new commit; while the hub fails, it is asked "
+        "less often.",
+    )
+    cache: Location | None = Field(
+        default=None,
+        description="Folder of the downloads; it keeps the live, the previous and the wanted "
+        "commit. Unset, it is hub in [state] directory. Two daemons must not share one.",
+        examples=["/var/cache/hotreload"],
+    )
+    token_file: SecretFile | None = Field(
+        default=None,
+        description="A file that holds the access token, read anew each time. A systemd "
+        "credential of the same name comes first. Unset, HF_TOKEN or the token that "
+        "`hf auth login` left.",
+        examples=["/etc/hotreload/hf-token"],
+    )
+    webhook: SecretFile | None = Field(
+        default=None,
+        description="A file (or systemd credential) that holds the secret of the hub's webhook; "
+        "a POST to /webhook/huggingface with this secret makes the daemon ask the hub at once.",
+        examples=["/etc/hotreload/webhook-secret"],
+    )
+    allow: Patterns = Field(
+        default=SERVED_FILES,
+        description="Patterns of the files to download, at the top of the repo. Never pickles.",
+    )
+    endpoint: Url | None = Field(
+        default=None,
+        description="The hub's address; unset, HF_ENDPOINT or the public hub.",
+        examples=["https://hub.example.com"],
+    )
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        for kind, names in OF_KIND.items():
+            defaults = {name: field.default for name, field in type(self).model_fields.items()}
+            strange = [name for name in names if getattr(self, name) != defaults[name]]
+            if kind != self.kind and strange:
+                raise ValueError(
+                    f"{', '.join(strange)}: only for kind = '{kind}', and kind is '{self.kind}'"
+                )
+        return self

@@ -1,0 +1,48 @@
+"""A place followed from look to look: how long it has been quiet, and what is known of it."""
+
+from dataclasses import dataclass
+
+from hotreload.sources.places import Oddity, Place
+from hotreload.sources.seen import SurveyLike
+from hotreload.types import Revision
+
+_LONG_AGO = 60.0  # no network file system's clock is expected to be off by more
+
+Rank = tuple[tuple[int, int], int, str]
+"""A place's step, time and name; constant where the order of the source ignores one of them."""
+
+
+@dataclass(slots=True)
+class Followed:
+    """One place, and what the looks so far found; times are those of our own clock."""
+
+    place: Place
+    since: float
+    """When a look last saw a change in the files that would be loaded."""
+    touched: float
+    """When a look last saw a change of anything in the folder."""
+    survey: SurveyLike | None = None
+    claimed: bool = False
+    """The folder came by a rename, which says that its writer has finished it."""
+    has_changed: bool = False
+    """A look saw it change. From then on its files' own times, which may be wrong, do not count."""
+    revision: Revision | None = None
+    oddity: Oddity | None = None
+    """Why the source cannot wish for it, as far as that is known."""
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether some file of the checkpoint is still missing."""
+        return self.survey is not None and self.survey.waiting_for is not None
+
+    def was_quiet(self, span: float, now: float, wall: float) -> bool:
+        """Whether the files to load did not change for `span`, by our clock or by their times."""
+        return now - self.since >= span or self._is_old(span, wall)
+
+    def was_untouched(self, span: float, now: float, wall: float) -> bool:
+        """Whether nothing in the folder changed for `span`, by our clock or by its files' times."""
+        return now - self.touched >= span or self._is_old(span, wall)
+
+    def _is_old(self, span: float, wall: float) -> bool:
+        age = wall - self.place.last_change() / 1e9
+        return not self.has_changed and age >= span + _LONG_AGO

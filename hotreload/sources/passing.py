@@ -1,0 +1,176 @@
+"""Folders that were probably meant as checkpoints and are passed over: which ones, and why.
+
+A passed-over folder newer than the best checkpoint is reported, so that nobody waits for it in
+vain. The newest one that looks like a checkpoint becomes a revision, so that it can be refused.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from hotreload.errors import PASSED_OVER
+from hotreload.sources.followed import Followed
+from hotreload.sources.formats import shown
+from hotreload.sources.places import Oddity, Place
+from hotreload.types import PassedOver, Reason, Revision
+
+NAMED = 32
+"""At most this many passed-over folders are named; the others are only counted."""
+_KEPT = 256
+_LONG = 10.0
+"""A folder named as unfinished is an old leftover after this many times the patience."""
+
+Span = Literal["settle", "patience", "long"]
+
+
+class _After(NamedTuple):
+    """How long a folder must be quiet before it is reported, and refused (None: never)."""
+
+    told: Span
+    refused: Span | None = None
+
+
+AFTER = {
+    "format": _After("settle", "patience"),
+    "no_step": _After("settle", "patience"),
+    "stray": _After("settle", "patience"),
+    "unsafe_path": _After("settle", "settle"),
+    "io": _After("settle"),
+    "missing": _After("patience"),
+    "no_marker": _After("patience"),  # its writer may yet write it
+    "too_deep": _After("settle"),
+    "unfinished": _After("long"),
+}
+"""The spans of each code, in the order of the table in docs/trainer.md."""
+assert (*AFTER,) == PASSED_OVER
+
+
+class Telling(NamedTuple):
+    """What one look reports: the newest passed-over folders, and how many have each code."""
+
+    named: tuple[PassedOver, ...] = ()
+    counts: Mapping[str, int] = MappingProxyType({})
+
+
+class Passing:
+    """Says when an odd folder is reported and refused; remembers the revisions it made of some."""
+
+    def __init__(self, settle: float, patience: float) -> None:
+        long = max(settle, _LONG * patience)
+        self._spans = {"settle": settle, "patience": max(settle, patience), "long": long}
+        self._reasons: OrderedDict[str, Reason] = OrderedDict()
+
+    def why(self, revision: Revision) -> Reason | None:
+        """Why this revision cannot be loaded, if it stands for a passed-over folder; else None."""
+        return self._reasons.get(revision.id)
+
+    def told_after(self, odd: Followed) -> float:
+        """How long the folder must be quiet before it is reported."""
+        return self._spans[_after(odd).told]
+
+    def refused_after(self, odd: Followed) -> float | None:
+        """How long the folder must be quiet before it is handed over to be refused; None for never.
+
+        A folder that came by a rename is finished: waiting longer would change nothing.
+        """
+        told, refused = _after(odd)
+        if refused is None or (_code(odd) == "unsafe_path" and not odd.place.weights):
+            return None
+        return self._spans["settle" if odd.claimed and told == "settle" else refused]
+
+    def revision(self, odd: Followed) -> Revision:
+        """The revision that stands for the folder in the ledger.
+
+        It stays the same until the files that make the folder odd change. A content id would not
+        do: the same bytes may be good under another name, or with a marker.
+        """
+        place, reason = odd.place, reason_of(odd)
+        told_by = repr((place.name, reason.code, _telling_files(odd)))
+        id = blake2b(told_by.encode(errors="backslashreplace"), digest_size=16).hexdigest()
+        self._reasons[id] = reason
+        while len(self._reasons) > _KEPT:
+            self._reasons.popitem(last=False)
+        return Revision(id, place.name)
+
+
+def tell(odd: Sequence[Followed]) -> Telling:
+    """Report these odd folders, which are sorted newest first."""
+    named = tuple(PassedOver(each.place.name, reason_of(each)) for each in odd[:NAMED])
+    return Telling(named, Counter(_code(each) for each in odd))
+
+
+def outside(place: Place, roots: Iterable[Path]) -> Oddity | None:
+    """The oddity of a link that leads out of every folder checkpoints may come from, else None."""
+    if not place.is_outside or any(place.folder.is_relative_to(root) for root in roots):
+        return None
+    words = (
+        f"is a link that leads out of the watched folder, to {shown(str(place.folder))}: "
+        "move or copy the checkpoint into the watched folder"
+    )
+    return Oddity("unsafe_path", words)
+
+
+def without_step(best: Place) -> Oddity:
+    """The oddity of a sound checkpoint that is not the newest only for lack of a step."""
+    words = (
+        f"has no step in its name, so {best.name} counts as newer: rename it as step_N, or "
+        'set [source] order = "time", or a pattern that leaves it out'
+    )
+    return Oddity("no_step", words)
+
+
+def stray_root(place: Place) -> Oddity:
+    """The oddity of a root that holds weights although the folders in it are the checkpoints."""
+    words = (
+        f"holds {place.weights[0].name} beside folders that are checkpoints, so it is not one "
+        "itself: move that file to a folder of its own, or delete it"
+    )
+    return Oddity("stray", words)
+
+
+def unmarked(marker: str) -> Oddity:
+    """The oddity of a folder that looks complete but lacks its marker."""
+    words = (
+        f"looks complete and has no {marker}: write that file last, or take [source] marker out of "
+        "the settings"
+    )
+    return Oddity("no_marker", words)
+
+
+WITHOUT_WEIGHTS = Oddity("missing", "holds config.json and no *.safetensors")
+"""The oddity of a folder whose writer began it and brought no weights."""
+
+
+def is_sound(oddity: Oddity | None) -> bool:
+    """Whether the folder is passed over although nothing is wrong with its files."""
+    return oddity is not None and oddity.code in ("no_step", "stray")
+
+
+def is_begun(each: Followed) -> bool:
+    """Whether there is more here than a folder whose own name says that it is unfinished."""
+    return each.oddity is None or each.oddity.code != "unfinished"
+
+
+def _after(odd: Followed) -> _After:
+    return AFTER[_code(odd)]
+
+
+def _code(odd: Followed) -> str:
+    assert odd.oddity is not None
+    return odd.oddity.code
+
+
+def reason_of(odd: Followed) -> Reason:
+    """Why the folder is passed over, in a sentence that names the folder."""
+    assert odd.oddity is not None
+    return Reason(odd.oddity.code, f"{odd.place.name} {odd.oddity.words}")
+
+
+def _telling_files(odd: Followed) -> list[tuple[str, int, int]]:
+    assert odd.oddity is not None
+    place, names = odd.place, odd.oddity.telling
+    files = place.weights or [e for e in place.entries if e.name in names] or place.entries
+    return [(each.name, each.size, each.mtime) for each in files]

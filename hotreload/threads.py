@@ -1,0 +1,242 @@
+"""Waits for work that a cancel cannot stop, or leaves it behind when it takes too long.
+
+Blocking work gets daemon threads of our own: the loop's pool would keep the process from ending
+until a hung read comes back.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from contextvars import copy_context
+from typing import Any
+
+from hotreload.errors import NotEnoughMemory, SourceUnavailable
+
+log = logging.getLogger("hotreload.threads")
+
+LEAVE_AFTER = 5.0
+"""How long a cancel waits for a thread that may hang; one buffer read is plenty."""
+
+LEFT_BEHIND_SECONDS = 60.0
+"""How long the next work waits for a thread that was left behind: most are slow, not hung."""
+
+
+async def uninterrupted[T](work: Coroutine[Any, Any, T]) -> T:
+    """Run work to its end even when cancelled meanwhile; raise the cancel again afterwards.
+
+    An error of the work itself goes before the cancel: the caller must record it, and EngineLost
+    must seal the gate.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    result = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return result
+
+
+async def checked_at[T](
+    news: asyncio.Event,
+    check: Callable[[], None],
+    work: Awaitable[T],
+    discard: Callable[[T], Awaitable[None]] | None = None,
+) -> T:
+    """Run work to its end, unless `check` raises: it is called at the start and at all news.
+
+    If the work then made its result all the same, `discard` frees it. The event is cleared here,
+    so others that wait for it must look at the state behind it.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            news.clear()
+            check()
+            await _done_or_told(task, news)
+        return task.result()
+    except BaseException:
+        await uninterrupted(_given_up(task, discard))
+        raise
+    finally:
+        # As in `in_thread`: the task's error holds this frame, and this frame holds the task.
+        del task
+
+
+async def _done_or_told(task: asyncio.Future[Any], news: asyncio.Event) -> None:
+    told = asyncio.ensure_future(news.wait())
+    try:
+        await asyncio.wait({task, told}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        told.cancel()
+
+
+async def _given_up[T](
+    task: asyncio.Future[T], discard: Callable[[T], Awaitable[None]] | None
+) -> None:
+    """Cancel the task, wait for its end, and free the result it may have made at that moment."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled() and task.exception() is None and discard is not None:
+        await discard(task.result())
+
+
+@asynccontextmanager
+async def deadline(within: float | None, what: str, setting: str) -> AsyncIterator[None]:
+    """Give up what takes too long: SourceUnavailable, since slow storage condemns no checkpoint."""
+    limit = asyncio.timeout(within)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():  # the storage raised it, not our limit
+            raise
+        raise SourceUnavailable(
+            f"{what} took longer than {within:g} s ({setting})", code="timed_out"
+        ) from error
+
+
+async def in_thread[T](
+    work: Callable[[threading.Event], T],
+    *,
+    discard: Callable[[T], None] = lambda result: None,
+    leave_as: str | None = None,
+    is_read: bool = True,
+) -> T:
+    """Run blocking work in a thread; a cancel waits for its end and frees what it made.
+
+    The event tells the work that nobody wants it any more. `leave_as` names work that may hang: a
+    cancel waits only LEAVE_AFTER seconds for it and leaves it behind, and the work frees what it
+    made whenever it ends. Later reads wait for work that was left behind only if it `is_read`.
+    """
+    job = _Job(work, discard, leave_as, is_read)
+    try:
+        return await asyncio.shield(job.start())
+    except asyncio.CancelledError:
+        await uninterrupted(job.end(LEAVE_AFTER if leave_as else None))
+        raise
+    finally:
+        # The job's error holds this frame, and this frame holds the job: such a circle would keep
+        # weights until the next collection.
+        del job
+
+
+async def wait_for_left_behind() -> None:
+    """Wait a while for reads that were left behind; SourceUnavailable if one still hangs.
+
+    No read begins beside one that was given up: what hangs the one would hang the other.
+    """
+    ends = [asyncio.wrap_future(each.ended) for each in _left() if each.is_read]
+    if ends:
+        await asyncio.wait(ends, timeout=LEFT_BEHIND_SECONDS)
+    if (work := left_behind()) is not None:
+        raise SourceUnavailable(
+            f"{work} still hangs; until it ends nothing else is read", code="hanging"
+        )
+
+
+def left_behind() -> str | None:
+    """A read that was left behind and still hangs, in words; None when there is none."""
+    return next((each.name for each in _left() if each.is_read), None)
+
+
+def all_left_behind() -> list[str]:
+    """All work that was left behind and still hangs, in words."""
+    return [each.name for each in _left()]
+
+
+def _left() -> list["_Thread"]:
+    threads = (each for each in threading.enumerate() if isinstance(each, _Thread))
+    return [each for each in threads if each.is_left and not each.ended.done()]
+
+
+class _Thread(threading.Thread):
+    is_left = False
+    is_read = True
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.ended: Future[None] = Future()
+        self.ended.set_running_or_notify_cancel()  # nobody who waits for it can cancel it
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self.ended.set_result(None)
+
+
+class _Job[T]:
+    """One piece of work, its thread, and who gets the result: the loop, or `discard`."""
+
+    def __init__(
+        self,
+        work: Callable[[threading.Event], T],
+        discard: Callable[[T], None],
+        name: str | None,
+        is_read: bool,
+    ) -> None:
+        self._cancel = threading.Event()
+        self._discard = discard
+        self._result: Future[T] = Future()
+        parts = (work, self._cancel, self._result, discard)
+        in_context = copy_context().run  # so that its lines of log carry the attempt's id
+        self._thread = _Thread(target=in_context, args=(_run, *parts), name=name, daemon=True)
+        self._thread.is_read = is_read
+
+    def start(self) -> asyncio.Future[T]:
+        self._done = asyncio.wrap_future(self._result)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise NotEnoughMemory(
+                f"no thread could be started ({error}): raise the limit of processes "
+                "(ulimit -u, TasksMax= in the unit)",
+                code="threads",
+            ) from error
+        return self._done
+
+    async def end(self, within: float | None) -> None:
+        """Tell the work that nobody wants it any more, and see that nothing of it stays."""
+        self._cancel.set()
+        self._done.add_done_callback(_heard)
+        await asyncio.wait({self._done}, timeout=within)
+        if self._result.cancel():  # else it has ended
+            self._thread.is_left = True
+            log.warning("threads.left_behind", extra={"work": self._thread.name})
+        elif self._result.exception() is None:
+            await asyncio.to_thread(self._discard, self._result.result())
+
+
+def _heard(done: asyncio.Future[Any]) -> None:
+    """Take the error of work that was given up: asyncio would log it as one that nobody saw."""
+    if not done.cancelled():
+        done.exception()
+
+
+def _run[T](
+    work: Callable[[threading.Event], T],
+    cancel: threading.Event,
+    result: Future[T],
+    discard: Callable[[T], None],
+) -> None:
+    """Runs in the thread. The future says, in one step, whether anybody waits for the result."""
+    try:
+        value = work(cancel)
+    except BaseException as error:
+        if result.set_running_or_notify_cancel():
+            result.set_exception(error)
+        # The error holds this frame, and the future the error: the frame drops the future.
+        del result
+    else:
+        if result.set_running_or_notify_cancel():
+            result.set_result(value)
+        else:
+            discard(value)
+            log.info("threads.ended_at_last", extra={"work": threading.current_thread().name})

@@ -1,0 +1,119 @@
+"""The tables of docs/ that follow from the code.
+
+After a change of settings, metrics or engines: `python -m tests.docs.tables` writes them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, get_args, get_origin
+
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from hotreload.engine.versions import SUPPORTED
+from hotreload.events import GenerationLive
+from hotreload.observe.metrics import Metrics
+from hotreload.settings.load import to_toml
+from hotreload.settings.sections import Settings
+from hotreload.types import Generation, Revision
+from tests.docs.pages import PAGES, ROOT, marked
+
+
+def settings() -> str:
+    """Every setting with its default and its meaning, a table for each section of the file."""
+    sections = Settings.model_fields.items()
+    return "\n\n".join(_settings_of(name, field) for name, field in sections)
+
+
+def _settings_of(name: str, field: FieldInfo) -> str:
+    (model, *_) = tables_in(field)
+    rows = settings_rows(model, f"{name}.")
+    written = f"[[{name}]]" if get_origin(field.annotation) else f"[{name}]"
+    return f"## `{written}`\n\n{table(('setting', 'default', 'meaning'), rows)}"
+
+
+def settings_rows(model: type[BaseModel], above: str) -> Iterator[tuple[str, ...]]:
+    defaults = model.model_construct().model_dump(mode="json")
+    for name, field in model.model_fields.items():
+        inner = next(iter(tables_in(field)), None)
+        if inner is not None:
+            yield from settings_rows(inner, f"{above}{name}.")
+        else:
+            yield f"`{above}{name}`", default_of(field, defaults.get(name)), about(field)
+
+
+def tables_in(field: FieldInfo) -> list[type[BaseModel]]:
+    """The model of a setting that is a table, or an array of tables."""
+    kinds = (field.annotation, *get_args(field.annotation))
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+
+
+def default_of(field: FieldInfo, default: Any) -> str:
+    if default is None or default in ({}, []):
+        return f"unset; `{to_toml(field.examples[0])}`" if field.examples else "unset"
+    return f"`{to_toml(default)}`"
+
+
+def about(field: FieldInfo) -> str:
+    words = str(field.description)
+    if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) > 1:
+        words += f" One of {', '.join(f'`{choice}`' for choice in get_args(field.annotation))}."
+    return words
+
+
+def metrics() -> str:
+    """Every metric of ours as it is exported."""
+    return table(("metric", "type", "labels", "meaning"), metrics_rows())
+
+
+def metrics_rows() -> Iterator[tuple[str, ...]]:
+    metrics = Metrics()
+    leaves = {"a leaf": 1}
+    metrics.observe(GenerationLive(Generation(1, Revision("id", "label"), "f", 0.0, leaves)))
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        if family.name.startswith("hotreload_"):
+            suffix = "_total" if family.type == "counter" else ""
+            labels = dict.fromkeys(name for sample in family.samples for name in sample.labels)
+            shown = ", ".join(f"`{label}`" for label in labels if label != "le")
+            yield f"`{family.name}{suffix}`", family.type, shown, family.documentation
+
+
+def engines() -> str:
+    """Every supported release: its jax, and what its engine can do."""
+    able = next(iter(SUPPORTED.values())).can
+    return table(("sglang-jax", "jax", *able), engines_rows())
+
+
+def engines_rows() -> Iterator[tuple[str, ...]]:
+    for name, release in SUPPORTED.items():
+        yield name, release.jax, *("yes" if can else "no" for can in release.can.values())
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(c.replace("|", r"\|") for c in row) + " |" for row in lines)
+
+
+GENERATED: Mapping[str, Callable[[], str]] = {
+    "settings": settings,
+    "metrics": metrics,
+    "engines": engines,
+}
+"""Which part of the pages each of these makes."""
+
+
+def write() -> None:
+    """Put the tables into the pages that have a part for them."""
+    for path, text in PAGES.items():
+        (ROOT / path).write_text(with_tables(text))
+
+
+def with_tables(text: str) -> str:
+    for name, make in GENERATED.items():
+        made = make().replace("\\", r"\\")  # in what is put in, a backslash begins an escape
+        text = marked(name).sub(made, text)
+    return text
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,107 @@
+"""The tables of docs/ list what there is: no row is missing, none is left over."""
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from hotreload import errors
+from hotreload.cli import exits
+from hotreload.errors import PASSED_OVER, REJECTIONS
+from hotreload.server.app import create_app
+from hotreload.sources.passing import AFTER
+from hotreload.types import Outcome
+from tests.docs.pages import ROOT, first_cells, section, words_in
+from tests.docs.tables import GENERATED
+from tests.monitoring.rules import ALERTS
+
+SOURCES = sorted((ROOT / "hotreload").rglob("*.py"))
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_the_table_is_what_the_code_makes_of_it(name: str) -> None:
+    expected = GENERATED[name]().splitlines()
+    assert section(name).splitlines() == expected, "python -m tests.docs.tables writes it anew"
+
+
+def test_every_outcome_has_its_row() -> None:
+    assert first_cells("outcomes") == [outcome.value for outcome in Outcome]
+
+
+def test_every_reason_to_refuse_has_its_row() -> None:
+    assert sorted(first_cells("rejections")) == sorted(REJECTIONS)
+
+
+def test_every_reason_to_pass_a_folder_over_has_its_row_and_says_when() -> None:
+    assert first_cells("passed over") == list(PASSED_OVER)
+    words = {"settle": "once quiet for `settle`", "patience": "after `patience`"}
+    for row, (told, refused) in zip(
+        section("passed over").splitlines()[2:], AFTER.values(), strict=True
+    ):
+        said, ends = row.split("|")[3:5]
+        assert words.get(told, "after ten times `patience`") in said
+        at_the_end = words | {"settle": "at once"}
+        assert at_the_end.get(refused or "", "never") in ends
+
+
+def test_every_exit_code_has_its_row() -> None:
+    codes = {code for code in vars(exits).values() if isinstance(code, int)}
+    assert {int(code) for code in first_cells("exit codes")} == {0, *codes}
+
+
+def test_every_alert_has_its_row_with_its_severity() -> None:
+    rows = [row.split(" | ")[:2] for row in section("alerts").splitlines()[2:]]
+    assert rows == [
+        [f"| [{name}](#alert-{name.lower()})", rule["labels"]["severity"]]
+        for name, rule in ALERTS.items()
+    ]
+
+
+def test_every_route_has_its_row() -> None:
+    parts: Any = MagicMock()
+    app = create_app(gate=parts, control=parts, view=parts, events=parts, metrics=parts)
+    routes = {
+        f"{method} {route.path_format}"  # type: ignore[attr-defined]  # a mount has none; we have none
+        for route in app.routes
+        for method in getattr(route, "methods", None) or ["GET"]
+        if method != "HEAD"
+    }
+    assert set(first_cells("routes")) == routes
+
+
+def test_every_code_an_operator_or_a_client_can_see_is_explained() -> None:
+    tables = {"outcomes": 0, "rejections": 0, "put off": 0, "clients": 1}
+    explained = set().union(*(words_in(name, column) for name, column in tables.items()))
+    assert sorted(codes_in_source() - explained) == []
+
+
+def codes_in_source() -> set[str]:
+    """Codes that errors are raised with, and those of the kinds that are raised without one."""
+    kinds = (
+        errors.TryAgain,
+        errors.EngineLost,
+        errors.BadRequest,
+        errors.Busy,
+        errors.Superseded,
+        errors.AnswerNonfinite,
+        errors.NotSaved,
+        errors.NotNewEnough,
+    )
+    found = {each.code for kind in kinds for each in (kind, *kind.__subclasses__())}
+    found.remove(errors.TryAgain.code)  # only those below it are raised
+    for module in SOURCES:
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.Call):
+                found |= set(_codes_of(node))
+    return found
+
+
+def _codes_of(call: ast.Call) -> Iterator[str]:
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "code"]
+    refused = call.args[1:2] if getattr(call.func, "id", "") == "Refused" else []
+    finding = call.args[:1] if getattr(call.func, "id", "") == "Finding" else []
+    for value in (*named, *refused, *finding):
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield value.value

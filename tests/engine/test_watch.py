@@ -1,0 +1,85 @@
+"""What counts as a hang: a part that keeps something, and not one that rests or is not let run."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import zmq
+
+from hotreload.engine.upstream import watch
+from hotreload.engine.upstream.legs import Leg
+from hotreload.engine.upstream.watch import EngineWatch, Part
+from hotreload.errors import EngineLost
+
+PATIENCE = 0.05
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.001)
+
+
+def well() -> None:
+    return None
+
+
+async def looked_at(*parts: Part) -> None:
+    """Look until it is lost."""
+    looking = EngineWatch()
+    await asyncio.gather(looking.look(well, parts), looking.until_lost())
+
+
+async def test_of_several_parts_the_one_that_hangs_is_named() -> None:
+    turns = itertools.count()
+    busy = Part("busy", lambda: (True, next(turns)), PATIENCE)
+    idle = Part("idle", lambda: (False, 7), PATIENCE)
+    patient = Part("patient", lambda: (True, 7), 60)
+    with pytest.raises(EngineLost, match="stuck"):
+        await looked_at(busy, idle, patient, Part("stuck", lambda: (True, 7), PATIENCE))
+
+
+async def test_while_we_ourselves_were_stopped_nobody_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP, a suspended machine, a starved loop: each look is a day after the one before."""
+    days = map(float, itertools.count(0, 86400))
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=days.__next__))
+    monkeypatch.setattr(watch, "LONGEST_LOOK", 1.0)
+    looks = 0
+
+    def progress() -> tuple[bool, int]:
+        nonlocal looks
+        looks += 1
+        return True, 7
+
+    with pytest.raises(EngineLost):
+        await looked_at(Part("stuck", progress, 100.0))
+    assert looks > 100
+
+
+@pytest.fixture
+def sockets() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
+    with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as two:
+        one.bind("inproc://leg")
+        two.connect("inproc://leg")
+        yield one, two
+
+
+def test_a_part_is_done_with_a_message_when_it_asks_for_the_next(
+    sockets: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
+) -> None:
+    sender, receiver = sockets
+    leg = Leg("a part")
+    leg.begins_at(sender, object())
+    leg.ends_at(receiver)
+    assert leg.progress() == (False, 0)
+    sender.send_pyobj("one")
+    sender.send_pyobj("two")
+    assert leg.progress() == (True, 0)
+    assert receiver.recv_pyobj() == "one"
+    assert leg.progress() == (True, 0)
+    assert receiver.recv_pyobj() == "two"
+    assert leg.progress() == (True, 1)
+    with pytest.raises(zmq.Again):
+        receiver.recv_pyobj(zmq.NOBLOCK)
+    assert leg.progress() == (False, 2)

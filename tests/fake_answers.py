@@ -1,0 +1,170 @@
+"""The half of the fake engine that talks to clients, and says what a test lets it say."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotreload.engine.answering.items import Parsed
+from hotreload.engine.answering.requests import FIELDS
+from hotreload.errors import BadRequest, EngineLost
+
+Fields = dict[str, Any]
+
+FOR_EVER = "Count for ever."
+"""An answer to this prompt ends when it is aborted."""
+
+
+@dataclass(frozen=True)
+class FakeParsed(Parsed):
+    """A request as it was sent: the fake reads it when it answers."""
+
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parsed(request: Mapping[str, Any]) -> FakeParsed:
+    prompts, copies = request.get("text"), request.get("copies", 1)
+    is_batch = isinstance(prompts, list) or copies > 1
+    return FakeParsed((), is_batch, bool(request.get("stream")), request)
+
+
+class FakeAnswers:
+    """What clients are told: `word word …`, one word a chunk, when the test lets it."""
+
+    def __init__(self, pass_through: Callable[[str], Awaitable[None]]) -> None:
+        self._pass_through = pass_through
+        self._words: list[str] | None = None
+        self.requests: list[Mapping[str, Any]] = []
+        self.running = 0
+        self.inside: Callable[[], int] = lambda: 0
+        self.inside_when_closed: list[int] = []
+        """How many were inside the gate as each generation ended: its own request, at least."""
+        self.breaks_after: tuple[int, Exception] | None = None
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.went_on = asyncio.Event()
+        self.logprob = 0.5
+        self.end: Fields = {"type": "stop"}
+        self.swaps_ahead = 0
+        """So many answers are ended for a swap before they have said anything."""
+        self.swap: Callable[[], None] = lambda: None
+        """Called as each of these ends."""
+        self._lost: EngineLost | None = None
+        self._ended = asyncio.Event()
+        """Set when what is under way now has to end; what comes later has another."""
+
+    @property
+    def words(self) -> list[str]:
+        """What is said: what the live weights say, or a test has put in its place."""
+        return self.answer().split() if self._words is None else self._words
+
+    @words.setter
+    def words(self, words: list[str]) -> None:
+        self._words = words
+
+    def answer(self) -> str:
+        """What the live weights say, whatever they are asked."""
+        raise NotImplementedError
+
+    def check_answer(self, request: Mapping[str, Any]) -> None:
+        """Withhold an answer that is no numbers."""
+
+    async def prepare(self, request: Mapping[str, Any]) -> FakeParsed:
+        self.check_alive()
+        await self._pass_through("prepare")
+        for name in request.keys() - FIELDS:
+            raise BadRequest(f"{name}: the fake has no such parameter", param=name)
+        return parsed(request)
+
+    async def generate(self, prepared: Parsed) -> AsyncGenerator[Fields | list[Fields]]:
+        assert isinstance(prepared, FakeParsed)
+        self.requests.append(prepared.request)
+        self.check_alive()
+        await self._pass_through("generate")
+        self.check_answer(prepared.request)
+        self.running += 1
+        try:
+            async for item in self._answers(prepared):
+                yield item
+        finally:
+            self.running -= 1
+            self.inside_when_closed.append(self.inside())
+            self.went_on.set()
+
+    def check_alive(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+
+    def end_all(self) -> None:
+        """Whatever is being answered goes no further."""
+        self._ended.set()
+        self._ended = asyncio.Event()
+
+    async def _answers(self, asked: FakeParsed) -> AsyncGenerator[Fields | list[Fields]]:
+        prompts, ended = asked.request.get("text"), self._ended
+        count = asked.request.get("copies", 1) * (len(prompts) if isinstance(prompts, list) else 1)
+        if self.swaps_ahead:
+            self.swaps_ahead -= 1
+            self.swap()
+            cut = _ended_for_a_swap(self._chunk(0))
+            yield [cut] * count if asked.is_batch and not asked.stream else cut
+        elif asked.stream:
+            async for item in self._streamed(asked, count, ended):
+                yield item
+        else:
+            await self._go_on(ended)
+            answers = [self._cut_short(self._chunk(len(self.words)), ended) for _ in range(count)]
+            yield answers if asked.is_batch else answers[0]
+
+    async def _streamed(
+        self, asked: FakeParsed, count: int, ended: asyncio.Event
+    ) -> AsyncGenerator[Fields]:
+        is_endless, length = asked.request.get("text") == FOR_EVER, len(self.words)
+        for so_far in range(1, length + 1 + is_endless):
+            if self.breaks_after and so_far > self.breaks_after[0]:
+                raise self.breaks_after[1]
+            if so_far > length:
+                await ended.wait()
+                self.check_alive()
+            is_last = ended.is_set()
+            for index in range(count):
+                piece = _without_end(self._chunk(so_far)) if is_endless else self._chunk(so_far)
+                extra = {"index": index} if asked.is_batch else {}
+                yield self._cut_short(piece, ended) | extra
+            if is_last:
+                return
+            await self._go_on(ended)
+
+    def _cut_short(self, answer: Fields, ended: asyncio.Event) -> Fields:
+        return _ended_for_a_swap(answer) if ended.is_set() else answer
+
+    async def _go_on(self, ended: asyncio.Event) -> None:
+        """Until it may, or must end."""
+        if not self.may_answer.is_set():
+            waits = [asyncio.create_task(each.wait()) for each in (self.may_answer, ended)]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+        self.check_alive()
+
+    def _chunk(self, words: int) -> Fields:
+        is_whole = words == len(self.words)
+        meta = {
+            "id": "r",
+            "prompt_tokens": 7,
+            "completion_tokens": words,
+            "logprob": self.logprob,
+            "finish_reason": self.end if is_whole else None,
+        }
+        return {"text": " ".join(self.words[:words]), "meta_info": meta}
+
+
+def _without_end(answer: Fields) -> Fields:
+    return answer | {"meta_info": answer["meta_info"] | {"finish_reason": None}}
+
+
+def _ended_for_a_swap(answer: Fields) -> Fields:
+    why = {"type": "abort", "code": "swap", "message": "ended early for a swap"}
+    return answer | {"meta_info": answer["meta_info"] | {"finish_reason": why}}

@@ -1,0 +1,54 @@
+"""An event in the log has a name to search for; what there is to say of it goes into fields."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "hotreload"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
+NAME = re.compile(r"[a-z_]+\.[a-z_]+")
+GIVEN = {
+    "daemon.py: event": "the ends of a daemon share one line of code",
+}
+"""Where the name is a parameter."""
+HANDING_OVER = {"_end"}
+"""Calls whose last argument is such a name."""
+
+
+def calls_in(module: Path) -> Iterator[ast.Call]:
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield node
+
+
+def is_log(logger: ast.expr) -> bool:
+    """`log`, `_log`, `self._log`, `logging` and `logging.getLogger(…)`."""
+    return bool(re.search(r"(^|[._])(log|logger|logging|getLogger\(.*\))$", ast.unparse(logger)))
+
+
+def names_in(module: Path) -> Iterator[ast.expr]:
+    for call in calls_in(module):
+        assert isinstance(call.func, ast.Attribute)
+        if call.func.attr in LEVELS and is_log(call.func.value):
+            yield call.args[0]
+        elif call.func.attr in HANDING_OVER:
+            yield from call.args[-1:]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
+def test_a_line_of_log_is_named_and_not_told(module: Path) -> None:
+    for name in names_in(module):
+        if isinstance(name, ast.Constant):
+            assert NAME.fullmatch(str(name.value)), f"line {name.lineno}: {name.value!r}"
+        else:
+            assert f"{module.relative_to(PACKAGE)}: {ast.unparse(name)}" in GIVEN
+
+
+def test_the_search_sees_the_lines_of_log() -> None:
+    found = {n.value for m in MODULES for n in names_in(m) if isinstance(n, ast.Constant)}
+    assert {"daemon.starting", "daemon.stopped_at_once", "source.polling", "hub.no_token"} <= found
+    assert {"daemon.engine_lost", "failpoints.armed", "source.passed_over"} <= found

@@ -1,0 +1,139 @@
+"""Each fact has one home; where a layer may not look at it, both places are compared here."""
+
+import ast
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from hotreload import checkpoint_files
+from hotreload.cli import main
+from hotreload.core.rules import Rules
+from hotreload.engine.answering import requests
+from hotreload.engine.answering.probe import Probe
+from hotreload.engine.upstream import build
+from hotreload.errors import ConfigError
+from hotreload.life.parts import make_rules
+from hotreload.observe.labels import ROUTES
+from hotreload.owned_args import OWNED_ARGS
+from hotreload.server import generate, limits
+from hotreload.server.answerer import MIN_GENERATION
+from hotreload.server.described import OPERATIONS
+from hotreload.settings.sections import LimitSettings, ProbeSettings, Settings
+from hotreload.settings.source import SourceSettings
+from hotreload.sources.directory import DirectorySource
+from hotreload.sources.huggingface import HuggingFaceSource
+
+PACKAGE = Path(__file__).parent.parent / "hotreload"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+BAD_CONFIG = 78
+
+# --- the engine's arguments --------------------------------------------------------------
+
+
+@dataclass
+class UpstreamArgs:
+    """What upstream's ServerArgs is to us: names."""
+
+    context_length: int = 0
+
+
+@pytest.mark.parametrize("name", OWNED_ARGS)
+def test_check_config_refuses_what_serve_refuses_in_the_same_words(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match=name) as refused:
+        build._arguments(UpstreamArgs, {}, {name: 1}, "cpu")
+    file = tmp_path / "hotreload.toml"
+    file.write_text(f"[engine.args]\n{name} = 1\n")
+    assert main(["check-config", str(file)]) == BAD_CONFIG
+    assert str(refused.value).partition(f"{name} ")[2] in capsys.readouterr().err
+
+
+def test_other_arguments_are_handed_on(tmp_path: Path) -> None:
+    file = tmp_path / "hotreload.toml"
+    file.write_text("[engine.args]\ncontext_length = 1\n")
+    assert main(["check-config", str(file)]) == 0
+    assert build._arguments(UpstreamArgs, {}, {"context_length": 1}, "tpu") == {"context_length": 1}
+
+
+# --- names ---------------------------------------------------------------------------------
+
+
+def strings_of(module: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+@pytest.mark.parametrize(
+    "name",
+    [checkpoint_files.INDEX, checkpoint_files.SINGLE, ".joblib", "skip_tokenizer_init"],
+)
+def test_a_name_is_written_in_one_module(name: str) -> None:
+    assert len([module for module in MODULES if name in strings_of(module)]) == 1
+
+
+def test_a_hub_serves_what_the_checks_know() -> None:
+    known = {checkpoint_files.INDEX, checkpoint_files.CONFIG, *checkpoint_files.SIDE_FILES}
+    served = set(checkpoint_files.SERVED_FILES)
+    assert served - {f"*{checkpoint_files.WEIGHTS}"} == known
+
+
+# --- defaults --------------------------------------------------------------------------------
+
+
+def defaults_of(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_construct().model_dump()
+
+
+def test_the_servers_limits_are_what_the_settings_say() -> None:
+    said = defaults_of(LimitSettings)
+    ours = dataclasses.asdict(limits.Limits())
+    assert {name: ours[name] for name in said} == said
+
+
+def test_the_rules_of_an_attempt_are_what_the_settings_say() -> None:
+    assert make_rules(Settings()) == Rules()
+
+
+@pytest.mark.parametrize("source", [DirectorySource, HuggingFaceSource])
+def test_the_sources_defaults_are_what_the_settings_say(source: type) -> None:
+    said = defaults_of(SourceSettings)
+    ours = {
+        name: parameter.default
+        for name, parameter in inspect.signature(source).parameters.items()
+        if name in said and parameter.default is not inspect.Parameter.empty
+    }
+    assert ours
+    assert ours == {name: said[name] for name in ours}
+
+
+def test_how_long_a_probes_answer_may_be_the_settings_alone_say() -> None:
+    fields = {field.name: field.default for field in dataclasses.fields(Probe)}
+    said = defaults_of(ProbeSettings)
+    assert fields.keys() == said.keys() | {"prompt"}
+    assert fields["max_new_tokens"] is dataclasses.MISSING
+    assert {name: fields[name] for name in said.keys() - {"max_new_tokens", "prompt"}} == {
+        name: said[name] for name in said.keys() - {"max_new_tokens", "prompt"}
+    }
+
+
+# --- requests and routes -----------------------------------------------------------------
+
+
+def test_the_engine_takes_the_fields_that_the_server_lets_through() -> None:
+    made_by_the_server = {"messages", "template_args", "copies"}
+    assert generate.FIELDS.keys() - MIN_GENERATION.keys() == requests.FIELDS - made_by_the_server
+    assert set(generate.PROMPTS) == requests.PROMPTS - made_by_the_server
+
+
+def test_every_route_has_its_label() -> None:
+    counted_as_other = {"/openapi.json", "/page/{name}", "/v1/models/{name}"}
+    paths = {path for _, path in OPERATIONS}
+    assert set(ROUTES) - {"other"} == paths - counted_as_other

@@ -1,0 +1,57 @@
+"""The state file's schema: what is written, what is forgotten, and what cannot be read."""
+
+from dataclasses import fields
+
+import pytest
+
+from hotreload.core.ledger import Ledger
+from hotreload.life.state_json import VERSION, Memory, NewerState, from_json, to_json
+from hotreload.types import Attempt, By, Generation, Outcome, Phase, Reason, Revision
+
+A, B = Revision("a", "step_1"), Revision("b", "step_2")
+
+FORGOTTEN = {
+    "live",  # what answers is known when the start has loaded it
+    "wanted",
+    "wished",  # the source says it anew
+    "failures",
+    "not_before",  # times of a clock that begins anew with the process
+    "rest_until",
+    "superseded_last",
+}
+
+
+def test_each_field_of_a_ledger_is_written_or_is_forgotten_on_purpose() -> None:
+    written = {field.name for field in fields(Memory)} - {"version"}
+    assert not written & FORGOTTEN
+    assert written | FORGOTTEN == {field.name for field in fields(Ledger)}
+
+
+def test_what_must_survive_a_restart_does() -> None:
+    ledger = Ledger()
+    ledger.went_live(Generation(1, A, "fp-a", 1.0), "/checkpoints/a")
+    ledger.set_pinned(True, By("pin", 1, 2, 3.5, "why"))
+    reason = Reason("shape", "words", ("one", "two"))
+    refused = Attempt(B, Outcome.REJECTED, reason, {Phase.STAGING: 0.5}, 0.01, 7.0)
+    ledger.finish(refused, now=0.0, backoff=lambda failures: 10.0, rest=0.0)
+    again = from_json(to_json(ledger))
+    assert (again.pinned, again.pins) == (True, ledger.pins)
+    assert again.refused == ledger.refused
+    assert list(again.history) == list(ledger.history)
+    assert again.history[0].revision.label == "step_2"
+    assert again.last_good == ledger.last_good
+    assert again.live is None
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"version": 1}', b"\xff\xfe"])
+def test_data_that_is_no_ledger_is_a_value_error(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - whatever the words, it is caught as one
+        from_json(data)
+
+
+@pytest.mark.parametrize(("version", "fault"), [(99, NewerState), (0, ValueError)])
+def test_a_state_of_another_version_is_named(version: int, fault: type[ValueError]) -> None:
+    ours = b'"version": %d' % VERSION
+    data = to_json(Ledger()).replace(ours, b'"version": %d' % version)
+    with pytest.raises(fault, match=f"version {version}"):
+        from_json(data)

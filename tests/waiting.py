@@ -1,0 +1,54 @@
+"""How tests wait until something holds: on events, by turns of the loop, or by looks."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from hotreload.events import Event
+
+TICK = 0.05
+"""Seconds between two looks at another process."""
+
+
+class Witness:
+    """Notes what happens, and looks again at each event for whoever waits for something."""
+
+    patience = 60.0
+
+    def __init__(self) -> None:
+        self.happened: list[Event] = []
+        self._changed = asyncio.Event()
+
+    def note(self, event: Event) -> None:
+        self.happened.append(event)
+        self.look_again()
+
+    def look_again(self) -> None:
+        self._changed.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(self.patience):
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+async def turn_until(holds: Callable[[], bool], seconds: float = 30, pause: float = 0) -> None:
+    """Let the loop turn until something holds that no event tells of."""
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110 there is none to wait on
+            await asyncio.sleep(pause)
+
+
+def look_until(
+    holds: Callable[[], object],
+    told: Callable[[], str],
+    *,
+    seconds: float = 60,
+    tick: float = TICK,
+) -> None:
+    """From outside a process nothing but a look tells; when time is up, show what is told."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, told()
+        time.sleep(tick)
