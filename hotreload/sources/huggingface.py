@@ -124,7 +124,8 @@ class HuggingFaceSource:
 
     def wake(self, cause: str = "request") -> None:
         """Ask the hub now, unless it wants to be left alone."""
-        self._cause = cause
+        if self._cause == "rescan":  # whoever woke us first, and waits still, is the cause
+            self._cause = cause
         self._woken.set()
 
     async def close(self) -> None:

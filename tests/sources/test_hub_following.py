@@ -90,6 +90,18 @@ async def test_waking_looks_at_once_and_says_what_woke_it(hub: LocalHub, tmp_pat
         assert follow.looks("webhook") == 1
 
 
+async def test_a_look_is_put_down_to_whoever_asked_for_it_first(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    first = hub.push(checkpoint("one"))
+    async with following(hub, tmp_path, poll=LONG) as follow:
+        second = hub.push(checkpoint("two"))
+        follow.source.wake("webhook")
+        follow.source.wake("signal")
+        await follow.wished_shas(first, second)
+        assert (follow.looks("webhook"), follow.looks("signal")) == (1, 0)
+
+
 # --- a hub that does not answer ----------------------------------------------------------
 
 DENIALS = {
