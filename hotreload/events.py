@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hotreload.types import Attempt, By, GateState, Generation, PassedOver, Phase, Revision
+from hotreload.types import Attempt, By, GateState, Generation, Mode, PassedOver, Phase, Revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,24 @@ class GenerationLive:
     generation: Generation
     replica: int = 0
     """On which engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationEnded:
+    """Nobody is answered by these weights any more: all who began under them have their answer."""
+
+    generation: Generation
+    replica: int = 0
+    """On which engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChosen:
+    """How weights are exchanged in this life; `why` says why they drain though it was not asked."""
+
+    mode: Mode
+    why: str | None = None
+    replica: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +149,8 @@ Event = (
     | Progress
     | AttemptFinished
     | GenerationLive
+    | GenerationEnded
+    | ModeChosen
     | GateChanged
     | Leaving
     | SourceScanned

@@ -150,6 +150,25 @@ class Lease[E]:
 
     generation: Generation
     engine: E
+    weights: Staged | None = None
+    """The generation's weights in that engine; None where it answers by one set at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """A generation that answers requests now, and how many."""
+
+    generation: Generation
+    requests: int
+
+
+class Mode(StrEnum):
+    """How new weights take over from those that answer."""
+
+    OVERLAP = "overlap"
+    """New requests are answered by the new ones at once; those under way end under the old."""
+    DRAIN = "drain"
+    """Requests are held until those under way have ended, and the weights are exchanged."""
 
 
 class Phase(StrEnum):

@@ -11,8 +11,10 @@ from hotreload.events import (
     Event,
     FoldersPassedOver,
     GateChanged,
+    GenerationEnded,
     GenerationLive,
     Leaving,
+    ModeChosen,
     OperatorAsked,
     PhaseEntered,
     Progress,
@@ -130,6 +132,8 @@ def event_fields(event: Event) -> Fields:
             name, fields = f"reload.{attempt.outcome}", attempt_fields(attempt) | answering
         case GenerationLive(generation, replica):
             name, fields = "generation.live", generation_fields(generation) | {"replica": replica}
+        case GenerationEnded(generation, replica):
+            name, fields = "generation.ended", generation_fields(generation) | {"replica": replica}
         case GateChanged(state, inside, held, reason, code, replica):
             why = {"reason": reason, "code": code, "replica": replica}
             name, fields = f"gate.{state}", {"inside": inside, "held": held, **why}
@@ -141,13 +145,16 @@ def event_fields(event: Event) -> Fields:
 
 
 def _rarer(
-    event: Leaving | OperatorAsked | StateSaved | FoldersPassedOver | AnswersWithheld,
+    event: ModeChosen | Leaving | OperatorAsked | StateSaved | FoldersPassedOver | AnswersWithheld,
 ) -> tuple[str, Fields]:
     """The name and fields of the rarer events."""
     match event:
         case OperatorAsked(by, wish, refusal):
             more = {"wish": wish, "refusal": refusal}
             name, fields = f"operator.{by.verb}", by_fields(by) | more
+        case ModeChosen(mode, why, replica):
+            fields = {"mode": mode.value, "why": why, "replica": replica}
+            name = "reload.mode"
         case Leaving():
             name, fields = "daemon.stopping", {}
         case StateSaved(error):

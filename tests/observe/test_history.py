@@ -12,8 +12,10 @@ from hotreload.events import (
     Event,
     FoldersPassedOver,
     GateChanged,
+    GenerationEnded,
     GenerationLive,
     Leaving,
+    ModeChosen,
     OperatorAsked,
     PhaseEntered,
     Progress,
@@ -23,7 +25,7 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.observe.history import History, attempt_fields, event_fields, iso
-from hotreload.types import By, GateState, Outcome, PassedOver, Phase, Reason
+from hotreload.types import By, GateState, Mode, Outcome, PassedOver, Phase, Reason
 from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live
 
 PIN, UNPIN = (By(verb, 1000, 77, NOON, "evaluation") for verb in ("pin", "unpin"))
@@ -45,6 +47,8 @@ EVENTS: list[tuple[Event, str]] = [
     (AttemptFinished(rejected(), None), "reload.rejected"),
     *((AttemptFinished(ended(outcome), None), f"reload.{outcome.value}") for outcome in Outcome),
     (GenerationLive(generation()), "generation.live"),
+    (GenerationEnded(generation()), "generation.ended"),
+    (ModeChosen(Mode.DRAIN, "speculative decoding"), "reload.mode"),
     *((GateChanged(state, 1, 2), f"gate.{state.value}") for state in GateState),
     (SourceScanned("rescan"), "source.scanned"),
     (OperatorAsked(PIN), "operator.pin"),
@@ -72,6 +76,8 @@ def test_every_event_is_plain_json_under_its_dotted_name(event: Event, name: str
     [
         AttemptFinished(went_live(), generation(), replica=2),
         GenerationLive(generation(), replica=2),
+        GenerationEnded(generation(), replica=2),
+        ModeChosen(Mode.OVERLAP, replica=2),
         GateChanged(GateState.HOLDING, 1, 2, replica=2),
     ],
 )
