@@ -17,6 +17,7 @@ ENGINE = {
     "engine",
     "engine.answering",
     "engine.grammar_trials",
+    "engine.lanes",
     "engine.upstream",
     "engine.weights",
 }
@@ -37,8 +38,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checks": {"checks", "reading", *CORE},
     "engine": {*ENGINE, *CORE},
     "engine.grammar_trials": {"engine.grammar_trials", *VOCABULARY},
-    "engine.upstream": {"engine.upstream", "engine", "engine.grammar_trials", "threads"}
-    | VOCABULARY,
+    "engine.lanes": {"engine.lanes", "engine", *VOCABULARY},
+    "engine.upstream": {"engine.upstream", "engine", "engine.lanes", "threads"}
+    | {"engine.grammar_trials", *VOCABULARY},
     "engine.weights": {"engine.weights", "engine", "reading", *CORE},
     "engine.answering": {*ENGINE, *CORE} - {"engine.weights"},
     "settings": {"settings", *VOCABULARY},

@@ -7,10 +7,8 @@ exchanges, answers serve. Knows nothing of gates, wishes, or files before they w
 import asyncio
 import gc
 import logging
-import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,21 +20,17 @@ from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import BUILT_IN, Probe, decide_verdict, request_for
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.capabilities import Capabilities, EngineLimits
+from hotreload.engine.generations import Generations
+from hotreload.engine.lanes.shadow import ShadowPool
+from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream import build, recompiles
-from hotreload.engine.upstream.between import BetweenSteps
 from hotreload.engine.upstream.nonfinite import Withheld
-from hotreload.engine.upstream.scheduler import Wake, forget_caches, rewrite_pools
+from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
-from hotreload.engine.weights import staging
-from hotreload.engine.weights.headroom import size_of
-from hotreload.engine.weights.leaves import layout_of, measure, signature, zeroed
-from hotreload.engine.weights.noise import perturb
-from hotreload.engine.weights.room import Room
-from hotreload.engine.weights.shadow import record_plan
-from hotreload.engine.weights.slots import find_slot
+from hotreload.engine.weights.leaves import measure, signature
+from hotreload.engine.weights.sets import Sets
 from hotreload.engine.weights.spool import clear_leftovers
-from hotreload.engine.weights.staging import Weights
-from hotreload.errors import AnswerNonfinite, DrainTimedOut, EngineLost, ProbeFailed
+from hotreload.errors import AnswerNonfinite, ProbeFailed
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 
@@ -57,15 +51,10 @@ class SglangEngine:
         """Take over a built engine; this blocks, so `start` calls it in a thread."""
         self._parts = parts
         self._watch = watch
-        self._spool = spool
         self._probes = tuple(probes) or (BUILT_IN,)
-        self._max_drift = max_drift
-        self._room = Room()
         self._tasks: list[asyncio.Task[None]] = []
         self._compiled_at_start = 0
         self._withheld = Withheld()
-        self.last_exchange_seconds: float | None = None
-        self._runner = parts.model_runner
         self._scheduler = parts.running_scheduler
         tokenizer = parts.tokenizer_manager.tokenizer
         self._grammars = grammars_of(self._scheduler.scheduler, tokenizer)
@@ -73,12 +62,11 @@ class SglangEngine:
         self.capabilities: Capabilities = can
         self.limits: EngineLimits = facts.limits_of(parts)
         self._prompts = Prompts(tokenizer, self.limits, can, self._grammars)
-        self._slot = find_slot(self._runner)
-        self._layout = layout_of(self._runner.model)
-        self._plan = record_plan(self._runner)
-        self.weights_bytes = size_of(self._layout.named(self._slot.read()))
-        self.leaf_count = len(self._layout.places)
-        self.live = self._adopt(revision)
+        self._sets = Sets(parts.model_runner, spool=spool, max_drift=max_drift)
+        # A list of our own: main's ahead-of-time programs know upstream's by its identity.
+        leaves = list(find_slot(parts.model_runner).read())
+        self._first: Staged | None = self._sets.adopt(leaves, revision)
+        self._scheduler.bind(leaves)
         self._prompts.check_probes(self._probes)
 
     @classmethod
@@ -126,102 +114,106 @@ class SglangEngine:
         return await self._prompts.prepare(request)
 
     async def generate(
-        self, request: Mapping[str, Any] | Parsed
+        self, request: Mapping[str, Any] | Parsed, weights: Staged | None = None
     ) -> AsyncGenerator[Answer | list[Answer]]:
         """Answer a request, prepared or not: once, or piece by piece when it streams.
 
-        Closing the iterator aborts, and returns when the engine has forgotten the request.
+        These weights answer it, or the live ones. Closing the iterator aborts, and returns when
+        the engine has forgotten the request.
         EngineLost ends every answer, AnswerNonfinite one that the weights made NaN of.
         """
         self._watch.check()
         parsed = request if isinstance(request, Parsed) else await self.prepare(request)
         try:
-            async with aclosing(self._front.generate(parsed)) as answers:
+            lane = self._generations.lane(weights)
+            async with aclosing(self._front.generate(parsed, lane)) as answers:
                 async for answer in answers:
                     yield answer
         except AnswerNonfinite:
             self._withheld.note()
             raise
 
+    @property
+    def live(self) -> Staged:
+        """The weights that answer new requests."""
+        return self._generations.live
+
+    @property
+    def cannot_overlap(self) -> str | None:
+        """Why two sets of weights cannot answer side by side in it; None when they can."""
+        return self._scheduler.cannot_overlap
+
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         """Load beside the live weights; a cancelled or failed call leaves nothing behind."""
-        work = partial(
-            staging.stage,
-            checkpoint,
-            model_runner=self._runner,
-            layout=self._layout,
-            live=self.live.weights,
-            plan=self._plan,
-            spool=self._spool,
-            max_drift=self._max_drift,
-        )
-        return await self._staged(checkpoint.revision, work)
+        return await self._sets.stage(checkpoint, self.live)
 
     async def perturb(self, revision: Revision, noise: Noise) -> Staged:
         """Copy the live weights, with noise on some leaves; it fails as `stage` does."""
-        work = partial(perturb, noise, layout=self._layout, live=self.live.weights)
-        return await self._staged(revision, work)
+        return await self._sets.perturb(revision, noise, self.live)
+
+    async def prove(self, staged: Staged) -> None:
+        """Ask staged weights every canary prompt, in a lane that nobody else is answered in."""
+        async with self._generations.shadow(staged, self._shadow_pool) as lane:
+            await self._ask_probes(lane)
+
+    async def flip(self, staged: Staged) -> Staged:
+        """Answer new requests by `staged`; returns what answered them, and ends with `retire`."""
+        return await self._generations.flip(staged)
+
+    async def retire(self, staged: Staged) -> None:
+        """Wait until nothing is left of weights that nobody is admitted to any more."""
+        await self._generations.retire(staged)
 
     async def exchange(self, staged: Staged) -> Staged:
         """Make `staged` live and return what was live; only while nothing is under way."""
-        weights, before = staged.weights, self.live
-        assert weights.leaves, "stowed or released weights cannot go live"
-        values = staging.put_into(self._layout, weights)
-        try:
-            self.last_exchange_seconds = await self._between_steps.run(
-                partial(self._swap, weights.leaves, values)
-            )
-        except (DrainTimedOut, EngineLost):
-            raise
-        except Exception as fault:
-            self._watch.lose(f"the exchange broke off: {type(fault).__name__}: {fault}")
-            self._watch.check()
-        self.live = staged
-        return before
+        return await self._generations.exchange(staged)
 
     async def scrub(self) -> None:
         """Overwrite the KV pool with zeros and forget every cached prefix."""
-        await self._between_steps.run(self._overwrite_pools)
+        await self._generations.scrub()
 
     async def probe(self) -> None:
         """Ask the live weights every canary prompt; ProbeFailed lists each bad answer."""
-        verdicts = [await self._verdict(probe) for probe in self._probes]
-        bad = [verdict for verdict in verdicts if verdict is not None]
-        if bad:
-            raise ProbeFailed(bad[0], findings=bad)
+        await self._ask_probes(self._generations.lane(None))
 
-    async def abort(self) -> None:
-        """End every answer under way with the text it has so far."""
-        self._front.abort_all()
+    async def abort(self, staged: Staged | None = None) -> None:
+        """End every answer under way, by these weights or by any, with the text it has so far."""
+        self._generations.abort(staged)
 
     async def stow(self, staged: Staged) -> Staged:
         """Move spare weights to host memory."""
-        move = partial(staging.stow, staged.weights, self._layout)
-        weights = await in_thread(lambda cancel: move(), discard=Weights.drop)
-        return replace(staged, weights=weights)
+        return await self._sets.stow(staged)
 
     async def unstow(self, staged: Staged) -> Staged:
         """Bring stowed weights back; what is on the device already stays as it is."""
-        if staged.weights.leaves:
-            return staged
-        back = partial(staging.unstow, staged.weights, self._layout, self._slot.read())
-        name = f"the way back to {staged.revision}"
-        return replace(staged, weights=await self._room.make(lambda cancel: back(), name=name))
+        return await self._sets.unstow(staged, self.live)
 
     async def release(self, staged: Staged) -> None:
         """Free spare weights, off the loop."""
-        assert staged is not self.live, "the live weights cannot be freed"
-        await asyncio.to_thread(staged.weights.drop)
+        await self._sets.release(staged)
 
     async def checksums(self) -> dict[str, int]:
         """Each leaf's checksum, computed on what is live now."""
-        named = self._layout.named(self._slot.read())
-        return (await asyncio.to_thread(measure, named)).checksums
+        return (await asyncio.to_thread(measure, self._live_leaves())).checksums
 
     def structure(self) -> dict[str, tuple[Any, ...]]:
         """What the compiled model sees of each live leaf: shape, dtype, placement."""
-        named = self._layout.named(self._slot.read())
-        return {path: signature(leaf) for path, leaf in named.items()}
+        return {path: signature(leaf) for path, leaf in self._live_leaves().items()}
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of one set of weights."""
+        return self._sets.bytes
+
+    @property
+    def leaf_count(self) -> int:
+        """How many leaves a set has."""
+        return len(self._sets.layout.places)
+
+    @property
+    def last_exchange_seconds(self) -> float | None:
+        """How long the scheduler thread took for the last change of weights."""
+        return self._generations.last_exchange_seconds
 
     def facts(self) -> dict[str, Any]:
         """What runs, and on what, for people and logs."""
@@ -229,12 +221,12 @@ class SglangEngine:
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
         """Every tensor a checkpoint must have; a shape is None where it cannot be derived."""
-        return self._plan.tensors
+        return self._sets.plan.tensors
 
     @property
     def ignorable(self) -> frozenset[str]:
         """Tensors a checkpoint may have though nothing loads them."""
-        return self._plan.ignorable
+        return self._sets.plan.ignorable
 
     @property
     def recompiles(self) -> int:
@@ -276,29 +268,12 @@ class SglangEngine:
         self._scheduler.ask_to_stop()
         self._front.send(Wake())
         self.live.weights.drop()
-        del self._runner, self._scheduler, self._slot, self._layout
-        del self._front, self._between_steps
+        del self._scheduler, self._sets
+        del self._front, self._generations
         await uninterrupted(build.taken_apart(self._parts))
 
-    def _adopt(self, revision: Revision) -> Staged:
-        """Make one of our sets of what upstream loaded, copied into memory of our own.
-
-        Upstream's loader maps the files: before the copy, a rewritten file changes live weights.
-        """
-        leaves = list(self._slot.read())
-        self._slot.rebind(leaves)
-        staging.take_over(leaves, self._layout)
-        return self._as_staged(revision, Weights(leaves, measure(self._layout.named(leaves))))
-
-    async def _staged(self, revision: Revision, work: Callable[..., Weights]) -> Staged:
-        name = f"the loading of {revision}"
-        made = await self._room.make(lambda cancel: work(cancel=cancel), name=name, leave=True)
-        return self._as_staged(revision, made)
-
-    def _as_staged(self, revision: Revision, weights: Weights) -> Staged:
-        measured = weights.measured
-        known = (measured.fingerprint, measured.checksums, self.weights_bytes)
-        return Staged(revision, weights, *known)
+    def _live_leaves(self) -> dict[str, Any]:
+        return self._sets.layout.named(self.live.weights.leaves)
 
     async def _begin_or_close(self) -> None:
         try:
@@ -310,36 +285,49 @@ class SglangEngine:
     async def _begin(self) -> None:
         """Do the part of the start that belongs on the event loop."""
         self._front = Answers(self._parts.tokenizer_manager, self._watch, self._parts.to_loop)
-        self._between_steps = BetweenSteps(self._scheduler, self._front, self._watch)
-        looking = self._watch.look(self._parts.fault, build.watched(self._parts))
-        self._tasks.append(asyncio.create_task(looking, name="engine watch"))
+        first, self._first = self._first, None
+        assert first is not None, "an engine begins once"
+        self._generations = Generations(
+            self._scheduler,
+            self._front,
+            self._watch,
+            live=first,
+            layout=self._sets.layout,
+        )
         recompiles.start_counting()
         await self.scrub()  # compiles the scrub: the first failed probe must not wait for that
+        await self._ready_shadow()
+        # From now on: a step of the start may compile for longer than a step may take later.
+        looking = self._watch.look(self._parts.fault, build.watched(self._parts))
+        self._tasks.append(asyncio.create_task(looking, name="engine watch"))
         self._compiled_at_start = recompiles.count_in(self._scheduler.serving)
         gc.collect()
         gc.freeze()  # an engine's parts live as long as it does: collections can skip them
 
-    def _swap(self, leaves: list[Any], values: Sequence[tuple[Any, Any]]) -> float:
-        """Runs on the scheduler thread: binds what was made before, and makes nothing."""
-        started = time.perf_counter()
-        self._slot.rebind(leaves)
-        # The model too: it would hold the old weights in memory, and LoRA on main makes the
-        # live list anew from it.
-        for variable, leaf in values:
-            variable.set_raw_value(leaf)
-        forget_caches(self._scheduler.scheduler)
-        return time.perf_counter() - started
+    async def _ready_shadow(self) -> None:
+        """Compile what proves weights: the first checkpoint must not wait for that."""
+        if self.cannot_overlap:
+            return
+        asked = [self._prompts.parse(request_for(probe)).items[0] for probe in self._probes]
+        longest = max(len(a.input_ids) + a.sampling_params["max_new_tokens"] for a in asked)
+        allocator = self._scheduler.lanes.allocator
+        self._shadow_pool = ShadowPool(allocator, longest)
+        self._sets.beside = self._shadow_pool.bytes
+        with suppress(ProbeFailed):  # the start says what its weights answer
+            await self.prove(self.live)
 
-    def _overwrite_pools(self) -> None:
-        rewrite_pools(self._runner, zeroed)
-        forget_caches(self._scheduler.scheduler)
+    async def _ask_probes(self, lane: int) -> None:
+        verdicts = [await self._verdict(probe, lane) for probe in self._probes]
+        bad = [verdict for verdict in verdicts if verdict is not None]
+        if bad:
+            raise ProbeFailed(bad[0], findings=bad)
 
-    async def _verdict(self, probe: Probe) -> str | None:
+    async def _verdict(self, probe: Probe, lane: int) -> str | None:
         asked = self._prompts.parse(request_for(probe))  # at once: it must not queue with clients
         self._watch.check()
         try:
             # Past `self.generate`, which counts withheld answers: a probe's is no client's.
-            async with aclosing(self._front.generate(asked)) as answers:
+            async with aclosing(self._front.generate(asked, lane)) as answers:
                 answer = await anext(answers)
         except AnswerNonfinite as bad:
             return f"probe {probe.prompt!r}: {bad}"

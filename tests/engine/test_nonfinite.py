@@ -56,7 +56,7 @@ async def poisoned_places(engine: Engine) -> int:
         counts.append(int((~np.isfinite(np.asarray(buffer, np.float32))).sum()))
         return buffer
 
-    await engine._between_steps.run(lambda: rewrite_pools(engine._runner, count))
+    await engine._generations._between.run(lambda: rewrite_pools(engine._parts.model_runner, count))
     return sum(counts)
 
 
@@ -105,7 +105,7 @@ async def test_a_stream_that_began_well_ends_with_the_error(
     engine: Engine, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if another's prompt had poisoned the pool while this one is told piece by piece."""
-    begun, sample = asyncio.Event(), engine._runner.sample
+    begun, sample = asyncio.Event(), engine._parts.model_runner.sample
 
     def sample_poisoned(logits_output: Any, *more: Any) -> Any:
         if begun.is_set():
@@ -118,7 +118,7 @@ async def test_a_stream_that_began_well_ends_with_the_error(
             assert piece["meta_info"]["finish_reason"] is None
             begun.set()
 
-    monkeypatch.setattr(engine._runner, "sample", sample_poisoned)
+    monkeypatch.setattr(engine._parts.model_runner, "sample", sample_poisoned)
     with pytest.raises(AnswerNonfinite):
         await read()
     assert await told.more(engine) == 1

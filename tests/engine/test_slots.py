@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.engine.weights.slots import AttributeSlot, ClosureSlot, find_slot
+from hotreload.engine.slots import AttributeSlot, ClosureSlot, find_slot
 from hotreload.errors import ConfigError
 
 

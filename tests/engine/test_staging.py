@@ -37,7 +37,7 @@ async def engine(folders: real.Folders) -> AsyncIterator[Engine]:
 
 async def idle(engine: Engine) -> None:
     """Return when no step is under way any more, which would hold arrays of its own."""
-    await engine._between_steps.run(lambda: None)
+    await engine._generations._between.run(lambda: None)
 
 
 def out_of_host_memory(*args: object, **more: object) -> Any:
@@ -104,7 +104,7 @@ async def test_each_device_needs_its_share_of_every_leaf(engine: Engine) -> None
 
 
 def staging_layout(engine: Engine) -> dict[str, jax.Array]:
-    named: dict[str, jax.Array] = engine._layout.named(engine._slot.read())
+    named: dict[str, jax.Array] = engine._live_leaves()
     return named
 
 

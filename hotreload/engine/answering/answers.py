@@ -5,13 +5,14 @@ Knows upstream's tokenizer manager; requests were checked before they come here.
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
 from hotreload.engine.answering import stops
 from hotreload.engine.answering.grammars import could_not_follow
 from hotreload.engine.answering.items import Item, Parsed
+from hotreload.engine.lanes.names import in_lane, lane_of
 from hotreload.engine.upstream import patches
 from hotreload.engine.upstream.legs import Leg
 from hotreload.engine.upstream.nonfinite import check_finite
@@ -33,6 +34,7 @@ class Answers:
     """Hands requests to the tokenizer manager, under ids of our own.
 
     A client's id is no key: two clients may choose the same, and upstream aborts `ab` with `a`.
+    Ours say in which lane a request is answered.
     """
 
     def __init__(self, tokenizer_manager: Any, watch: EngineWatch, leg: Leg) -> None:
@@ -59,33 +61,35 @@ class Answers:
         """Send a message to the scheduler thread."""
         self._manager.send_to_scheduler.send_pyobj(message)
 
-    def abort_all(self) -> None:
-        """End every answer under way with the text it has so far."""
-        self._ended_by_us |= self._manager.rid_to_state.keys()
-        self._manager.abort_request(abort_all=True)
+    def abort(self, is_meant: Callable[[int], bool]) -> None:
+        """End every answer under way in the lanes that are meant with the text it has so far."""
+        meant = [rid for rid in self._manager.rid_to_state if is_meant(lane_of(rid))]
+        self._ended_by_us.update(meant)
+        for rid in meant:
+            self._manager.abort_request(rid)
 
-    async def generate(self, parsed: Parsed) -> AsyncGenerator[Answer | list[Answer]]:
+    async def generate(self, parsed: Parsed, lane: int) -> AsyncGenerator[Answer | list[Answer]]:
         """The answers as upstream forms them: whole, in a list for a batch, or piece by piece."""
         if not parsed.is_batch:
-            async with aclosing(self._answer(parsed.items[0], parsed.stream)) as answers:
+            async with aclosing(self._answer(parsed.items[0], lane, parsed.stream)) as answers:
                 async for answer in answers:
                     yield answer
         elif parsed.stream:
-            async with aclosing(self._merged(parsed.items)) as answers:
+            async with aclosing(self._merged(parsed.items, lane)) as answers:
                 async for answer in answers:
                     yield answer
         else:
-            yield await self._all(parsed.items)
+            yield await self._all(parsed.items, lane)
 
     async def close(self) -> None:
         """Stop receiving; answers still awaited never come."""
         self._loop_task.cancel()
         await asyncio.gather(self._loop_task, return_exceptions=True)
 
-    async def _answer(self, item: Item, stream: bool) -> AsyncGenerator[Answer]:
+    async def _answer(self, item: Item, lane: int, stream: bool) -> AsyncGenerator[Answer]:
         from sgl_jax.srt.managers.io_struct import GenerateReqInput
 
-        rid = uuid.uuid4().hex
+        rid = in_lane(lane, uuid.uuid4().hex)
         request = GenerateReqInput(
             input_ids=item.input_ids,
             sampling_params=item.sampling_params,
@@ -129,22 +133,23 @@ class Answers:
                     await state.event.wait()
         states.pop(rid, None)
 
-    async def _all(self, items: tuple[Item, ...]) -> list[Answer]:
-        tasks = [asyncio.create_task(self._whole(item)) for item in items]
+    async def _all(self, items: tuple[Item, ...], lane: int) -> list[Answer]:
+        tasks = [asyncio.create_task(self._whole(item, lane)) for item in items]
         try:
             return [await task for task in tasks]
         finally:
             await uninterrupted(_ended(tasks))
 
-    async def _whole(self, item: Item) -> Answer:
-        async with aclosing(self._answer(item, stream=False)) as answers:
+    async def _whole(self, item: Item, lane: int) -> Answer:
+        async with aclosing(self._answer(item, lane, stream=False)) as answers:
             return await anext(answers)
 
-    async def _merged(self, items: tuple[Item, ...]) -> AsyncGenerator[Answer]:
+    async def _merged(self, items: tuple[Item, ...], lane: int) -> AsyncGenerator[Answer]:
         """The pieces of all answers as they come, each with the index of its prompt."""
         newest = Newest(len(items))
         tasks = [
-            asyncio.create_task(self._feed(item, index, newest)) for index, item in enumerate(items)
+            asyncio.create_task(self._feed(self._answer(item, lane, stream=True), index, newest))
+            for index, item in enumerate(items)
         ]
         try:
             async for piece in newest.pieces():
@@ -152,10 +157,10 @@ class Answers:
         finally:
             await uninterrupted(_ended(tasks))
 
-    async def _feed(self, item: Item, index: int, into: "Newest") -> None:
+    async def _feed(self, pieces: AsyncGenerator[Answer], index: int, into: "Newest") -> None:
         try:
-            async with aclosing(self._answer(item, stream=True)) as answers:
-                async for answer in answers:
+            async with aclosing(pieces):
+                async for answer in pieces:
                     into.put(index, answer)
             into.end()
         except Exception as fault:

@@ -51,6 +51,24 @@ class BetweenSteps:
         finally:
             lost.cancel()
 
+    async def at_a_turn[T](self, job: Callable[[], T]) -> T:
+        """The job's result, done at the next turn whatever runs; EngineLost if none comes."""
+        self._watch.check()
+        future = self._scheduler.submit_at_a_turn(job)
+        self._front.send(Wake())
+        return await self.until_lost(future)
+
+    async def until_lost[T](self, future: Future[T]) -> T:
+        """What the scheduler thread promised; EngineLost when the engine is lost before."""
+        lost = asyncio.create_task(self._watch.until_lost())
+        done: asyncio.Future[T] = asyncio.wrap_future(future)
+        try:
+            await asyncio.wait((done, lost), return_when=FIRST_COMPLETED)
+            self._watch.check()
+            return done.result()
+        finally:
+            lost.cancel()
+
     def _give_up(self, future: Future[Any]) -> NoReturn:
         if future.cancel():
             raise DrainTimedOut(

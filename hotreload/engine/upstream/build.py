@@ -191,10 +191,12 @@ def _launch_scheduler(parts: Parts, server_args: Any, port_args: Any) -> dict[st
     """Replaces upstream's launcher: raises a failure, and mends the scheduler before it runs."""
     from sgl_jax.srt.layers.logits_processor import LogitsMetadata
     from sgl_jax.srt.managers.schedule_batch import ScheduleBatch
+    from sgl_jax.srt.managers.schedule_policy import PrefillAdder
     from sgl_jax.srt.managers.scheduler import Scheduler
     from sgl_jax.srt.managers.tp_worker import ModelWorker
     from sgl_jax.srt.sampling.sampling_batch_info import SamplingMetadata
 
+    patches.admit_what_was_retracted(PrefillAdder)
     logprobs.list_what_is_asked(ScheduleBatch)
     logprobs.compile_few_kinds(LogitsMetadata, SamplingMetadata)
     parts.sockets.check_holds(port_args)

@@ -7,7 +7,8 @@ checkpoints or generations.
 
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hotreload.engine.upstream.batches import joined, part_of, places_alike
@@ -84,6 +85,45 @@ def keep_cache_locations(scheduler: Any) -> None:
         return forward(batch, *args, **more)
 
     worker.forward_batch_generation = forward_with_own
+
+
+def admit_what_was_retracted(adder: type) -> None:
+    """Reckon what a request still needs without the tokens it has made, and finish its prompt.
+
+    0.0.2 and 0.1.0rc0 count tokens made before a retraction twice: once as prompt and once as to
+    come. A request that is retracted late in a full pool is never admitted again. 0.0.2 also
+    bounds the next piece of a prompt by an estimate that may be zero or less, and then goes on
+    with no tokens. Goes when both are reckoned with what is left.
+    """
+    add_one, add_piece = adder.add_one_req, adder.add_chunked_req  # type: ignore[attr-defined]
+    if hasattr(add_one, "counts_what_is_left"):
+        return
+
+    def add_one_req(self: Any, request: Any) -> Any:
+        with _counting_what_is_left(request):
+            return add_one(self, request)
+
+    def add_chunked_req(self: Any, request: Any) -> Any:
+        if isinstance(self.rem_total_token_offset, (int, float)):  # 0.0.2
+            piece = min(self.rem_chunk_tokens, request.extend_input_len)
+            self.rem_total_token_offset -= max(0, piece - int(self.rem_total_tokens))
+        with _counting_what_is_left(request):
+            return add_piece(self, request)
+
+    add_one_req.counts_what_is_left = True  # type: ignore[attr-defined]
+    adder.add_one_req = add_one_req  # type: ignore[attr-defined]
+    adder.add_chunked_req = add_chunked_req  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _counting_what_is_left(request: Any) -> Iterator[None]:
+    params = request.sampling_params
+    whole = params.max_new_tokens
+    params.max_new_tokens = whole - len(request.output_ids)
+    try:
+        yield
+    finally:
+        params.max_new_tokens = whole
 
 
 def abort_safely(tokenizer_manager: Any, abort_request: type) -> None:

@@ -13,6 +13,9 @@ from typing import Any
 
 from hotreload import failpoints
 from hotreload.engine.grammar_trials.program import deep_stack
+from hotreload.engine.lanes.fits import why_no_lanes
+from hotreload.engine.lanes.lanes import Lanes
+from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream import embedding, patches
 from hotreload.engine.upstream.nonfinite import end_nonfinite
 
@@ -50,6 +53,7 @@ class SchedulerThread:
         self.scheduler = scheduler
         self._report = report
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._jobs_at_a_turn: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._stopping = False
         self._turned_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="hotreload-scheduler", daemon=True)
@@ -58,6 +62,9 @@ class SchedulerThread:
         patches.keep_pending_tokens(scheduler.tp_worker)
         patches.keep_cache_locations(scheduler)
         end_nonfinite(scheduler)
+        self.cannot_overlap = why_no_lanes(scheduler)
+        """Why two generations cannot answer side by side in it; None when they can."""
+        self._lanes = None if self.cannot_overlap else Lanes(scheduler)
         patches.wait_while_idle(scheduler, self._is_idle, self._between_steps)
 
     def start(self) -> None:
@@ -70,6 +77,25 @@ class SchedulerThread:
         """The threads that clients wait for."""
         forward = getattr(self.scheduler.tp_worker, "forward_thread", self._thread)
         return {self._thread.ident, forward.ident}
+
+    @property
+    def lanes(self) -> Lanes:
+        """The lanes of this scheduler; only where there is no reason against them."""
+        assert self._lanes is not None, self.cannot_overlap
+        return self._lanes
+
+    def bind(self, leaves: list[Any]) -> None:
+        """Compute with these leaves from now on; only while one set answers, and none is asked."""
+        if self._lanes is None:
+            find_slot(self.scheduler.tp_worker.get_model_runner()).rebind(leaves)
+        else:
+            self._lanes.exchange(leaves)
+
+    def submit_at_a_turn[T](self, job: Callable[[], T]) -> Future[T]:
+        """Run `job` on this thread at the beginning of its next turn; the caller wakes it."""
+        future: Future[T] = Future()
+        self._jobs_at_a_turn.append((job, future))
+        return future
 
     def submit[T](self, job: Callable[[], T]) -> Future[T]:
         """Run `job` on this thread as soon as nothing runs or waits; the caller wakes it.
@@ -101,7 +127,7 @@ class SchedulerThread:
         A batch that was launched is under way until its result is there. A loop that has nothing
         to do and yet does not turn also counts as busy.
         """
-        is_under_way = not is_idle(self.scheduler) or self._silent_seconds() > SILENT_SECONDS
+        is_under_way = not self._has_nothing_to_do() or self._silent_seconds() > SILENT_SECONDS
         return is_under_way, self.scheduler.forward_ct
 
     def is_turning(self, within: float) -> bool:
@@ -110,7 +136,7 @@ class SchedulerThread:
         An idle loop turns every second. A step may compile: `EngineWatch` says when it takes too
         long.
         """
-        return not is_idle(self.scheduler) or self._silent_seconds() <= within
+        return not self._has_nothing_to_do() or self._silent_seconds() <= within
 
     def _silent_seconds(self) -> float:
         return time.monotonic() - self._turned_at
@@ -123,9 +149,14 @@ class SchedulerThread:
         except Exception as fault:
             self._report(f"the scheduler thread failed: {type(fault).__name__}: {fault}")
 
+    def _has_nothing_to_do(self) -> bool:
+        return is_idle(self.scheduler) and (self._lanes is None or self._lanes.are_others_idle)
+
     def _is_idle(self) -> bool:
-        if self._jobs or not is_idle(self.scheduler):
+        if self._jobs or self._jobs_at_a_turn or not self._has_nothing_to_do():
             return False
+        if self._lanes is not None and self._lanes.has_ending:
+            return False  # it ends when its turn comes
         failpoints.reach_in_thread("resting")
         return True
 
@@ -133,8 +164,12 @@ class SchedulerThread:
         self._turned_at = time.monotonic()
         if self._stopping:
             raise SchedulerStopped
-        while self._jobs and is_idle(self.scheduler):
+        while self._jobs_at_a_turn:
+            _run_job(*self._jobs_at_a_turn.popleft())
+        while self._jobs and self._has_nothing_to_do():
             _run_job(*self._jobs.popleft())
+        if self._lanes is not None:
+            self._lanes.turn()
 
 
 def _run_job(job: Callable[[], Any], future: Future[Any]) -> None:

@@ -16,15 +16,16 @@ def size_of(leaves: Mapping[str, jax.Array]) -> int:
     return sum(leaf.nbytes for leaf in leaves.values())
 
 
-def check_headroom(live: Mapping[str, jax.Array]) -> None:
-    """NotEnoughMemory unless a second set of weights fits beside the live one."""
+def check_headroom(live: Mapping[str, jax.Array], beside: int = 0) -> None:
+    """NotEnoughMemory unless a second set of weights, and `beside` bytes, fit on each device."""
     for device, need in _need_by_device(live).items():
         stats = device.memory_stats() or {}
         if "bytes_limit" in stats:
-            _check_room(str(device), need, stats["bytes_limit"] - stats["bytes_in_use"])
+            _check_room(str(device), need + beside, stats["bytes_limit"] - stats["bytes_in_use"])
     on_host = jax.default_backend() == "cpu"
     # The loader's tensors lie in host memory and, where the device is the host, ours beside them.
-    _check_room("host memory", size_of(live) * (2 if on_host else 1), host_bytes_free())
+    need = size_of(live) * (2 if on_host else 1) + (beside if on_host else 0)
+    _check_room("host memory", need, host_bytes_free())
 
 
 def _need_by_device(live: Mapping[str, jax.Array]) -> dict[Any, int]:

@@ -43,6 +43,8 @@ class Weights:
     leaves: list[Any]
     measured: Measured
     host: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
+    lane: int | None = None
+    """The number of the lane in which they answer; None while they are spare."""
 
     def drop(self) -> None:
         """Let go of all memory; nothing else holds these leaves."""
@@ -58,10 +60,14 @@ def stage(
     plan: Plan,
     spool: Path,
     max_drift: float | None,
+    beside: int,
     cancel: threading.Event,
 ) -> Weights:
-    """Load a checkpoint beside the live weights; whatever goes wrong, nothing is left behind."""
-    check_headroom(layout.named(live.leaves))
+    """Load a checkpoint beside the live weights; whatever goes wrong, nothing is left behind.
+
+    `beside` is how many bytes must be free beside them, for the KV pool they are proven in.
+    """
+    check_headroom(layout.named(live.leaves), beside)
     _check_complete(checkpoint, plan)
     with telling_lack_of_memory():
         with private_copy(checkpoint, spool, cancel) as folder:

@@ -82,5 +82,5 @@ def find_slot(model_runner: Any) -> Slot:
     raise ConfigError(
         f"sglang-jax {installed('sglang-jax')} keeps its weights where hotreload cannot find them: "
         f"install a supported version, {supported()}, or add a class to "
-        "hotreload/engine/weights/slots.py"
+        "hotreload/engine/slots.py"
     )

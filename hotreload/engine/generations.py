@@ -1,0 +1,168 @@
+"""Which weights answer in a running engine: the live ones, older ones that end, unproven ones.
+
+Where the engine has lanes, new weights take over while older ones still answer. Where it has none,
+they are exchanged while nothing is under way. Knows nothing of gates or checkpoints.
+"""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from hotreload.engine.answering.answers import Answers
+from hotreload.engine.lanes.shadow import ShadowPool
+from hotreload.engine.upstream.between import BetweenSteps
+from hotreload.engine.upstream.scheduler import SchedulerThread, forget_caches, rewrite_pools
+from hotreload.engine.upstream.watch import EngineWatch
+from hotreload.engine.weights.headroom import telling_lack_of_memory
+from hotreload.engine.weights.leaves import Layout, zeroed
+from hotreload.engine.weights.staging import Weights, put_into
+from hotreload.errors import DrainTimedOut, EngineLost
+from hotreload.threads import in_thread, uninterrupted
+from hotreload.types import Staged
+
+ONLY_LANE = 0
+"""Every request is answered in it where an engine has no others."""
+
+
+class Generations:
+    """Belongs to one engine, whose scheduler thread makes every change."""
+
+    def __init__(
+        self,
+        scheduler: SchedulerThread,
+        front: Answers,
+        watch: EngineWatch,
+        *,
+        live: Staged,
+        layout: Layout,
+    ) -> None:
+        self.live = live
+        """The weights that answer new requests."""
+        self.last_exchange_seconds: float | None = None
+        live.weights.lane = ONLY_LANE
+        self._scheduler = scheduler
+        self._front = front
+        self._watch = watch
+        self._between = BetweenSteps(scheduler, front, watch)
+        self._layout = layout
+        self._proving: set[int] = set()
+
+    # --- where two generations can answer -------------------------------------------------------
+
+    async def flip(self, staged: Staged) -> Staged:
+        """Answer new requests by `staged` from now on; returns what answered them before."""
+        weights, before = staged.weights, self.live
+        assert weights.leaves, "stowed or released weights cannot go live"
+        values = put_into(self._layout, weights)
+        try:
+            flip = partial(self._flip, weights, values)
+            self.last_exchange_seconds = await uninterrupted(self._between.at_a_turn(flip))
+        except EngineLost:
+            raise
+        except Exception as fault:
+            self._lose("the flip", fault)
+        self.live = staged
+        return before
+
+    async def retire(self, staged: Staged) -> None:
+        """Wait until nothing of these weights is left in the engine; they are spare then."""
+        assert staged is not self.live, "what is live does not end"
+        await self._end(staged.weights.lane)
+        staged.weights.lane = None
+
+    @asynccontextmanager
+    async def shadow(self, staged: Staged, pool: ShadowPool) -> AsyncIterator[int]:
+        """A lane in which these weights answer nobody but us, in a KV pool of their own."""
+        number = await uninterrupted(self._open_shadow(staged.weights.leaves, pool))
+        self._proving.add(number)
+        try:
+            yield number
+        finally:
+            await uninterrupted(self._end(number))
+            self._proving.discard(number)
+
+    # --- where one answers at a time --------------------------------------------------------------
+
+    async def exchange(self, staged: Staged) -> Staged:
+        """Make `staged` live and return what was live; only while nothing is under way."""
+        weights, before = staged.weights, self.live
+        assert weights.leaves, "stowed or released weights cannot go live"
+        values = put_into(self._layout, weights)
+        try:
+            swap = partial(self._swap, weights, values)
+            self.last_exchange_seconds = await self._between.run(swap)
+        except (DrainTimedOut, EngineLost):
+            raise
+        except Exception as fault:
+            self._lose("the exchange", fault)
+        before.weights.lane, weights.lane = None, before.weights.lane
+        self.live = staged
+        return before
+
+    async def scrub(self) -> None:
+        """Overwrite the KV pool with zeros and forget every cached prefix."""
+        await self._between.run(self._overwrite_pools)
+
+    # --- who is answered by what ------------------------------------------------------------------
+
+    def lane(self, weights: Staged | None) -> int:
+        """The number of the lane in which these weights answer; None stands for the live ones."""
+        number = (weights or self.live).weights.lane
+        assert number is not None, f"{weights} answers nobody"
+        return int(number)
+
+    def abort(self, weights: Staged | None) -> None:
+        """End every answer under way by these weights, or by any; a probe goes on."""
+        meant = None if weights is None else weights.weights.lane
+        self._front.abort(
+            lambda lane: lane not in self._proving if meant is None else lane == meant
+        )
+
+    # --- on the scheduler thread ------------------------------------------------------------------
+
+    def _flip(self, weights: Weights, values: Sequence[tuple[Any, Any]]) -> float:
+        """Binds what was made before, and makes little: clients wait for the next step."""
+        started = time.perf_counter()
+        if weights.lane is None:
+            weights.lane = self._scheduler.lanes.open(weights.leaves)
+        _set(values)
+        return time.perf_counter() - started
+
+    def _swap(self, weights: Weights, values: Sequence[tuple[Any, Any]]) -> float:
+        """Binds what was made before, and makes nothing."""
+        started = time.perf_counter()
+        self._scheduler.bind(weights.leaves)
+        _set(values)
+        forget_caches(self._scheduler.scheduler)
+        return time.perf_counter() - started
+
+    def _overwrite_pools(self) -> None:
+        if not self._scheduler.cannot_overlap:
+            self._scheduler.lanes.forget_prefixes()
+        rewrite_pools(self._scheduler.scheduler.tp_worker.get_model_runner(), zeroed)
+        forget_caches(self._scheduler.scheduler)
+
+    # --- lanes ------------------------------------------------------------------------------------
+
+    async def _open_shadow(self, leaves: list[Any], pool: ShadowPool) -> int:
+        with telling_lack_of_memory():
+            made = await in_thread(lambda cancel: pool.make())
+        open_lane = partial(self._scheduler.lanes.open_shadow, leaves, *made)
+        return await self._between.at_a_turn(open_lane)
+
+    async def _end(self, number: int) -> None:
+        ended = await self._between.at_a_turn(partial(self._scheduler.lanes.end, number))
+        await self._between.until_lost(ended)
+
+    def _lose(self, what: str, fault: Exception) -> None:
+        self._watch.lose(f"{what} broke off: {type(fault).__name__}: {fault}")
+        self._watch.check()
+
+
+def _set(values: Sequence[tuple[Any, Any]]) -> None:
+    """The model too: it would hold the old weights in memory, and LoRA on main makes the live list
+    anew from it."""
+    for variable, leaf in values:
+        variable.set_raw_value(leaf)

@@ -1,0 +1,76 @@
+"""Lets weights and KV pool travel with each batch: the scheduler thread marks it with its lane,
+the forward thread binds what that lane computes with, just before the batch is computed.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from hotreload.engine.lanes.lane import Bound
+from hotreload.engine.lanes.programs import dispatcher_for
+from hotreload.engine.slots import Slot
+
+
+class Binding:
+    """Puts a lane's weights and pool where the engine looks for them at each step."""
+
+    def __init__(self, runner: Any, slot: Slot) -> None:
+        self._runner = runner
+        self._slot = slot
+
+    def current(self) -> Bound:
+        """What is bound now."""
+        runner = self._runner
+        pools = getattr(runner, "memory_pools", None)
+        dispatcher = getattr(runner, "_run_model_dispatcher", None)
+        return Bound(self._slot.read(), runner.token_to_kv_pool, pools, dispatcher)
+
+    def beside(self, bound: Bound, leaves: list[Any]) -> Bound:
+        """Other weights, to be computed with in the same KV pool."""
+        dispatcher = dispatcher_for(bound.dispatcher, leaves)
+        return Bound(leaves, bound.kv_pool, bound.memory_pools, dispatcher)
+
+    def with_pool(self, bound: Bound, leaves: list[Any], kv_pool: Any) -> Bound:
+        """Other weights with a KV pool of their own."""
+        own = self.beside(bound, leaves)
+        own.kv_pool = kv_pool
+        if bound.memory_pools is not None:
+            pools = {**bound.memory_pools._pools, "token_to_kv_pool": kv_pool}
+            own.memory_pools = type(bound.memory_pools)(**pools)
+        return own
+
+    def bind(self, bound: Bound) -> None:
+        """Let the next step compute with these."""
+        runner = self._runner
+        if self._slot.read() is not bound.leaves:
+            self._slot.rebind(bound.leaves)
+        if runner.token_to_kv_pool is not bound.kv_pool:
+            runner.token_to_kv_pool = bound.kv_pool
+            if bound.memory_pools is not None:
+                runner.memory_pools = bound.memory_pools
+        if bound.dispatcher is not None:
+            runner._run_model_dispatcher = bound.dispatcher
+
+    def travel_with_batches(self, tp_worker: Any, current: Callable[[], Bound]) -> None:
+        """Mark every batch that is launched with what `current` says, and bind that for it.
+
+        With overlap scheduling a thread of its own computes what was launched before.
+        """
+        launch = tp_worker.forward_batch_generation
+
+        def launch_marked(batch: Any, *args: Any, **more: Any) -> Any:
+            batch.computes_with = current()
+            if worker is None:
+                self.bind(batch.computes_with)
+            return launch(batch, *args, **more)
+
+        worker = tp_worker.worker if hasattr(tp_worker, "forward_thread") else None
+        tp_worker.forward_batch_generation = launch_marked
+        if worker is None:
+            return
+        forward = worker.forward_batch_generation
+
+        def forward_bound(batch: Any, *args: Any, **more: Any) -> Any:
+            self.bind(batch.computes_with)
+            return forward(batch, *args, **more)
+
+        worker.forward_batch_generation = forward_bound

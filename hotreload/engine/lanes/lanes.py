@@ -1,0 +1,183 @@
+"""The lanes of one engine: start here.
+
+Hooks into upstream's scheduler where a turn begins, a request arrives, prompts are admitted, a
+batch is launched and a request is aborted. All of it runs on the scheduler thread.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import count
+from typing import Any
+
+from hotreload.engine.lanes.binding import Binding
+from hotreload.engine.lanes.kinds import EVERYTHING, empty_like, find_kind
+from hotreload.engine.lanes.lane import Lane
+from hotreload.engine.lanes.names import lane_of
+from hotreload.engine.lanes.rotation import Rotation
+from hotreload.engine.lanes.sharing import Share, Sharing
+from hotreload.engine.slots import find_slot
+
+
+class Lanes:
+    """One lane for each generation that answers, and one in which weights are proven."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        kind = find_kind(scheduler)
+        assert kind is not None, "`why_no_lanes` saw to it"
+        self._kind = kind
+        self._numbers = count(1)
+        runner = scheduler.tp_worker.get_model_runner()
+        self._binding = Binding(runner, find_slot(runner))
+        first = Lane(scheduler, 0, self._binding.current(), has_own_pool=False)
+        self._rotation = Rotation(
+            first, kind.fields(scheduler), is_spent=self._is_spent, on_end=self._ended
+        )
+        self._sharing = Sharing(scheduler, kind, self._rotation.lanes)
+        self._share_from_the_start()
+        self._hook()
+
+    # --- what the adapter asks for, on the scheduler thread -----------------------------------
+
+    def open(self, leaves: list[Any]) -> int:
+        """A new lane for these weights; returns the number by which requests name it."""
+        scheduler, bound = self._scheduler, self._rotation.lanes[0].bound
+        share = Share(self._sharing.allocator)
+        tree = empty_like(scheduler.tree_cache, share)
+        state = self._kind.fresh(scheduler, tree, share)
+        return self._add(self._binding.beside(bound, leaves), state, has_own_pool=False)
+
+    def open_shadow(self, leaves: list[Any], kv_pool: Any, allocator: Any) -> int:
+        """A lane for weights that nobody is admitted to, with a KV pool of its own."""
+        scheduler, bound = self._scheduler, self._rotation.lanes[0].bound
+        tree = empty_like(scheduler.tree_cache, allocator)
+        state = self._kind.fresh(scheduler, tree, allocator)
+        own = self._binding.with_pool(bound, leaves, kv_pool)
+        return self._add(own, state, has_own_pool=True)
+
+    def end(self, number: int) -> Future[None]:
+        """Give the lane up as soon as nothing of it is left; nobody is admitted to it any more."""
+        lane, ended = self._lane(number), Future[None]()
+        ended.set_running_or_notify_cancel()
+        lane.ended = ended
+        return ended
+
+    def exchange(self, leaves: list[Any]) -> None:
+        """Let the only lane compute with other leaves; only while nothing is under way."""
+        (lane,) = self._rotation.lanes
+        lane.bound = self._binding.beside(lane.bound, leaves)
+        self._binding.bind(lane.bound)
+
+    def forget_prefixes(self) -> None:
+        """Forget all that the other lanes have cached; only while nothing is under way."""
+        for lane in self._rotation.lanes:
+            if lane is not self._rotation.current and not lane.has_own_pool:
+                lane.look("tree_cache").reset()
+        serving = next(each for each in self._rotation.lanes if not each.has_own_pool)
+        self._binding.bind(serving.bound)
+
+    @property
+    def allocator(self) -> Any:
+        """The allocator of the KV pool that all who are served share."""
+        return self._sharing.allocator
+
+    # --- what the scheduler thread asks for ---------------------------------------------------
+
+    def turn(self) -> None:
+        """Hand the turn to the next lane; the first thing in each turn of the event loop."""
+        self._rotation.turn()
+
+    @property
+    def are_others_idle(self) -> bool:
+        """Whether all lanes but the one that has its turn have nothing left to do."""
+        lanes = list(self._rotation.lanes)
+        return all(self._is_spent(each) for each in lanes if each is not self._rotation.current)
+
+    @property
+    def has_ending(self) -> bool:
+        """Whether a lane is to end, so that the loop must turn."""
+        return any(lane.is_ending for lane in self._rotation.lanes)
+
+    # --- hooks --------------------------------------------------------------------------------
+
+    def _share_from_the_start(self) -> None:
+        """Let the first lane see the pool as all others do: through a share of its own."""
+        scheduler = self._scheduler
+        share = Share(self._sharing.allocator)
+        scheduler.token_to_kv_pool_allocator = share
+        scheduler.tree_cache.token_to_kv_pool_allocator = share
+        fresh = self._kind.fresh(scheduler, scheduler.tree_cache, share)
+        scheduler.running_batch = fresh["running_batch"]
+
+    def _hook(self) -> None:
+        scheduler = self._scheduler
+        self._binding.travel_with_batches(scheduler.tp_worker, lambda: self._rotation.current.bound)
+        admit, abort = scheduler.get_new_batch_prefill, scheduler.abort_request
+        scheduler.get_new_batch_prefill = lambda: self._sharing.admit(self._rotation.current, admit)
+        self._replace_handler(abort, self._aborting(abort))
+        scheduler._add_request_to_queue = self._by_lease(scheduler._add_request_to_queue)
+        scheduler._extend_requests_to_queue = self._each_by_lease(scheduler)
+        for check in ("check_memory", "check_tree_cache"):
+            setattr(scheduler, check, self._when_alone(getattr(scheduler, check)))
+
+    def _by_lease(self, add: Callable[[Any], None]) -> Callable[[Any], None]:
+        """A request goes to the lane it was admitted to, whichever has its turn when it comes."""
+
+        def add_by_lease(request: Any) -> None:
+            with self._rotation.visiting(self._lane(lane_of(request.rid))):
+                add(request)
+
+        return add_by_lease
+
+    def _each_by_lease(self, scheduler: Any) -> Callable[..., None]:
+        def extend(requests: list[Any], is_retracted: bool = False) -> None:
+            for request in requests:
+                lane = self._lane(lane_of(request.rid))
+                lane.look("waiting_queue").append(request)
+
+        return extend
+
+    def _aborting(self, abort: Callable[[Any], None]) -> Callable[[Any], None]:
+        """A request is looked for in every lane."""
+
+        def abort_everywhere(message: Any) -> None:
+            for lane in list(self._rotation.lanes):
+                with self._rotation.visiting(lane):
+                    abort(message)
+
+        return abort_everywhere
+
+    def _replace_handler(self, old: Callable[..., Any], new: Callable[..., Any]) -> None:
+        self._scheduler.abort_request = new
+        mapping = self._scheduler._request_dispatcher._mapping
+        mapping[:] = [(kind, new if fn == old else fn) for kind, fn in mapping]
+
+    def _when_alone(self, check: Callable[[], None]) -> Callable[[], None]:
+        """Upstream counts one lane's tokens and rows, and takes those of others for a leak."""
+
+        def check_when_alone() -> None:
+            if len(self._rotation.lanes) == 1:
+                check()
+
+        return check_when_alone
+
+    # --- lanes --------------------------------------------------------------------------------
+
+    def _add(self, bound: Any, state: dict[str, Any], *, has_own_pool: bool) -> int:
+        lane = Lane(self._scheduler, next(self._numbers), bound, has_own_pool=has_own_pool)
+        lane.leave_with(state)
+        self._rotation.add(lane)
+        return lane.number
+
+    def _lane(self, number: int) -> Lane:
+        return next(lane for lane in self._rotation.lanes if lane.number == number)
+
+    def _is_spent(self, lane: Lane) -> bool:
+        return self._kind.is_spent(lane.look)
+
+    def _ended(self, lane: Lane) -> None:
+        """Give back the pages of its cached prefixes: nobody will match them again."""
+        if not lane.has_own_pool:
+            self._kind.evict(lane.look("tree_cache"), EVERYTHING)
+        assert lane.ended is not None, "only a lane that is given up ends"
+        lane.ended.set_result(None)

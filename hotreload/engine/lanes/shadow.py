@@ -1,0 +1,52 @@
+"""A small KV pool in which weights are proven: what they compute there, NaN too, reaches nobody."""
+
+import copy
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hotreload.engine.lanes.kinds import of_another_size
+
+
+class ShadowPool:
+    """How large the pool of the lane is in which weights are proven, and how it is made."""
+
+    def __init__(self, allocator: Any, longest: int) -> None:
+        """`longest` is how many tokens the longest probe and its answer have."""
+        page = allocator.page_size
+        # A token more than the longest, and a page: upstream admits what leaves something free.
+        self.tokens = -(-(longest + 1) // page) * page + page
+        self._allocator = allocator
+        self._pool = allocator.get_kvcache()
+
+    @property
+    def bytes(self) -> int:
+        """How much memory it takes while weights are proven."""
+        return sum(_bytes(buffer, self._rows(buffer)) for buffer in self._pool.kv_buffer)
+
+    def make(self) -> tuple[Any, Any]:
+        """A pool of zeros, and the allocator of its tokens."""
+        pool = copy.copy(self._pool)
+        pool.size = self.tokens
+        pool.kv_buffer = [
+            _zeros((self._rows(each), *each.shape[1:]), each.dtype, each.sharding)()
+            for each in self._pool.kv_buffer
+        ]
+        return pool, of_another_size(self._allocator, self.tokens, pool)
+
+    def _rows(self, buffer: Any) -> int:
+        """0.0.2 has a row for each token, the newer engine one for each page."""
+        page = self._allocator.page_size
+        per_row = 1 if buffer.shape[0] == self._pool.size + page else page
+        return int(buffer.shape[0] - (self._pool.size - self.tokens) // per_row)
+
+
+def _bytes(buffer: Any, rows: int) -> int:
+    return int(buffer.nbytes) // int(buffer.shape[0]) * rows
+
+
+@cache
+def _zeros(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Any:
+    return jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=sharding)

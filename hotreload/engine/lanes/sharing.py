@@ -1,0 +1,171 @@
+"""How lanes share the rows of requests and the tokens of the KV pool: the older lane comes first.
+
+Upstream reckons for one lane: two would together admit more than there is room for, and the engine
+ends when a lane cannot take its next step. So a lane sees less free than there is: what the others
+need is kept for them. When even that is short, the younger lane sends all it has back into its own
+waiting queue, and begins again under the same weights when there is room.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hotreload.engine.lanes.kinds import (
+    EVERYTHING,
+    LaneKind,
+    prompt_left,
+    tokens_to_come,
+    whole_need,
+)
+from hotreload.engine.lanes.lane import Lane
+
+STEPS_KEPT = 2
+"""For how many steps of the older lanes a younger one leaves room: it looks again before those are
+used up, once in each round."""
+
+
+class Share:
+    """One lane's view of the allocator all lanes share: what is kept for others is not free.
+
+    There is one data rank: engines with more have no lanes.
+    """
+
+    def __init__(self, allocator: Any) -> None:
+        self._allocator = allocator
+        self.kept = 0
+        self.has_others = False
+        """Whether other lanes took tokens of the same pool when this one had its last turn."""
+
+    def available_size(self, dp_rank: int = 0) -> int:
+        """How many tokens this lane may still take."""
+        return max(0, int(self._allocator.available_size()) - self.kept)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._allocator, name)
+
+
+class Sharing:
+    """Says, each time a lane has its turn, what of the rows and tokens it may take."""
+
+    def __init__(self, scheduler: Any, kind: LaneKind, lanes: Sequence[Lane]) -> None:
+        """`lanes` holds the oldest first, and changes."""
+        self._scheduler = scheduler
+        self._kind = kind
+        self._lanes = lanes
+        self.allocator = scheduler.token_to_kv_pool_allocator
+        self._rows = getattr(scheduler, kind.row_limit)
+        self.times_given_way = 0
+
+    def admit(self, lane: Lane, admit: Callable[[], Any]) -> Any:
+        """The lane's next batch of prompts, made by upstream's `admit`; None when it gets none."""
+        if lane.has_own_pool:
+            with self._rows_for(lane):
+                return admit()
+        others = [each for each in self._lanes if each is not lane and not each.has_own_pool]
+        share = lane.look("token_to_kv_pool_allocator")
+        if others or share.has_others:
+            # Upstream looks for room again only when a request of the lane's own has ended.
+            self._kind.note_room(self._scheduler)
+        share.has_others = bool(others)
+        older = others[: self._age(lane)]
+        share.kept = sum(self._next_steps(each) for each in older)
+        if older and self._is_short(lane, share.kept):
+            self.times_given_way += 1
+            self._kind.retract(self._scheduler)
+            return None
+        self._send_back_what_finds_no_room(lane)
+        return self._admitted_beside(lane, share, others, admit) if others else admit()
+
+    def _age(self, lane: Lane) -> int:
+        sharing = [each for each in self._lanes if not each.has_own_pool]
+        return sharing.index(lane)
+
+    def _admitted_beside(
+        self, lane: Lane, share: Share, others: Sequence[Lane], admit: Callable[[], Any]
+    ) -> Any:
+        """Admit only what leaves the others what their requests are likely to need."""
+        kept = share.kept
+        older = others[: self._age(lane)]
+        share.kept = max(kept, sum(map(self._growth, others)) + sum(map(self._awaited, older)))
+        if waits := bool(lane.look("waiting_queue")):
+            self._free(lane, share.kept)
+        try:
+            with self._rows_for(lane):
+                admitted = admit()
+        finally:
+            share.kept = kept
+        if waits and admitted is None and not self._kind.running(lane.look):
+            self._forget_prefixes(others)  # what nobody uses now must not keep it waiting
+        return admitted
+
+    def _forget_prefixes(self, lanes: Sequence[Lane]) -> None:
+        for lane in lanes:
+            self._kind.evict(lane.look("tree_cache"), EVERYTHING)
+
+    def _awaited(self, lane: Lane) -> int:
+        """Tokens that the first of those who wait in an older lane needs to be admitted."""
+        waiting = lane.look("waiting_queue")
+        return whole_need(waiting[0]) if waiting else 0
+
+    def _is_short(self, lane: Lane, kept: int) -> bool:
+        """Whether this lane cannot take a step without taking what the older ones need next."""
+        self._free(lane, kept + self._own_step(lane))
+        return bool(self.allocator.available_size() < kept + self._own_step(lane))
+
+    def _own_step(self, lane: Lane) -> int:
+        """What the lane needs to go on at all: a page for one request, and its piece of prompt."""
+        is_running = bool(self._kind.running(lane.look))
+        return is_running * int(self._scheduler.page_size) + self._piece(lane)
+
+    def _free(self, lane: Lane, tokens: int) -> None:
+        """Evict cached prefixes of this lane until so many tokens are free, if there are such."""
+        lacking = tokens - self.allocator.available_size()
+        if lacking > 0:
+            self._kind.evict(lane.look("tree_cache"), lacking)
+
+    def _send_back_what_finds_no_room(self, lane: Lane) -> None:
+        """Send a prompt back that is half computed, if its next piece finds no room.
+
+        Upstream takes that for impossible: 0.0.2 goes on with no tokens, the newer engine ends.
+        """
+        piece, allocator = self._piece(lane), lane.look("token_to_kv_pool_allocator")
+        if piece and allocator.available_size() < piece:
+            self._kind.evict(lane.look("tree_cache"), piece)
+            if allocator.available_size() < piece:
+                self._kind.retract_chunked(self._scheduler)
+
+    def _next_steps(self, lane: Lane) -> int:
+        """Tokens that this lane may take before another one looks again."""
+        running = len(self._kind.running(lane.look))
+        return STEPS_KEPT * running * int(self._scheduler.page_size) + self._piece(lane)
+
+    def _piece(self, lane: Lane) -> int:
+        """Tokens of the next piece of the prompt that is computed piece by piece."""
+        request = self._kind.chunked(lane.look)
+        if request is None:
+            return 0
+        page = int(self._scheduler.page_size)
+        return min(prompt_left(request), int(self._scheduler.chunked_prefill_size)) + page
+
+    def _growth(self, lane: Lane) -> int:
+        """Tokens that the requests of this lane are likely to need before they end."""
+        ratio, chunked = lane.look("new_token_ratio"), self._kind.chunked(lane.look)
+        growth = sum(tokens_to_come(each, ratio) for each in self._kind.running(lane.look))
+        left = prompt_left(chunked) + tokens_to_come(chunked, ratio) if chunked is not None else 0
+        return int(growth + left)
+
+    @contextmanager
+    def _rows_for(self, lane: Lane) -> Iterator[None]:
+        """Bound how many requests run by the rows that are free: there are rows for one lane.
+
+        There is one row more than requests may run. The lane in which weights are proven takes
+        that one, so it never waits for a client's answer.
+        """
+        scheduler, name = self._scheduler, self._kind.row_limit
+        free = len(scheduler.req_to_token_pool.free_slots) - (not lane.has_own_pool)
+        running = scheduler.running_batch.batch_size()
+        setattr(scheduler, name, min(self._rows, running + max(0, free)))
+        try:
+            yield
+        finally:
+            setattr(scheduler, name, self._rows)
