@@ -10,11 +10,11 @@ from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import NotServing
 from hotreload.events import Events, Progress
-from hotreload.life.joints import Arrival, Control, View, readings
+from hotreload.life.joints import Arrival, Control, View, answering, readings
 from hotreload.life.running import RunningEngine
 from hotreload.observe.history import History
 from hotreload.observe.status import Status
-from hotreload.types import By, Noise, Phase, Revision
+from hotreload.types import Answering, By, Generation, Lease, Noise, Phase, Revision
 
 BY = By("reload", 0, 1, time.time(), "")
 BEFORE_THE_BOOT: dict[str, Callable[[], Any]] = {
@@ -38,7 +38,16 @@ def test_a_scrape_before_the_boot_is_over_reads_plain_numbers() -> None:
     ledger = Ledger()
     read = readings(gate=gate, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
     assert (read.recompiles(), read.staged_bytes(), read.weights()) == (0, 0, {})
+    assert read.answering() == []
     assert Arrival().is_turning(0.0)
+
+
+async def test_the_live_generation_answers_also_when_it_has_no_request() -> None:
+    gate = Gate[str](publish=Events().publish)
+    gate.open(Lease(live := Generation(1, Revision("one"), "fp", 0.0), "an engine"))
+    assert answering(gate) == [Answering(live, 0)]
+    async with gate.passing():
+        assert answering(gate) == [Answering(live, 1)]
 
 
 def test_an_event_of_a_download_has_the_pace_that_the_status_knows() -> None:

@@ -49,8 +49,7 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
         yield "source", painted(_stale(status["source"], now), "wait")
     if status.get("passed_over"):
         yield "passed over", painted(passed_over_text(status), "wait")
-    gate = status["gate"]
-    yield "gate", f"{plain(gate['state'])}, {gate['inside']} inside, {gate['held']} held"
+    yield from _requests_rows(status)
     if status["pinned"]:
         asked = "\n" + _asked(status["pin"], now) if status.get("pin") else ""
         yield "pinned", f"yes, the source is not followed until `hotreload unpin`{asked}"
@@ -60,6 +59,39 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
         yield "last attempt", _last_attempt(status["last_attempt"], now)
     if status["refused"]:
         yield "refused", "\n".join(_refusal(refusal, now) for refusal in status["refused"])
+
+
+def _requests_rows(status: Fields) -> Iterator[tuple[str, str]]:
+    """Who is at the gate, who answers, and what a swap does to them."""
+    gate = status["gate"]
+    yield "gate", f"{plain(gate['state'])}, {gate['inside']} inside, {gate['held']} held"
+    if status.get("answering"):
+        yield "answering", _answering(status["answering"])
+    if status.get("mode"):
+        yield "mode", _mode(status)
+
+
+def _answering(answering: Sequence[Fields]) -> str:
+    """Say who answers how many requests: what is live, and what still ends those from before."""
+    live, *older = answering
+    now = f"{_requests(live)} by generation {live['generation']}"
+    return ", ".join([now, painted(older_text(older), "wait")] if older else [now])
+
+
+def older_text(older: Sequence[Fields]) -> str:
+    """Say what generations from before the live one still answer, the newest of them first."""
+    return ", ".join(f"{_requests(each)} still by {each['generation']}" for each in older)
+
+
+def _requests(answering: Fields) -> str:
+    number = answering["requests"]
+    return f"{number} request{'' if number == 1 else 's'}"
+
+
+def _mode(status: Fields) -> str:
+    """How weights are exchanged, and why they drain though that was not asked for."""
+    mode, why = plain(status["mode"]), status["mode_reason"]
+    return f"{mode}: {plain(why)}" if why else mode
 
 
 def _stale(source: Fields, now: Now) -> str:

@@ -9,11 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from hotreload.cli.bar import bar_text
 from hotreload.cli.columns import columns, cut, padded
 from hotreload.cli.show import COLOURS, Fields, Now, ago, duration, named, plain
-from hotreload.cli.status_text import COLOUR_OF, passed_over_text
+from hotreload.cli.status_text import COLOUR_OF, older_text, passed_over_text
 
 Line = list[tuple[str, str | None]]
 
-USUAL = ("fetching", "validating", "staging", "draining", "swapping", "probing")
+USUAL = {
+    "overlap": ("fetching", "validating", "staging", "probing", "swapping"),
+    "drain": ("fetching", "validating", "staging", "draining", "swapping", "probing"),
+}
+"""The phases of an attempt that goes well, by mode."""
 PHASE_COLUMNS = 11
 HISTORY = ("WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD")
 LEAST_ROOM = 12
@@ -75,7 +79,10 @@ def _now(status: Fields, now: Now) -> Iterator[Line]:
     gate = status["gate"]
     fingerprint = plain(status["fingerprint"] or "none")
     at_gate = f"gate {plain(gate['state'])}, {gate['inside']} inside, {gate['held']} held"
-    yield [(f"{at_gate}   fingerprint {fingerprint}", None)]
+    mode = f"   mode {plain(status['mode'])}" if status.get("mode") else ""
+    yield [(f"{at_gate}{mode}   fingerprint {fingerprint}", None)]
+    if older := status.get("answering", [])[1:]:
+        yield [(f"fading out: {older_text(older)}", "wait")]
     yield [(_doing(status), "bad" if status["reasons"] else None)]
     if status.get("passed_over"):
         said = passed_over_text(status, named=1).replace("\n", ", ")
@@ -117,7 +124,8 @@ def _attempt(status: Fields, now: Now, width: int) -> Iterator[Line]:
     attempt, last = status["attempt"], status["last_attempt"]
     if attempt is not None:
         yield [("attempt in progress: ", None), (named(attempt), "bold")]
-        names = [name for name in USUAL if name not in attempt["phases"]]
+        usual = USUAL.get(status.get("mode") or "", USUAL["drain"])
+        names = [name for name in usual if name not in attempt["phases"]]
         yield from _phases(attempt["phases"], [*attempt["phases"], *names], status["phase"], width)
     elif last is not None:
         outcome = _outcome(last)

@@ -23,6 +23,7 @@ from hotreload.events import (
     Event,
     FoldersPassedOver,
     GateChanged,
+    ModeChosen,
     OperatorAsked,
     PhaseEntered,
     Progress,
@@ -46,6 +47,10 @@ OUTCOME_LEVELS = {
     Outcome.LOST: logging.CRITICAL,
 }
 SHOWN_FINDINGS = 10
+DRAINS_UNASKED = (
+    "nothing, if swaps may hold requests until those under way have ended: [reload] mode = "
+    "'drain' says that it is meant; otherwise change what `why` names"
+)
 PROGRESS_SECONDS = 10.0
 """How many seconds lie between two lines about one download."""
 
@@ -202,6 +207,8 @@ class LogObserver:
             fields |= self._pace.fields() or {}
         if isinstance(event, AttemptFinished):
             fields = canonical_fields(event)
+        if isinstance(event, ModeChosen) and event.why:
+            fields["todo"] = DRAINS_UNASKED
         self._log.log(level, fields.pop("event"), **fields)
 
     def _is_time_for_progress(self, begins: bool) -> bool:
@@ -221,6 +228,7 @@ class LogObserver:
                 | StateSaved(str())
                 | OperatorAsked(refusal=str())
                 | AnswersWithheld()
+                | ModeChosen(why=str())
             ):
                 return logging.WARNING
             case GateChanged() | PhaseEntered():

@@ -42,7 +42,7 @@ from hotreload.types import Attempt, GateState, Generation, Outcome, Phase, Revi
 SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 QUICK = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 ANSWER = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
-PAUSE = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+PAUSE = (0, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
@@ -116,10 +116,10 @@ class Metrics:
             "phase_seconds", "How long each phase of an attempt took.", SLOW, "phase"
         )
         self._pause_seconds = self._histogram(
-            "pause_seconds", "How long an attempt held arriving requests.", PAUSE
+            "pause_seconds", "How long an attempt held arriving requests; 0 by overlap.", PAUSE
         )
         self._swap_seconds = self._histogram(
-            "swap_seconds", "How long the exchange of weights took.", QUICK
+            "swap_seconds", "How long the exchange of weights took; by overlap: the flip.", QUICK
         )
         self._leaves_changed = self._gauge(
             "leaves_changed", "Leaves that differ between the live generation and the one before."
@@ -233,7 +233,7 @@ class Metrics:
             self._phase_seconds.labels(phase.value).observe(seconds)
         if Phase.SWAPPING in attempt.phases:
             self._swap_seconds.observe(attempt.phases[Phase.SWAPPING])
-        if attempt.pause_seconds > 0:
+        if attempt.pause_seconds > 0 or Phase.SWAPPING in attempt.phases:
             self._pause_seconds.observe(attempt.pause_seconds)
 
     def _went_live(self, generation: Generation) -> None:

@@ -1,13 +1,13 @@
 """Metrics that are read at each scrape instead of counted before, so they cannot lag behind."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from hotreload.observe.labels import PLACES
-from hotreload.types import Generation
+from hotreload.types import Answering, Generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +16,8 @@ class Readings:
 
     inside: Callable[[], int] = int
     held: Callable[[], int] = int
+    answering: Callable[[], Sequence[Answering]] = tuple
+    """Who answers requests, and how many: the live generation first."""
     recompiles: Callable[[], int] = int
     staged_bytes: Callable[[], int] = int
     """All bytes ever staged."""
@@ -78,8 +80,12 @@ class Now(Collector):
             "hotreload_requests_inside", "Requests that are being answered now.", now.inside()
         )
         yield GaugeMetricFamily(
-            "hotreload_requests_held", "Requests that wait for the end of a swap now.", now.held()
+            "hotreload_requests_held",
+            "Requests that wait at the closed gate now: for a swap where swaps drain, or for the "
+            "cleaning after NaN.",
+            now.held(),
         )
+        yield from _answering(now.answering())
         yield CounterMetricFamily(
             "hotreload_recompiles", "Compilations after the first answers.", now.recompiles()
         )
@@ -102,3 +108,17 @@ class Now(Collector):
         for place, count in {**dict.fromkeys(PLACES, 0), **now.weights()}.items():
             held.add_metric([place], count)
         yield held
+
+
+def _answering(answering: Sequence[Answering]) -> Iterator[Metric]:
+    """How many generations answer, and what the older ones still have to do."""
+    yield GaugeMetricFamily(
+        "hotreload_generations_answering",
+        "Generations that answer requests now: 1, more while older ones fade out, 0 while booting.",
+        len(answering),
+    )
+    yield GaugeMetricFamily(
+        "hotreload_requests_on_previous",
+        "Requests that older generations than the live one still answer.",
+        sum(older.requests for older in answering[1:]),
+    )

@@ -1,10 +1,10 @@
 """What /status and /readyz say, kept up to date by events.
 
-Refusals, the pin and the counts at the gate are read at the moment somebody asks.
+Refusals, the pin and what the gate counts are read at the moment somebody asks.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from hotreload.events import (
     Event,
     GateChanged,
     GenerationLive,
+    ModeChosen,
     Progress,
     RevisionWanted,
     SourceScanned,
@@ -33,7 +34,16 @@ from hotreload.observe.history import (
 from hotreload.observe.passed_over import PassedOverNow
 from hotreload.observe.progress import Pace
 from hotreload.observe.under_way import UnderWay
-from hotreload.types import Attempt, By, GateState, Generation, Outcome, Refusal, Revision
+from hotreload.types import (
+    Answering,
+    Attempt,
+    By,
+    GateState,
+    Generation,
+    Outcome,
+    Refusal,
+    Revision,
+)
 
 NOBODY: Fields = {
     "generation": None,
@@ -102,6 +112,7 @@ class Status:
         *,
         ledger_view: Callable[[], LedgerView],
         gate_counts: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        answering: Callable[[], Sequence[Answering]] = tuple,
         last_attempt: Attempt | None = None,
         clock: Callable[[], float] = time.monotonic,
         source_kind: str = "directory",
@@ -112,6 +123,8 @@ class Status:
         self._under_way = UnderWay(clock)
         self._ledger_view = ledger_view
         self._gate_counts = gate_counts
+        self._answering = answering
+        self._mode: Fields = {"mode": None, "mode_reason": None}
         self._last_attempt = last_attempt
         self._wanted: Revision | None = None
         self._waits: dict[str, str | None] = {}
@@ -144,6 +157,8 @@ class Status:
                 self._waits[who] = waiting_for
             case GenerationLive(generation):
                 self._went_live(generation)
+            case ModeChosen(mode, why):
+                self._mode = {"mode": mode.value, "mode_reason": why}
             case GateChanged():
                 self._gate_moved(event)
             case SourceScanned(_, error):
@@ -207,12 +222,12 @@ class Status:
         ledger = self._ledger_view()
         refused = sorted(ledger.refused.values(), key=lambda refusal: -refusal.at)
         live = generation_fields(self.live) if self.live else NOBODY
-        gate = self._gate_fields()
+        engine = {**live, **self._engine_fields()}
         phase = self._under_way.phase
         return {
             "state": self.state.value,
             "reasons": self.ready()[1],
-            **live,
+            **engine,
             "wanted": self._wanted.id if self._wanted else None,
             "wanted_label": self._wanted.label if self._wanted else None,
             "waiting_for": self._waiting_for,
@@ -223,13 +238,12 @@ class Status:
             **self._passed_over.fields(),
             "last_attempt": attempt_fields(self._last_attempt) if self._last_attempt else None,
             "refused": [refusal_fields(refusal) for refusal in refused],
-            "gate": gate,
             "pinned": ledger.pinned,
             "pin": ledger.pinned_by and by_fields(ledger.pinned_by),
             "overruled": ledger.overruled and _overruled_fields(ledger.overruled),
             "noise": self.live is not None and self.live.revision.is_noise,
             "state_file": dict(self._state_file),
-            "replicas": [{**live, "gate": gate}],
+            "replicas": [engine],
         }
 
     def event(self, event: Event) -> Fields:
@@ -251,9 +265,17 @@ class Status:
             "previous": _weights_fields(before) if before else None,
         }
 
-    def _gate_fields(self) -> Fields:
+    def _engine_fields(self) -> Fields:
+        """How weights are exchanged in the engine, who answers in it, and the gate before it."""
         inside, held = self._gate_counts()
-        return {"state": self._gate.value, "inside": inside, "held": held}
+        return {
+            **self._mode,
+            "answering": [
+                {"generation": each.generation.number, "requests": each.requests}
+                for each in self._answering()
+            ],
+            "gate": {"state": self._gate.value, "inside": inside, "held": held},
+        }
 
 
 def _overruled_fields(overruled: Overruled) -> Fields:

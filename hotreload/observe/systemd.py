@@ -14,13 +14,15 @@ from hotreload.events import (
     AttemptFinished,
     Event,
     GateChanged,
+    GenerationEnded,
     GenerationLive,
     Leaving,
+    ModeChosen,
     PhaseEntered,
     Progress,
     Waiting,
 )
-from hotreload.types import Attempt, GateState, Generation, Outcome, Phase, Revision
+from hotreload.types import Attempt, GateState, Generation, Mode, Outcome, Phase, Revision
 
 log = logging.getLogger("hotreload.systemd")
 
@@ -95,7 +97,13 @@ class Systemd:
         self._is_alive = is_alive
         self._boot_ends = time.monotonic() + longest_boot
         self._live: Generation | None = None
+        self._overlaps = False
+        self._fading: list[Generation] = []
+        """What was live and still answers, newest first."""
+        self._doing = ""
+        """What the last STATUS said behind what serves."""
         self._opened = False
+        self._is_leaving = False
         self._is_ready = False
         self._reloading = False
         self._silent = False
@@ -105,10 +113,14 @@ class Systemd:
         """Pass on what happened."""
         match event:
             case Leaving():
-                self._tell("stopping: answering the last requests", "STOPPING=1")
+                self._leave("answering the last requests")
+            case ModeChosen(mode):
+                self._overlaps = mode is Mode.OVERLAP
             case GenerationLive(generation):
-                self._live = generation
+                self._went_live(generation)
                 self._ready_once()
+            case GenerationEnded(generation):
+                self._ended(generation)
             case GateChanged():
                 self._gate_moved(event)
             case Waiting(str() as waiting_for, "start"):
@@ -117,12 +129,13 @@ class Systemd:
                 self._phase_entered(revision, phase)
             case Progress(revision, phase, done, total) if self._is_time():
                 share = f" ({done / 1e9:.1f} of {total / 1e9:.1f} GB)"
-                self._tell(self._reloading_to(revision, phase) + share)
+                self._tell(self._reloading_to(revision, phase, share))
             case AttemptFinished(attempt, live):
                 self._live = live or self._live
                 self._reloading = False
                 ready = ["READY=1"] if self._is_ready else [_extension()]
-                self._tell(self._serving() + _ended(attempt), *ready)
+                self._doing = _came_of(attempt)
+                self._tell(self._serving() + self._doing, *ready)
 
     async def beat(self) -> None:
         """Send signs of life for as long as the loop turns and the engine is alive."""
@@ -146,10 +159,28 @@ class Systemd:
 
     def _gate_moved(self, event: GateChanged) -> None:
         if event.state is GateState.SEALED:
-            self._tell(f"stopping: {event.reason}", "STOPPING=1")
+            self._leave(event.reason)
         elif event.state is GateState.OPEN:
             self._opened = True
             self._ready_once()
+
+    def _leave(self, why: str | None) -> None:
+        self._is_leaving = True
+        self._tell(f"stopping: {why}", "STOPPING=1")
+
+    def _went_live(self, generation: Generation) -> None:
+        """Note who answers; by overlap whoever did before still does, until it is said to end."""
+        before, self._live = self._live, generation
+        if before is not None and before != generation and self._overlaps:
+            weights = (generation.revision, generation.fingerprint)
+            older = [before, *self._fading]  # without those that a rollback made live again
+            self._fading = [g for g in older if (g.revision, g.fingerprint) != weights]
+
+    def _ended(self, generation: Generation) -> None:
+        if generation in self._fading:
+            self._fading.remove(generation)
+            if not self._is_leaving:
+                self._tell(self._serving() + self._doing)
 
     def _ready_once(self) -> None:
         if self._opened and self._live is not None and not self._is_ready:
@@ -172,14 +203,19 @@ class Systemd:
         """Whether the last STATUS is old enough to be replaced by one that says little more."""
         return time.monotonic() - self._told_at >= PROGRESS_SECONDS
 
-    def _reloading_to(self, revision: Revision, phase: Phase) -> str:
-        begun = f"{self._serving()}, reloading" if self._is_ready else "starting"
-        return f"{begun}: {DOING[phase]} {_named(revision)}"
+    def _reloading_to(self, revision: Revision, phase: Phase, share: str = "") -> str:
+        doing = f": {DOING[phase]} {_named(revision)}{share}"
+        if not self._is_ready:
+            return f"starting{doing}"
+        self._doing = f", reloading{doing}"
+        return self._serving() + self._doing
 
     def _serving(self) -> str:
         if self._live is None:
             return "starting"
-        return f"serving generation {self._live.number} ({_named(self._live.revision)})"
+        fading = ", ".join(str(generation.number) for generation in self._fading)
+        serving = f"serving generation {self._live.number} ({_named(self._live.revision)})"
+        return f"{serving}, requests still end under {fading}" if fading else serving
 
     def _tell(self, status: str, *lines: str) -> None:
         """Send a STATUS with some lines. Names come from elsewhere: none may begin a line here."""
@@ -188,7 +224,7 @@ class Systemd:
         self._notifier.send(*lines, f"STATUS={text[:LONGEST_STATUS]}")
 
 
-def _ended(attempt: Attempt) -> str:
+def _came_of(attempt: Attempt) -> str:
     if attempt.outcome is Outcome.LIVE:
         return ""
     why = f": {attempt.reason.code}: {attempt.reason.message}" if attempt.reason else ""

@@ -74,7 +74,16 @@ PendingAttempt = Coroutine[Any, Any, asyncio.Future[Attempt]]
 ACCEPTED_WITHIN = 10.0
 """Seconds that a client with `wait=false` waits to hear whether the order makes sense."""
 
-RELOAD_STATUS = ("state", "generation", "wanted", "waiting_for", "phase", "last_attempt")
+RELOAD_STATUS = (
+    "state",
+    "generation",
+    "mode",
+    "answering",
+    "wanted",
+    "waiting_for",
+    "phase",
+    "last_attempt",
+)
 _STATUS = {
     Outcome.LIVE: 200,
     Outcome.REJECTED: 422,

@@ -43,6 +43,8 @@ _ANSWERED = {"model": TEXT, "system_fingerprint": TEXT, "usage": named("Usage"),
 _MESSAGE = an_object(role={"const": "assistant"}, content=TEXT, refusal=MAYBE_TEXT)
 MAYBE_BY = either(named("By"), {"type": "null"})
 _GATE = an_object(state={"enum": ["open", "holding", "sealed"]}, inside=INTEGER, held=INTEGER)
+_MODE: Schema = {"enum": ["overlap", "drain", None]}
+_ANSWERING = a_list(an_object(generation=INTEGER, requests=INTEGER))
 
 SHAPES: Mapping[str, Schema] = {
     "Problem": an_object(
@@ -71,6 +73,9 @@ SHAPES: Mapping[str, Schema] = {
         label=MAYBE_TEXT,
         fingerprint=MAYBE_TEXT,
         live_since=MAYBE_TEXT,
+        mode=_MODE,
+        mode_reason=MAYBE_TEXT,
+        answering=_ANSWERING,
         wanted=MAYBE_TEXT,
         waiting_for=MAYBE_TEXT,
         phase=MAYBE_TEXT,
@@ -106,6 +111,8 @@ SHAPES: Mapping[str, Schema] = {
     "ReloadStatus": an_object(
         state=TEXT,
         generation=MAYBE_INTEGER,
+        mode=_MODE,
+        answering=_ANSWERING,
         wanted=MAYBE_TEXT,
         waiting_for=MAYBE_TEXT,
         phase=MAYBE_TEXT,

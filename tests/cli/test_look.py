@@ -10,15 +10,26 @@ import pytest
 
 from hotreload.events import (
     AttemptFinished,
+    ModeChosen,
     OperatorAsked,
     RevisionWanted,
     SourceScanned,
     StateSaved,
     Waiting,
 )
-from hotreload.types import NOISY, By, Generation, Outcome, Reason, Refusal, Revision
+from hotreload.types import (
+    NOISY,
+    Answering,
+    By,
+    Generation,
+    Mode,
+    Outcome,
+    Reason,
+    Refusal,
+    Revision,
+)
 from tests.cli.conftest import Command
-from tests.server.world import SECOND, World, attempt
+from tests.server.world import FIRST, SECOND, World, attempt
 
 NAN = Reason("nonfinite", "tensor 'lm_head' holds NaN")
 
@@ -48,6 +59,23 @@ async def test_status_is_a_block_a_person_can_read(world: World, hotreload: Comm
     assert "requests held 5 ms" in said.out
     assert "step-0 (dddd4444): nonfinite: tensor 'lm_head' holds NaN" in said.out
     assert " d ago" in row(said.out, "refused")
+
+
+async def test_status_shows_the_old_generation_fading_out_and_the_mode(
+    world: World, hotreload: Command
+) -> None:
+    world.go_live(SECOND)
+    said = (await hotreload("status")).out
+    assert row(said, "answering") == "0 requests by generation 2"
+    assert "mode" not in said
+    world.view.older = [Answering(FIRST, 3)]
+    world.events.publish(ModeChosen(Mode.OVERLAP))
+    said = (await hotreload("status")).out
+    assert row(said, "answering") == "0 requests by generation 2, 3 requests still by 1"
+    assert row(said, "mode") == "overlap"
+    world.events.publish(ModeChosen(Mode.DRAIN, "it decodes speculatively"))
+    said = (await hotreload("status")).out
+    assert row(said, "mode") == "drain: it decodes speculatively"
 
 
 async def test_status_as_json_is_what_the_daemon_says(world: World, hotreload: Command) -> None:
@@ -121,7 +149,7 @@ async def test_a_daemon_that_is_older_than_the_command_is_understood(
 ) -> None:
     """As after an upgrade that was not followed by a restart."""
     world.events.publish(AttemptFinished(attempt(), SECOND))
-    new = ("noise", "overruled", "pin", "state_file")
+    new = ("noise", "overruled", "pin", "state_file", "mode", "mode_reason", "answering")
     status = {name: value for name, value in world.view.status().items() if name not in new}
     del status["last_attempt"]["by"]
     monkeypatch.setattr(world.view, "status", lambda: status)

@@ -15,6 +15,7 @@ from hotreload.events import (
     Event,
     GateChanged,
     GenerationLive,
+    ModeChosen,
     PhaseEntered,
     Progress,
     StateSaved,
@@ -22,7 +23,17 @@ from hotreload.events import (
 )
 from hotreload.observe.history import attempt_fields
 from hotreload.observe.status import Status
-from hotreload.types import NOISY, Attempt, By, GateState, Outcome, Phase, Revision
+from hotreload.types import (
+    NOISY,
+    Answering,
+    Attempt,
+    By,
+    GateState,
+    Mode,
+    Outcome,
+    Phase,
+    Revision,
+)
 from tests.observe.test_status import BOOTED, OPEN, Pages, after
 from tests.observe.things import NOON, STEP_8, generation, rejected, went_live
 
@@ -47,6 +58,31 @@ def test_the_first_line_is_what_is_live_and_how_it_is() -> None:
     assert first == "serving  generation 3: step-7 (777777777777)  live since 3 min ago"
     assert second == "gate open, 5 inside, 6 held   fingerprint print-3"
     assert third == "nothing newer is wanted"
+
+
+def test_the_mode_and_the_generations_that_fade_out_stand_below_the_first_line() -> None:
+    three = [Answering(generation(number), requests) for number, requests in FADING]
+    status = after(*BOOTED, ModeChosen(Mode.OVERLAP), answering=three).snapshot()
+    lines = frame(status, (), width=80, height=24, now=LATER)
+    _, second, third, *_ = (written(line, colour=False) for line in lines)
+    assert second == "gate open, 5 inside, 6 held   mode overlap   fingerprint print-3"
+    assert third == "fading out: 3 requests still by 8, 1 request still by 7"
+    alone = after(*BOOTED, answering=three[:1]).snapshot()
+    assert not any("fading" in text for text in texts(alone))
+
+
+FADING = ((9, 12), (8, 3), (7, 1))
+
+
+def texts(status: dict[str, Any]) -> list[str]:
+    lines = frame(status, (), width=80, height=24, now=LATER)
+    return [written(line, colour=False) for line in lines]
+
+
+def test_where_generations_overlap_no_attempt_is_expected_to_drain() -> None:
+    under_way = (ModeChosen(Mode.OVERLAP), PhaseEntered(STEP_8, Phase.STAGING))
+    names = next(line for line in shown(*BOOTED, *under_way) if "staging" in line)
+    assert names.split() == [">staging", "fetching", "validating", "probing", "swapping"]
 
 
 def test_what_is_odd_stands_beside_what_is_live() -> None:

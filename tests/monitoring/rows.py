@@ -218,13 +218,14 @@ RELOADS = [
     ),
     Panel(
         title="Pause",
-        about="How long swaps held arrivals, over the last hour.",
+        about="How long swaps held arrivals, over the last hour; 0 where generations overlap.",
         unit="s",
         queries=quantiles("pause_seconds", "1h"),
     ),
     Panel(
         title="Exchange",
-        about="The exchange of the weights itself, inside the pause, over the last hour.",
+        about="The exchange of the weights itself, inside the pause, or by overlap the flip to the "
+        "new ones, over the last hour.",
         unit="s",
         queries=quantiles("swap_seconds", "1h"),
     ),
@@ -240,7 +241,8 @@ REQUESTS = [
     ),
     Panel(
         title="Held and inside",
-        about="Requests that wait for a swap, and requests that are being answered.",
+        about="Requests that wait at the closed gate (for a swap where swaps drain, or for the "
+        "cleaning after NaN), and requests that are being answered.",
         draw=STEPS,
         queries=[
             (series("requests_held"), "{{instance}} held"),
@@ -248,8 +250,19 @@ REQUESTS = [
         ],
     ),
     Panel(
+        title="Old generations that fade out",
+        about="How many generations answer, 1 between swaps, and how many requests the older of "
+        "them still have to end.",
+        draw=STEPS,
+        queries=[
+            (series("generations_answering"), "{{instance}} generations"),
+            (series("requests_on_previous"), "{{instance}} requests by older ones"),
+        ],
+    ),
+    Panel(
         title="Tokens a second",
         about="Tokens generated for clients.",
+        width=6,
         queries=[
             (
                 f"sum by (instance) (rate({series('tokens_total')}[$__rate_interval]))",
@@ -259,19 +272,23 @@ REQUESTS = [
     ),
     Panel(
         title="Time to first token",
-        about="From a streamed request to its first token; a swap's pause is part of it.",
+        about="From a streamed request to its first token; where swaps drain, their pause is "
+        "part of it.",
+        width=6,
         unit="s",
         queries=quantiles("time_to_first_token_seconds", "$__rate_interval"),
     ),
     Panel(
         title="Time of /generate",
         about="From the request to the end of its answer.",
+        width=6,
         unit="s",
         queries=quantiles("request_seconds", "$__rate_interval", 'route="/generate"'),
     ),
     Panel(
         title="Recompilations",
         about="Compilations after the first answers. Right after a swap there should be none.",
+        width=6,
         draw=BARS,
         at_least="1m",
         queries=[(f"sum by (instance) ({gained('recompiles_total')})", "{{instance}}")],
@@ -281,7 +298,8 @@ REQUESTS = [
 WEIGHTS = [
     Panel(
         title="Bytes of weights held",
-        about="Live, kept for a rollback, and staged for a swap: two of the three at most.",
+        about="Live, from before (still answering, or kept for a rollback), and staged for a swap: "
+        "two sets at a time, or as many as [reload] sets allows.",
         unit="bytes",
         draw=STACKED,
         queries=[(series("weights_bytes"), "{{instance}} {{place}}")],

@@ -25,7 +25,7 @@ from hotreload.events import (
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
 from hotreload.observe.readings import Readings
-from hotreload.types import NOISY, GateState, Generation, Revision
+from hotreload.types import NOISY, Answering, GateState, Generation, Revision
 from tests.integration.process import Process
 from tests.integration.running import request_for
 from tests.monitoring.dashboard import panels, swaps
@@ -37,6 +37,7 @@ pytestmark = [needs_prometheus, pytest.mark.real_engine, pytest.mark.timeout(240
 
 FAILPOINTS = "swapping=delay:3@2;saved=raise:RuntimeError@5"
 """The second swap and those after it take long; after the fifth attempt the daemon is lost."""
+EIGHTH = Generation(8, Revision("step_8"), "old", 0.0)
 NINTH = Generation(9, Revision(f"{NOISY}1-0.01-3-fp", "step_9"), "other", 0.0)
 STARTS = 2
 """The story's daemon is started anew after it lost its engine."""
@@ -44,9 +45,16 @@ INTERVAL_SECONDS = 1
 """What the dashboard's steps are here; no two attempts end within one."""
 
 
-ODD = ("GenerationSkew", "StateNotSaved", "NoiseAnswers", "SourceOverruled")
+ODD = (
+    "GenerationSkew",
+    "StateNotSaved",
+    "NoiseAnswers",
+    "SourceOverruled",
+    "OldGenerationAnswers",
+)
 """What a daemon beside ours fires, which serves other weights, noisy ones at that, by hand, on a
-full disk. That a real one says so of itself, `tests/integration/test_by_hand.py` sees."""
+full disk, and whose old generation does not end. That a real one says the first four of itself,
+`tests/integration/test_by_hand.py` sees."""
 
 
 @dataclass
@@ -166,7 +174,8 @@ def go_badly(process: Process, prometheus: Prometheus) -> None:
 
 def another_replica() -> Metrics:
     """What a daemon exports in which all is `ODD`; it needs no second engine."""
-    metrics = Metrics(readings=Readings(overruled=lambda: True))
+    both = (Answering(NINTH, 0), Answering(EIGHTH, 1))
+    metrics = Metrics(readings=Readings(overruled=lambda: True, answering=lambda: both))
     metrics.observe(GenerationLive(NINTH))
     metrics.observe(StateSaved("no space left on the device"))
     metrics.observe(GateChanged(GateState.OPEN, 0, 0))

@@ -33,6 +33,7 @@ TIMES = {
     "SourcePassedOver": {"5m": "for 5 minutes"},
     "NotReady": {"5m": "for 5 minutes"},
     "PauseTooLong": {"p99_1h > 10": "10 seconds", "> 60": "more than 60"},
+    "OldGenerationAnswers": {"15m": "for 15 minutes", "[5m]": "within 5 minutes"},
     "EngineLost": {"< 900": "last 15 minutes"},
     "RestartLoop": {"[6h]) > 3": "four times within 6 hours"},
     "DaemonDown": {"ALERTS{": "lasts until it can"},

@@ -19,6 +19,8 @@ from hotreload.events import (
     Event,
     Events,
     GateChanged,
+    GenerationEnded,
+    ModeChosen,
     PhaseEntered,
     Progress,
     SourceScanned,
@@ -27,7 +29,7 @@ from hotreload.events import (
 from hotreload.observe import log
 from hotreload.observe.log import LogObserver, LossyHandler, configure
 from hotreload.threads import in_thread
-from hotreload.types import Checkpoint, GateState, Outcome, Phase, Reason, Revision, Staged
+from hotreload.types import Checkpoint, GateState, Mode, Outcome, Phase, Reason, Revision, Staged
 from tests.core.conftest import World
 from tests.observe.things import STEP_8, ended, generation, rejected, went_live
 
@@ -134,6 +136,20 @@ def test_the_line_of_a_refusal_says_why() -> None:
     assert line["message"] == "900 tensors differ"
     assert (len(line["findings"]), line["findings_total"]) == (10, 900)
     assert (line["generation"], line["live"], line["rolled_back"]) == (None, 3, True)
+
+
+def test_the_end_of_a_generation_and_the_mode_are_worth_a_line() -> None:
+    ended, mode = logged(GenerationEnded(generation(3)), ModeChosen(Mode.OVERLAP))
+    assert (ended["event"], ended["level"], ended["generation"]) == ("generation.ended", "info", 3)
+    assert (mode["event"], mode["level"], mode["mode"]) == ("reload.mode", "info", "overlap")
+    assert "todo" not in mode
+
+
+def test_draining_that_nobody_asked_for_is_a_warning_that_says_what_to_do() -> None:
+    (line,) = logged(ModeChosen(Mode.DRAIN, "the engine decodes speculatively"))
+    assert (line["level"], line["mode"]) == ("warning", "drain")
+    assert line["why"] == "the engine decodes speculatively"
+    assert "[reload] mode = 'drain'" in line["todo"]
 
 
 def test_steps_on_the_way_are_for_debugging() -> None:

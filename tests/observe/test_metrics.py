@@ -24,7 +24,7 @@ from hotreload.events import (
 from hotreload.observe.labels import CODES, PLACES, ROUTES, SCAN_CAUSES
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.readings import Readings
-from hotreload.types import NOISY, START, By, GateState, Outcome, Phase, Reason, Revision
+from hotreload.types import NOISY, START, Answering, By, GateState, Outcome, Phase, Reason, Revision
 from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live
 
 CONTRACT = [
@@ -50,6 +50,8 @@ CONTRACT = [
     "tokens_total",
     "requests_inside",
     "requests_held",
+    "generations_answering",
+    "requests_on_previous",
     "recompiles_total",
     "answers_withheld_total",
     "source_scans_total{cause}",
@@ -219,6 +221,27 @@ def test_a_good_attempt_is_counted_with_its_times() -> None:
     assert value(metrics, "phase_seconds_count", phase="probing") == 0
     assert value(metrics, "pause_seconds_sum") == 0.04
     assert value(metrics, "swap_seconds_sum") == 0.003
+
+
+def test_a_swap_that_held_nobody_counts_with_a_pause_of_exactly_0() -> None:
+    metrics = after(AttemptFinished(replace(went_live(), pause_seconds=0.0), generation()))
+    assert value(metrics, "pause_seconds_count") == 1
+    assert value(metrics, "pause_seconds_bucket", le="0.0") == 1
+
+
+def test_the_older_generations_that_answer_are_told_with_their_requests() -> None:
+    def told(*answering: Answering) -> tuple[float | None, float | None]:
+        metrics = after(readings=Readings(answering=lambda: answering))
+        names = ("generations_answering", "requests_on_previous")
+        return value(metrics, names[0]), value(metrics, names[1])
+
+    live, *older = (Answering(generation(number), requests) for number, requests in FADING)
+    assert told() == (0, 0)
+    assert told(live) == (1, 0)
+    assert told(live, *older) == (3, 4)
+
+
+FADING = ((9, 12), (8, 3), (7, 1))
 
 
 def test_a_refusal_is_counted_by_its_reason_and_pauses_nothing() -> None:

@@ -1,6 +1,7 @@
 """What /status and /readyz say after which events."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,6 +12,7 @@ from hotreload.events import (
     Event,
     GateChanged,
     GenerationLive,
+    ModeChosen,
     PhaseEntered,
     Progress,
     RevisionWanted,
@@ -19,7 +21,17 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.observe.status import Status
-from hotreload.types import NOISY, By, GateState, Outcome, Phase, Refusal, Revision
+from hotreload.types import (
+    NOISY,
+    Answering,
+    By,
+    GateState,
+    Mode,
+    Outcome,
+    Phase,
+    Refusal,
+    Revision,
+)
 from tests.observe.things import (
     NOON,
     STEP_7,
@@ -44,8 +56,14 @@ class Pages:
     overruled: Overrule | None = None
 
 
-def after(*events: Event, pages: Pages | None = None) -> Status:
-    status = Status(ledger_view=lambda: pages or Pages(), gate_counts=lambda: (5, 6))
+def after(
+    *events: Event, pages: Pages | None = None, answering: Sequence[Answering] = ()
+) -> Status:
+    status = Status(
+        ledger_view=lambda: pages or Pages(),
+        gate_counts=lambda: (5, 6),
+        answering=lambda: answering,
+    )
     for event in events:
         status.observe(event)
     return status
@@ -102,6 +120,8 @@ def test_a_booting_daemon_has_a_whole_document() -> None:
         "label",
         "fingerprint",
         "live_since",
+        "mode",
+        "mode_reason",
         "wanted",
         "wanted_label",
         "waiting_for",
@@ -119,6 +139,27 @@ def test_a_booting_daemon_has_a_whole_document() -> None:
         "last_seen": None,
     }
     assert snapshot["gate"]["state"] == "sealed"
+    assert snapshot["answering"] == []
+
+
+def test_the_mode_is_told_with_why_it_drains_when_that_was_not_asked_for() -> None:
+    status = after(*BOOTED, ModeChosen(Mode.OVERLAP))
+    said = status.snapshot()
+    assert (said["mode"], said["mode_reason"]) == ("overlap", None)
+    status.observe(ModeChosen(Mode.DRAIN, "it decodes speculatively"))
+    said = status.snapshot()
+    assert (said["mode"], said["mode_reason"]) == ("drain", "it decodes speculatively")
+    assert said["replicas"][0]["mode"] == "drain"
+
+
+def test_who_answers_is_asked_at_the_moment_somebody_looks() -> None:
+    now = [Answering(generation(8, STEP_8), 12), Answering(generation(7), 3)]
+    status = after(*BOOTED, answering=now)
+    both = [{"generation": 8, "requests": 12}, {"generation": 7, "requests": 3}]
+    assert status.snapshot()["answering"] == both
+    assert status.snapshot()["replicas"][0]["answering"] == both
+    now.pop()
+    assert status.snapshot()["answering"] == both[:1]
 
 
 def test_the_document_says_what_is_live_wanted_and_waited_for() -> None:

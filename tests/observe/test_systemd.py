@@ -11,8 +11,10 @@ import pytest
 from hotreload.events import (
     AttemptFinished,
     GateChanged,
+    GenerationEnded,
     GenerationLive,
     Leaving,
+    ModeChosen,
     PhaseEntered,
     Progress,
     Waiting,
@@ -26,7 +28,7 @@ from hotreload.observe.systemd import (
     Systemd,
 )
 from hotreload.settings.load import load
-from hotreload.types import Attempt, GateState, Generation, Outcome, Phase, Reason, Revision
+from hotreload.types import Attempt, GateState, Generation, Mode, Outcome, Phase, Reason, Revision
 
 STEP_1, STEP_2 = Revision("aaaa", "step_1"), Revision("bbbb", "step_2")
 FIRST = Generation(7, STEP_1, "fp", 1.0)
@@ -110,6 +112,56 @@ def test_an_attempt_is_a_reload_from_its_first_phase_to_its_end(listener: Listen
     systemd.observe(GenerationLive(SECOND))
     systemd.observe(AttemptFinished(attempt(Outcome.LIVE), SECOND))
     assert listener.heard() == ["READY=1", "STATUS=serving generation 8 (step_2)"]
+
+
+def overlapping(listener: Listener) -> Systemd:
+    """Generation 8 went live over 7, whose requests go on."""
+    systemd = serving(listener)
+    systemd.observe(ModeChosen(Mode.OVERLAP))
+    systemd.observe(GenerationLive(SECOND))
+    systemd.observe(AttemptFinished(attempt(Outcome.LIVE), SECOND))
+    fading = "STATUS=serving generation 8 (step_2), requests still end under 7"
+    assert listener.heard() == ["READY=1", fading]
+    return systemd
+
+
+def test_an_old_generation_is_told_until_it_has_ended(listener: Listener) -> None:
+    systemd = overlapping(listener)
+    systemd.observe(AttemptFinished(attempt(Outcome.POSTPONED, Reason("drain", "busy")), SECOND))
+    _, status = listener.heard()
+    assert status.endswith("requests still end under 7; put off step_2: drain: busy")
+    systemd.observe(GenerationEnded(FIRST))
+    after = "STATUS=serving generation 8 (step_2); put off step_2: drain: busy"
+    assert listener.heard() == [after]
+    systemd.observe(GenerationEnded(FIRST))
+    assert listener.nothing()
+
+
+def test_the_end_of_an_old_generation_leaves_what_is_under_way(listener: Listener) -> None:
+    systemd = overlapping(listener)
+    systemd.observe(PhaseEntered(Revision("cccc", "step_3"), Phase.DRAINING))
+    *_, status = listener.heard()
+    assert "requests still end under 7, reloading: waiting for requests to end" in status
+    systemd.observe(GenerationEnded(FIRST))
+    doing = "reloading: waiting for requests to end before the swap to step_3"
+    assert listener.heard() == [f"STATUS=serving generation 8 (step_2), {doing}"]
+
+
+def test_weights_that_a_rollback_made_live_again_do_not_end(listener: Listener) -> None:
+    systemd = overlapping(listener)
+    again = Generation(9, FIRST.revision, FIRST.fingerprint, 3.0)
+    systemd.observe(GenerationLive(again))
+    systemd.observe(AttemptFinished(attempt(Outcome.LIVE), again))
+    *_, status = listener.heard()
+    assert status == "STATUS=serving generation 9 (step_1), requests still end under 8"
+
+
+def test_an_old_generation_that_ends_in_a_stop_does_not_hide_the_stop(listener: Listener) -> None:
+    systemd = overlapping(listener)
+    systemd.observe(Leaving())
+    assert listener.heard()[0] == "STOPPING=1"
+    systemd.observe(GenerationEnded(FIRST))
+    assert listener.nothing()
 
 
 def test_a_download_says_how_far_it_is_once_a_second(listener: Listener) -> None:

@@ -14,7 +14,9 @@ from hotreload.errors import BadRequest
 from hotreload.events import (
     AttemptFinished,
     FoldersPassedOver,
+    GenerationEnded,
     GenerationLive,
+    ModeChosen,
     PhaseEntered,
     Progress,
     RevisionWanted,
@@ -25,9 +27,11 @@ from hotreload.events import (
 from hotreload.server.limits import Limits
 from hotreload.server.page import FOLDER
 from hotreload.types import (
+    Answering,
     Attempt,
     By,
     Generation,
+    Mode,
     Outcome,
     PassedOver,
     Phase,
@@ -76,7 +80,7 @@ async def test_what_is_no_file_of_the_page_is_not_found(world: World, name: str)
 
 def test_the_page_is_small_and_names_no_other_host() -> None:
     files = [path for path in FOLDER.iterdir() if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 42_000
+    assert sum(path.stat().st_size for path in files) < 44_000
     for path in files:
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"""\w+://|["'(]//|@import|innerHTML|\son[a-z]+=|style=""", text), path
@@ -167,6 +171,54 @@ async def test_a_swap_moves_the_headline_the_leaves_and_the_charts(world: World,
 
 
 @needs_chromium
+async def test_an_old_generation_is_seen_to_fade_out_until_it_has_ended(
+    world: World, tab: Tab
+) -> None:
+    world.events.publish(ModeChosen(Mode.OVERLAP))
+    world.view.older = [Answering(FIRST, 3)]
+    world.go_live(SECOND)
+    held_nobody = replace(attempt(), pause_seconds=0.0)
+    world.events.publish(AttemptFinished(held_nobody, SECOND))
+    await opened(tab, world)
+    facts = await tab.text("#facts")
+    assert "0 requests by generation 2, 3 requests still by 1" in facts
+    assert "overlap" in facts
+    await tab.until_text(".charts", "none of these held any")
+    await tab.shoot("fading")
+    world.view.older.clear()
+    world.events.publish(GenerationEnded(FIRST))
+    await tab.until("!document.querySelector('#facts').innerText.includes('still by')")
+    assert "0 requests by generation 2" in await tab.text("#facts")
+
+
+@needs_chromium
+async def test_where_generations_overlap_no_attempt_is_expected_to_drain(
+    world: World, tab: Tab
+) -> None:
+    world.events.publish(ModeChosen(Mode.OVERLAP))
+    world.events.publish(PhaseEntered(STEP_3, Phase.FETCHING))
+    world.events.publish(PhaseEntered(STEP_3, Phase.PROBING))
+    await opened(tab, world)
+    names = (
+        "[...document.querySelectorAll('#phases li > :first-child')].map((one) => one.innerText)"
+    )
+    await tab.until_text("#phases", "swapping")
+    assert await tab.ask(names) == ["fetching", "probing", "validating", "staging", "swapping"]
+
+
+@needs_chromium
+async def test_a_held_gate_says_what_for(world: World, tab: Tab) -> None:
+    world.events.publish(PhaseEntered(STEP_3, Phase.SWAPPING))
+    world.gate.hold()
+    await opened(tab, world)
+    assert (await tab.text("#health")).startswith(
+        "Holds 0 requests while the weights are exchanged"
+    )
+    world.events.publish(ModeChosen(Mode.OVERLAP))
+    await tab.until_text("#health", "Holds 0 requests while the KV pool is cleaned")
+
+
+@needs_chromium
 async def test_what_it_waits_for_what_is_refused_and_a_pin_are_said(world: World, tab: Tab) -> None:
     world.view.ledger.refused["d"] = Refusal(Revision("dddd4444", "step-0"), PROBE, 1.7e9)
     world.view.ledger.pinned = True
@@ -198,8 +250,8 @@ async def test_a_selection_in_what_is_live_stays_while_other_facts_change(
     await tab.until_text("#facts", "step-3", "step-0 (probe)")
     assert await tab.ask("getSelection().toString()") == "aaaa1111"
     names = "[...document.querySelectorAll('#facts dt')].map((name) => name.innerText)"
-    order = ["Live since", "Revision", "Fingerprint", "Wanted", "Source", "Gate", "Refused"]
-    assert await tab.ask(names) == order
+    order = ["Live since", "Revision", "Fingerprint", "Wanted", "Source", "Gate"]
+    assert await tab.ask(names) == [*order, "Answering", "Refused"]
 
 
 @needs_chromium

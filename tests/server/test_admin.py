@@ -323,7 +323,8 @@ async def test_reload_status_is_the_part_of_the_status_that_is_about_reloads(
     async with world.client() as client:
         said = (await client.get("/admin/reload_status")).json()
     assert said["state"] == "serving"
-    assert {"wanted", "waiting_for", "phase", "last_attempt"} <= said.keys()
+    assert {"wanted", "waiting_for", "phase", "last_attempt", "mode"} <= said.keys()
+    assert said["answering"] == [{"generation": 1, "requests": 0}]
 
 
 async def test_checksums_are_computed_and_compared_with_what_went_live(world: World) -> None:

@@ -15,6 +15,7 @@ from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
 from hotreload.events import Event, Events, GenerationLive
+from hotreload.life.joints import answering
 from hotreload.observe.fresh import Fresh
 from hotreload.observe.history import History, attempt_fields
 from hotreload.observe.status import Status
@@ -22,7 +23,18 @@ from hotreload.server.app import create_app
 from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer, bind_tcp, bind_unix
 from hotreload.server.webhook import Webhook
-from hotreload.types import Attempt, By, Generation, Lease, Noise, Outcome, Phase, Reason, Revision
+from hotreload.types import (
+    Answering,
+    Attempt,
+    By,
+    Generation,
+    Lease,
+    Noise,
+    Outcome,
+    Phase,
+    Reason,
+    Revision,
+)
 from tests.fakes import FakeEngine, Steps
 from tests.waiting import turn_until
 
@@ -109,8 +121,12 @@ class View:
     def __init__(self, events: Events, gate: Gate[FakeEngine]) -> None:
         self.ledger = Ledger()
         self._history = History()
+        self.older: list[Answering] = []
+        """Generations from before the live one that still answer."""
         self._status = Status(
-            ledger_view=lambda: self.ledger, gate_counts=lambda: (gate.inside, gate.held)
+            ledger_view=lambda: self.ledger,
+            gate_counts=lambda: (gate.inside, gate.held),
+            answering=lambda: [*answering(gate), *self.older],
         )
         events.subscribe(self._history.observe)
         events.subscribe(self._status.observe)

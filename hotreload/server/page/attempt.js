@@ -4,7 +4,11 @@ import { at, element, say } from "./dom.js";
 import { timed } from "./now.js";
 import * as words from "./words.js";
 
-const USUAL = ["fetching", "validating", "staging", "draining", "swapping", "probing"];
+// The phases of an attempt that goes well.
+const USUAL = {
+  overlap: ["fetching", "validating", "staging", "probing", "swapping"],
+  drain: ["fetching", "validating", "staging", "draining", "swapping", "probing"],
+};
 let drawn = "";
 let running = null;  // {seconds, since, node} of the phase that still runs
 
@@ -17,7 +21,7 @@ export function showAttempt(status) {
   running = null;
   say(at("attempt-title"), attempt ? "Attempt in progress" : "Last attempt");
   at("attempt-said").replaceChildren(...said(attempt, last));
-  at("phases").replaceChildren(...steps(attempt ?? last, status.phase));
+  at("phases").replaceChildren(...steps(attempt ?? last, status));
 }
 
 function said(attempt, last) {
@@ -30,11 +34,11 @@ function said(attempt, last) {
     ...reason];
 }
 
-function steps(attempt, current) {
+function steps(attempt, { phase: current, mode }) {
   if (!attempt) return [];
   const entered = Object.keys(attempt.phases);
-  const expected = current ? USUAL : [];
-  const names = words.PHASES.filter((name) => entered.includes(name) || expected.includes(name));
+  const expected = current ? (USUAL[mode] ?? USUAL.drain) : [];
+  const names = [...new Set([...entered, ...expected])];
   const failed = current || attempt.outcome === "live" ? null : lastBeforeRollback(entered);
   return names.map((name) => step(name, attempt.phases[name], { current, failed }));
 }

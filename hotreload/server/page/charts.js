@@ -65,6 +65,7 @@ function phaseLabel(attempts) {
 
 function showPauses(attempts) {
   const paused = attempts.filter((one) => one.pause_seconds > 0);
+  at("pause-none").hidden = paused.length > 0;
   const logs = paused.map((one) => Math.log10(one.pause_seconds));
   const low = Math.min(-3, Math.floor(Math.min(...logs)));
   const high = Math.max(0, Math.ceil(Math.max(...logs)));

@@ -34,7 +34,7 @@ function health(status) {
   const doing = status.attempt
     ? `${words.spoken(status.phase ?? "")} ${words.named(status.attempt)}`
     : status.waiting_for ? `waits for ${status.waiting_for}` : idle(status);
-  return `${answers(status.gate)}; ${doing}.`;
+  return `${answers(status)}; ${doing}.`;
 }
 
 function idle(status) {
@@ -42,9 +42,11 @@ function idle(status) {
   return "nothing newer is wanted";
 }
 
-function answers(gate) {
+// Where generations overlap, a gate is only held for the cleaning after NaN.
+function answers({ gate, mode, phase }) {
   if (gate.state !== "holding") return "Answers requests";
-  return `Holds ${words.count(gate.held, "request")} while the weights are exchanged`;
+  const why = phase && mode !== "overlap" ? "the weights are exchanged" : "the KV pool is cleaned";
+  return `Holds ${words.count(gate.held, "request")} while ${why}`;
 }
 
 let shown = new Map();  // what stands beside each name, and in which element
@@ -69,6 +71,8 @@ function facts(status) {
   rows.push(["Wanted", wanted(status)]);
   if (status.source) rows.push(["Source", source(status.source)]);
   rows.push(["Gate", `${status.gate.state}, ${status.gate.inside} inside, ${status.gate.held} held`]);
+  if (status.answering?.length) rows.push(["Answering", answering(status.answering)]);
+  if (status.mode) rows.push(["Mode", mode(status)]);
   if (status.passed_over?.length) rows.push(["Passed over", passedOver(status)]);
   if (status.refused.length) rows.push(["Refused", refused(status.refused)]);
   if (status.overruled) rows.push(["Overruled", overruled(status.overruled)]);
@@ -89,6 +93,16 @@ function wanted(status) {
 
 function source({ kind, stale, error }) {
   return stale ? `${kind}, does not answer: ${error}` : kind;
+}
+
+// The live generation first, then those that still end what began under them.
+function answering([live, ...older]) {
+  const fading = older.map((one) => `, ${words.count(one.requests, "request")} still by ${one.generation}`);
+  return `${words.count(live.requests, "request")} by generation ${live.generation}${fading.join("")}`;
+}
+
+function mode({ mode: name, mode_reason: why }) {
+  return why ? `${name}: ${why}` : name;
 }
 
 function passedOver({ passed_over: [newest], passed_over_total: total }) {
