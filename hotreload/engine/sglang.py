@@ -305,7 +305,7 @@ class SglangEngine:
         gc.freeze()  # an engine's parts live as long as it does: collections can skip them
 
     async def _ready_shadow(self) -> None:
-        """Compile what proves weights: the first checkpoint must not wait for that."""
+        """Compile what weights are proven with: the first checkpoint must not wait for that."""
         if self.cannot_overlap:
             return
         asked = [self._prompts.parse(request_for(probe)).items[0] for probe in self._probes]
@@ -313,8 +313,9 @@ class SglangEngine:
         allocator = self._scheduler.lanes.allocator
         self._shadow_pool = ShadowPool(allocator, longest)
         self._sets.beside = self._shadow_pool.bytes
-        with suppress(ProbeFailed):  # the start says what its weights answer
-            await self.prove(self.live)
+        if self._shadow_pool.has_own_programs:
+            with suppress(ProbeFailed):  # the start says what its weights answer
+                await self.prove(self.live)
 
     async def _ask_probes(self, lane: int) -> None:
         verdicts = [await self._verdict(probe, lane) for probe in self._probes]

@@ -9,6 +9,10 @@ import jax.numpy as jnp
 
 from hotreload.engine.lanes.kinds import of_another_size
 
+WHOLE_BYTES = 64 * 2**20
+"""Up to this size a pool is as large as the one that serves: then the programs that serve fit it
+too, and nothing more is to be compiled. It takes memory only while weights are proven."""
+
 
 class ShadowPool:
     """How large the pool of the lane is in which weights are proven, and how it is made."""
@@ -16,10 +20,13 @@ class ShadowPool:
     def __init__(self, allocator: Any, longest: int) -> None:
         """`longest` is how many tokens the longest probe and its answer have."""
         page = allocator.page_size
-        # A token more than the longest, and a page: upstream admits what leaves something free.
-        self.tokens = -(-(longest + 1) // page) * page + page
         self._allocator = allocator
         self._pool = allocator.get_kvcache()
+        self.has_own_programs = sum(each.nbytes for each in self._pool.kv_buffer) > WHOLE_BYTES
+        """Whether programs must be compiled for it, because its size is its own."""
+        # A token more than the longest, and a page: upstream admits what leaves something free.
+        needed = -(-(longest + 1) // page) * page + page
+        self.tokens = min(needed, allocator.size) if self.has_own_programs else allocator.size
 
     @property
     def bytes(self) -> int:
