@@ -2,6 +2,7 @@
 the forward thread binds what that lane computes with, just before the batch is computed.
 """
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ class Binding:
     def __init__(self, runner: Any, slot: Slot) -> None:
         self._runner = runner
         self._slot = slot
+        self._computing = threading.Lock()
+        """Held from the binding of a batch until it is computed: nobody else may bind meanwhile."""
 
     def current(self) -> Bound:
         """What is bound now."""
@@ -38,8 +41,25 @@ class Binding:
             own.memory_pools = type(bound.memory_pools)(**pools)
         return own
 
+    def let_go(self, ended: Bound, other: Bound) -> None:
+        """Hold what an ended lane computed with no longer, neither here nor in past batches.
+
+        While a batch is computed, it is another lane's, so what ended is bound no longer.
+        """
+        if self._computing.acquire(blocking=False):
+            try:
+                if self._slot.read() is ended.leaves:
+                    self._bind(other)
+            finally:
+                self._computing.release()
+        ended.leaves, ended.kv_pool, ended.memory_pools, ended.dispatcher = [], None, None, None
+
     def bind(self, bound: Bound) -> None:
-        """Let the next step compute with these."""
+        """Let the next step compute with these; only while nothing is under way."""
+        with self._computing:
+            self._bind(bound)
+
+    def _bind(self, bound: Bound) -> None:
         runner = self._runner
         if self._slot.read() is not bound.leaves:
             self._slot.rebind(bound.leaves)
@@ -55,22 +75,20 @@ class Binding:
 
         With overlap scheduling a thread of its own computes what was launched before.
         """
-        launch = tp_worker.forward_batch_generation
 
         def launch_marked(batch: Any, *args: Any, **more: Any) -> Any:
             batch.computes_with = current()
-            if worker is None:
-                self.bind(batch.computes_with)
             return launch(batch, *args, **more)
 
-        worker = tp_worker.worker if hasattr(tp_worker, "forward_thread") else None
-        tp_worker.forward_batch_generation = launch_marked
-        if worker is None:
-            return
+        worker = tp_worker.worker if hasattr(tp_worker, "forward_thread") else tp_worker
         forward = worker.forward_batch_generation
 
         def forward_bound(batch: Any, *args: Any, **more: Any) -> Any:
-            self.bind(batch.computes_with)
-            return forward(batch, *args, **more)
+            with self._computing:
+                self._bind(batch.computes_with)
+                return forward(batch, *args, **more)
 
         worker.forward_batch_generation = forward_bound
+        # Where one thread does both, the mark comes first, as it must.
+        launch = tp_worker.forward_batch_generation
+        tp_worker.forward_batch_generation = launch_marked

@@ -41,7 +41,7 @@ class Lanes:
 
     def open(self, leaves: list[Any]) -> int:
         """A new lane for these weights; returns the number by which requests name it."""
-        scheduler, bound = self._scheduler, self._rotation.lanes[0].bound
+        scheduler, bound = self._scheduler, self._serving.bound
         share = Share(self._sharing.allocator)
         tree = empty_like(scheduler.tree_cache, share)
         state = self._kind.fresh(scheduler, tree, share)
@@ -49,7 +49,7 @@ class Lanes:
 
     def open_shadow(self, leaves: list[Any], kv_pool: Any, allocator: Any) -> int:
         """A lane for weights that nobody is admitted to, with a KV pool of its own."""
-        scheduler, bound = self._scheduler, self._rotation.lanes[0].bound
+        scheduler, bound = self._scheduler, self._serving.bound
         tree = empty_like(scheduler.tree_cache, allocator)
         state = self._kind.fresh(scheduler, tree, allocator)
         own = self._binding.with_pool(bound, leaves, kv_pool)
@@ -73,8 +73,7 @@ class Lanes:
         for lane in self._rotation.lanes:
             if lane is not self._rotation.current and not lane.has_own_pool:
                 lane.look("tree_cache").reset()
-        serving = next(each for each in self._rotation.lanes if not each.has_own_pool)
-        self._binding.bind(serving.bound)
+        self._binding.bind(self._serving.bound)
 
     @property
     def allocator(self) -> Any:
@@ -169,6 +168,12 @@ class Lanes:
         self._rotation.add(lane)
         return lane.number
 
+    @property
+    def _serving(self) -> Lane:
+        """A lane that is not given up, in the pool that serves."""
+        lanes = self._rotation.lanes
+        return next(lane for lane in lanes if not (lane.has_own_pool or lane.is_ending))
+
     def _lane(self, number: int) -> Lane:
         return next(lane for lane in self._rotation.lanes if lane.number == number)
 
@@ -179,5 +184,6 @@ class Lanes:
         """Give back the pages of its cached prefixes: nobody will match them again."""
         if not lane.has_own_pool:
             self._kind.evict(lane.look("tree_cache"), EVERYTHING)
+        self._binding.let_go(lane.bound, self._serving.bound)
         assert lane.ended is not None, "only a lane that is given up ends"
         lane.ended.set_result(None)
