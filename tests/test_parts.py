@@ -48,6 +48,8 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
             "reload.on_drain_timeout=abort",
             "reload.probe_timeout=16",
             "reload.keep_previous=host",
+            "reload.sets=3",
+            "reload.finish_timeout=17",
         )
     )
     assert rules == Rules(
@@ -59,6 +61,8 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
         abort_on_drain_timeout=True,
         probe_timeout=16,
         keep_previous=KeepPrevious.HOST,
+        sets=3,
+        finish_timeout=17,
     )
 
 

@@ -142,9 +142,11 @@ def readings(
 
 def _weights_held(replica: Replica[RunningEngine], previous_is_on_device: bool) -> dict[str, int]:
     """Bytes by place; what is kept on the host is no longer on the device."""
-    previous = replica.previous if previous_is_on_device else None
+    before = [each.weights for each in replica.fading]
+    if replica.previous is not None and previous_is_on_device:
+        before.append(replica.previous)
     return {
         "live": replica.live.bytes,
-        "previous": previous.bytes if previous else 0,
+        "previous": sum(each.bytes for each in before),
         "staged": replica.staged.bytes if replica.staged else 0,
     }
