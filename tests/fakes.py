@@ -77,7 +77,15 @@ class FakeEngine(FakeAnswers):
 
     @property
     def sets_held(self) -> int:
-        return 1 + len(self.old) + len(self.spares)
+        return len(self.weights_held)
+
+    @property
+    def weights_held(self) -> list[FakeWeights]:
+        return [each.weights for each in (self.live, *self.old, *self.spares)]
+
+    @property
+    def sets_on_device(self) -> int:
+        return sum(weights.is_on_device for weights in self.weights_held)
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         await self.steps.pass_through("stage")

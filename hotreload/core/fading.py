@@ -61,5 +61,4 @@ async def _put_away(
         log.exception("fading.not_kept")
         with suppress(Exception):
             await replica.engine.release(over.weights)
-    replica.fading.remove(over)
-    over.ended.set()
+    replica.end(over)

@@ -76,7 +76,7 @@ class OverlappingSwitch(Switch):
                 async with self._replica.alone:
                     await self._replica.forget_previous()
             else:
-                await self._oldest_ended(self._replica.fading[0])
+                await self._fewer_fade()
 
     @property
     def _sets_on_device(self) -> int:
@@ -88,32 +88,31 @@ class OverlappingSwitch(Switch):
         is_there = self._rules.keep_previous is KeepPrevious.DEVICE
         return self._replica.previous if is_there else None
 
-    async def _oldest_ended(self, oldest: Fading) -> None:
-        """Wait, and say for whom, until all who began under the oldest weights are answered."""
+    async def _fewer_fade(self) -> None:
+        """Wait until all who began under some older weights are answered, and say for whom."""
+        oldest = self._replica.fading[0]
         sets = f"there is room for {self._rules.sets} sets of weights ([reload] sets)"
         async with self._course.phase(Phase.DRAINING):
             self._course.publish(Waiting(f"{self._still(oldest)}: {sets}", "reconciler"))
             try:
-                await self._wanted.during(self._ended_in_time(oldest))
+                await self._wanted.during(self._fewer_fade_in_time(oldest))
             finally:
                 self._course.publish(Waiting(None, "reconciler"))
 
-    async def _ended_in_time(self, oldest: Fading) -> None:
+    async def _fewer_fade_in_time(self, oldest: Fading) -> None:
         """Those who are not answered within finish_timeout of the flip are aborted, or win."""
+        fewer, now = self._replica.fewer_fade, len(self._replica.fading)
         left = oldest.since + self._rules.finish_timeout - time.monotonic()
         try:
-            await asyncio.wait_for(oldest.ended.wait(), max(left, 0.0))
+            await asyncio.wait_for(fewer(now), max(left, 0.0))
         except TimeoutError:
             if not self._rules.abort_on_drain_timeout:
                 raise self._too_late(oldest) from None
             await self._engine.abort(oldest.weights)
-            await self._ended_after_abort(oldest)
-
-    async def _ended_after_abort(self, oldest: Fading) -> None:
-        try:
-            await asyncio.wait_for(oldest.ended.wait(), ABORT_GRACE)
-        except TimeoutError:
-            raise self._too_late(oldest) from None
+            try:
+                await asyncio.wait_for(fewer(now), ABORT_GRACE)
+            except TimeoutError:
+                raise self._too_late(oldest) from None
 
     def _too_late(self, oldest: Fading) -> DrainTimedOut:
         return DrainTimedOut(

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from hotreload.core.gate import Gate
@@ -53,7 +53,6 @@ class Fading:
     """What they were live as, oldest first; a rollback to them while they fade adds one."""
     since: float
     """When others went live, by the monotonic clock."""
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
     is_outlived: bool = False
     """Whether younger ones ended before them: a rollback would go to those."""
 
@@ -82,6 +81,7 @@ class Replica[E: Engine]:
         """How many bytes were ever staged here, all told."""
         self.alone = asyncio.Lock()
         """Held by whoever changes which weights answer or are kept, or cleans up after them."""
+        self._ended = asyncio.Event()
         self._was_live_as: tuple[Generation, ...] = ()
         """What else the live weights were live as, if a rollback found them still answering."""
 
@@ -124,6 +124,17 @@ class Replica[E: Engine]:
         """A set of weights that fades no longer: nobody holds a lease on it any more."""
         unheld = (each for each in self.fading if not self.gate.requests_on(each.weights))
         return next(unheld, None)
+
+    def end(self, over: Fading) -> None:
+        """Count weights no longer among those that fade: they are spare, or gone."""
+        self.fading.remove(over)
+        self._ended.set()
+        self._ended = asyncio.Event()
+
+    async def fewer_fade(self, than: int) -> None:
+        """Wait until fewer sets than that still answer older requests."""
+        while len(self.fading) >= than:
+            await self._ended.wait()
 
     def kept(self, place: PastGeneration) -> Staged | None:
         """The weights of this generation, if they wait in memory, or answer still.

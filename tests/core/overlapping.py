@@ -109,7 +109,8 @@ class Client:
 
     async def goes_on(self) -> str:
         """What was said when one more word has come."""
-        self._said.append(await anext(self._pieces))
+        async with asyncio.timeout(Overlapping.patience):
+            self._said.append(await anext(self._pieces))
         return str(self._said[-1]["text"])
 
     async def to_its_end(self) -> str:
