@@ -73,6 +73,10 @@ class FakeAnswers:
     def words(self, words: list[str]) -> None:
         self._words = words
 
+    def speaks_for_itself(self) -> None:
+        """Forget what a test has put in the place of what the weights say."""
+        self._words = None
+
     def words_of(self, weights: Staged) -> list[str]:
         """What these weights say, unless a test has put something else in its place."""
         return self.answer(weights).split() if self._words is None else self._words

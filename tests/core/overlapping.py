@@ -119,5 +119,10 @@ class Client:
         await self._inside.aclose()
         return str(self._said[-1]["text"])
 
+    @property
+    def was_cut_short(self) -> bool:
+        """Whether somebody ended the answer early."""
+        return self._said[-1]["meta_info"]["finish_reason"] is not None
+
     async def leaves(self) -> None:
         await self._inside.aclose()

@@ -281,7 +281,9 @@ async def test_old_answers_that_take_too_long_are_aborted_if_so_decided(tmp_path
         hearing = asyncio.create_task(old.to_its_end())
         await goes_live(world, 2)
         assert await hearing == "first clean"
+        assert old.was_cut_short
         assert await young.goes_on() == "r1 clean"
+        assert not young.was_cut_short
         assert world.engine.aborts == 1
 
 
@@ -465,6 +467,22 @@ async def test_a_flip_waits_for_the_cleaning(world: Overlapping) -> None:
         world.steps.faults.pop("scrub")
         world.steps.released["scrub"].set()
         assert (await world.attempted()).outcome is Outcome.LIVE
+
+
+async def test_a_pin_still_holds_while_a_flip_waits_for_the_cleaning(world: Overlapping) -> None:
+    world.steps.faults["scrub"] = HANG
+    async with world.running(heeds=True):
+        world.engine.withhold()
+        await world.steps.entered["scrub"].wait()
+        world.source.publish(step(1))
+        await turn_until(lambda: bool(world.engine.proofs))
+        pinning = asyncio.create_task(world.operator.pin())
+        await turn_until(lambda: world.ledger.pinned)
+        world.steps.released["scrub"].set()
+        assert (await pinning).number == 1
+        assert world.attempts[-1].outcome is Outcome.SUPERSEDED
+        assert await world.ask() == "1: first clean"
+        assert world.engine.sets_held == 1
 
 
 async def test_weights_that_overflow_are_left_by_a_flip(world: Overlapping) -> None:

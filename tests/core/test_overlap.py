@@ -341,3 +341,17 @@ async def test_what_was_live_is_kept_as_the_operator_decided(
         assert previous is not None
         assert previous.revision.id == "r1"
         assert previous.weights.is_on_device is (keep is KeepPrevious.DEVICE)
+
+
+async def test_a_stop_while_bad_weights_are_freed_does_not_forget_that_they_are_bad(
+    world: Overlapping,
+) -> None:
+    world.steps.faults["release"] = HANG
+    async with world.running():
+        world.source.publish(BAD)
+        await world.steps.entered["release"].wait()
+        assert world.task is not None
+        world.task.cancel()
+        world.steps.released["release"].set()
+        await asyncio.wait({world.task})
+    assert world.restarted_ledger().refused[BAD.id].reason.code == "probe"
