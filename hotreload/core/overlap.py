@@ -36,22 +36,10 @@ class OverlappingSwitch(Switch):
             await self._go_live(staged, checkpoint.path)
 
     @override
-    async def back(self, place: PastGeneration) -> bool:
-        async with self._replica.alone:
-            kept = self._replica.kept(place)
-            if kept is None:
-                return False
-            async with self._at_hand(kept) as fresh:
-                await uninterrupted(self._flip(fresh, None))
-            return True
-
-    @override
     async def to_noise(self, noise: Noise) -> None:
         make = partial(self._engine.perturb, self._course.revision, noise)
         async with self._staged(make) as staged:
             await self._go_live(staged, None)
-
-    # --- before: room, and weights that nobody is answered by ------------------------------
 
     @asynccontextmanager
     async def _staged(self, make: Callable[[], Awaitable[Staged]]) -> AsyncIterator[Staged]:
@@ -69,6 +57,81 @@ class OverlappingSwitch(Switch):
             if is_known and self._engine.live is not staged:
                 await uninterrupted(self._engine.release(staged))
 
+    async def _proven(self, staged: Staged) -> None:
+        """Ask the probes where nobody sees the answers; bad ones cost nobody anything."""
+        try:
+            await self._probed(partial(self._engine.prove, staged))
+        except (EngineLost, TryAgain):  # no room for the shadow says nothing about the weights
+            raise
+        except Exception as bad:
+            self._course.verdict = as_verdict(bad)
+            raise self._course.verdict from bad
+
+    async def _go_live(self, staged: Staged, path: Path | None) -> None:
+        async with self._replica.alone:
+            self._wanted.check()  # the last exit
+            self._wanted.may_give_up = False
+            await uninterrupted(self._flip(staged, path))
+
+    async def _flip(self, fresh: Staged, path: Path | None) -> None:
+        """The part that no cancel interrupts: from its end on `fresh` answers, and is recorded."""
+        with self._replica.sealed_when_lost():
+            async with self._course.phase(Phase.SWAPPING):
+                old = await self._engine.flip(fresh)
+                try:
+                    await self._course.reach("flipped")
+                    generation = self._recorded(fresh, old, path)
+                except Exception:
+                    await self._flip_back(old, fresh)
+                    raise
+                self._replica.pass_on(generation, old)
+        self._course.publish(GenerationLive(generation, self._replica.index))
+        await self._course.reach("committed")
+
+    async def _flip_back(self, old: Staged, fresh: Staged) -> None:
+        """Have the old weights answer again: nobody was told yet of the new ones."""
+        try:
+            await self._engine.flip(old)
+            if not any(each.weights is fresh for each in self._replica.fading):
+                await self._engine.retire(fresh)
+        except Exception as broken:
+            raise EngineLost(f"the flip back failed: {broken}") from broken
+
+    # --- the way back ----------------------------------------------------------------------
+
+    @override
+    async def back(self, place: PastGeneration) -> bool:
+        async with self._replica.alone:
+            kept = self._replica.kept(place)
+            if kept is None:
+                return False
+            async with self._at_hand(kept) as fresh:
+                await uninterrupted(self._flip(fresh, None))
+            return True
+
+    @asynccontextmanager
+    async def _at_hand(self, kept: Staged) -> AsyncIterator[Staged]:
+        """Have weights that were live on the device; they are kept as before unless they go live.
+
+        It waits for no room: an operator's way back does not wait for old answers.
+        """
+        async with self._course.phase(Phase.STAGING):
+            fresh = await self._engine.unstow(kept)
+        was_waiting = self._replica.previous is kept
+        if was_waiting:
+            self._replica.previous = fresh
+        try:
+            yield fresh
+        except EngineLost:
+            raise
+        except Exception:
+            if was_waiting and self._replica.previous is fresh:
+                self._replica.previous = None
+                await uninterrupted(self._replica.put_away(fresh, self._rules.keep_previous))
+            raise
+
+    # --- room for one more set of weights --------------------------------------------------
+
     async def _make_room(self) -> None:
         """Wait until one more set of weights may be on the device."""
         while self._sets_on_device >= self._rules.sets:
@@ -76,7 +139,7 @@ class OverlappingSwitch(Switch):
                 async with self._replica.alone:
                     await self._replica.forget_previous()
             else:
-                await self._fewer_fade()
+                await self._until_fewer_fade()
 
     @property
     def _sets_on_device(self) -> int:
@@ -88,7 +151,7 @@ class OverlappingSwitch(Switch):
         is_there = self._rules.keep_previous is KeepPrevious.DEVICE
         return self._replica.previous if is_there else None
 
-    async def _fewer_fade(self) -> None:
+    async def _until_fewer_fade(self) -> None:
         """Wait until all who began under some older weights are answered, and say for whom."""
         oldest = self._replica.fading[0]
         sets = f"there is room for {self._rules.sets} sets of weights ([reload] sets)"
@@ -124,66 +187,3 @@ class OverlappingSwitch(Switch):
         count = self._replica.gate.requests_on(oldest.weights)
         requests = "1 request is" if count == 1 else f"{count} requests are"
         return f"{requests} still answered by generation {oldest.generations[-1].number}"
-
-    async def _proven(self, staged: Staged) -> None:
-        """Ask the probes where nobody sees the answers; bad ones cost nobody anything."""
-        try:
-            await self._probed(partial(self._engine.prove, staged))
-        except (EngineLost, TryAgain):  # no room for the shadow says nothing about the weights
-            raise
-        except Exception as bad:
-            self._course.verdict = as_verdict(bad)
-            raise self._course.verdict from bad
-
-    # --- the flip --------------------------------------------------------------------------
-
-    async def _go_live(self, staged: Staged, path: Path | None) -> None:
-        async with self._replica.alone:
-            self._wanted.check()  # the last exit
-            self._wanted.may_give_up = False
-            await uninterrupted(self._flip(staged, path))
-
-    async def _flip(self, fresh: Staged, path: Path | None) -> None:
-        """The part that no cancel interrupts: from its end on `fresh` answers, and is recorded."""
-        with self._replica.sealed_when_lost():
-            async with self._course.phase(Phase.SWAPPING):
-                old = await self._engine.flip(fresh)
-                try:
-                    await self._course.reach("flipped")
-                    generation = self._recorded(fresh, old, path)
-                except Exception:
-                    await self._flip_back(old, fresh)
-                    raise
-                self._replica.pass_on(generation, old)
-        self._course.publish(GenerationLive(generation, self._replica.index))
-        await self._course.reach("committed")
-
-    async def _flip_back(self, old: Staged, fresh: Staged) -> None:
-        """Have the old weights answer again: nobody was told yet of the new ones."""
-        try:
-            await self._engine.flip(old)
-            if not any(each.weights is fresh for each in self._replica.fading):
-                await self._engine.retire(fresh)
-        except Exception as broken:
-            raise EngineLost(f"the flip back failed: {broken}") from broken
-
-    @asynccontextmanager
-    async def _at_hand(self, kept: Staged) -> AsyncIterator[Staged]:
-        """Have weights that were live on the device; they are kept as before unless they go live.
-
-        It waits for no room: an operator's way back does not wait for old answers.
-        """
-        async with self._course.phase(Phase.STAGING):
-            fresh = await self._engine.unstow(kept)
-        was_waiting = self._replica.previous is kept
-        if was_waiting:
-            self._replica.previous = fresh
-        try:
-            yield fresh
-        except EngineLost:
-            raise
-        except BaseException:
-            if was_waiting and self._replica.previous is fresh:
-                self._replica.previous = None
-                await uninterrupted(self._replica.put_away(fresh, self._rules.keep_previous))
-            raise
