@@ -31,7 +31,7 @@ from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, Engi
 from hotreload.events import Events, GenerationLive, Leaving
 from hotreload.life.boot import Start
 from hotreload.life.first_switch import FirstSwitch
-from hotreload.life.joints import Arrival, Control, Serving, View, answering, readings
+from hotreload.life.joints import Arrival, Control, Serving, View, readings
 from hotreload.life.parts import (
     checkpoint_roots,
     choose_mode,
@@ -104,7 +104,7 @@ class Daemon:
         self.status = Status(
             ledger_view=lambda: self.ledger,
             gate_counts=lambda: (self.gate.inside, self.gate.held),
-            answering=lambda: answering(self.gate),
+            answering=self.gate.answering,
             last_attempt=self.history.last,
             source_kind=settings.source.kind,
         )
