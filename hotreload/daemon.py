@@ -31,15 +31,17 @@ from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, Engi
 from hotreload.events import Events, GenerationLive, Leaving
 from hotreload.life.boot import Start
 from hotreload.life.first_switch import FirstSwitch
-from hotreload.life.joints import Arrival, Control, Serving, View, answering, readings
+from hotreload.life.joints import Arrival, Control, Serving, View, readings
 from hotreload.life.parts import (
     checkpoint_roots,
+    choose_mode,
     heeding,
     listening,
     longest_boot,
     make_rules,
     make_source,
     model_name,
+    seeing_out,
     webhook_secret,
 )
 from hotreload.life.running import RunningEngine
@@ -102,7 +104,7 @@ class Daemon:
         self.status = Status(
             ledger_view=lambda: self.ledger,
             gate_counts=lambda: (self.gate.inside, self.gate.held),
-            answering=lambda: answering(self.gate),
+            answering=self.gate.answering,
             last_attempt=self.history.last,
             source_kind=settings.source.kind,
         )
@@ -243,7 +245,8 @@ class Daemon:
     def _join(self, engine: RunningEngine, live: Generation) -> None:
         """Open the gate to an engine; the tasks in `_lasting` must run as long as it is open."""
         self._take_signals()
-        replica = Replica(engine, self.gate, live)
+        chosen = choose_mode(self.settings, engine)
+        replica = Replica(engine, self.gate, live, chosen.mode)
         reconciler = Reconciler(
             source=self.source,
             replica=replica,
@@ -256,6 +259,7 @@ class Daemon:
             reconciler, source=self.source, replica=replica, publish=self.events.publish
         )
         self.arrival.serving = Serving(replica, operator)
+        self.events.publish(chosen)
         replica.open()
         self.events.publish(GenerationLive(live, replica.index))
         self._lasting = {
@@ -263,6 +267,7 @@ class Daemon:
             "watch the engine": partial(self._seal_when_lost, engine),
             "save what is not": partial(self.state.keep_trying, self.ledger),
             "heed answers": heeding(self.settings, replica, operator, self.events.publish),
+            "see old generations out": seeing_out(self.settings, replica, self.events.publish),
         }
 
     # --- the parts ---------------------------------------------------------------------

@@ -20,16 +20,22 @@ POINTS = {
     "staging": "checked, and not yet loaded",
     "copying": "a private copy is about to be made, in a thread; also when the daemon starts",
     "staged": "loaded beside the live weights",
-    "draining": "the gate is closed, requests may be inside",
-    "swapping": "nobody is inside, the old weights are live",
+    "draining": "the gate is closed, requests may be inside; by overlap, if room is waited for",
+    "swapping": "nobody is inside, the old weights are live; by overlap, before the flip",
     "swapped": "the new weights are live, and not yet probed",
     "probing": "the probe is about to ask, within its deadline",
     "rolling_back": "the probe was bad, the new weights are still live",
+    "proven": "the answers are good, and the old weights still live",
+    "flipped": "the engine answers by the new weights, the gate knows nothing",
     "committed": "good and live in memory, and the state file does not know",
     "saved": "the state file says how the attempt ended",
+    "ended": "nobody is answered by the old weights, and they are there",
     "resting": "the scheduler has nothing to do, which it sees once a second; in its thread",
 }
-"""Every point, in the order an attempt passes them; `resting` is no part of an attempt."""
+"""Every point, in the order an attempt passes them; `ended` and `resting` are no part of one."""
+
+OVERLAP_ONLY = ("proven", "flipped", "ended")
+"""The points that are passed by overlap alone, as `swapped` and `rolling_back` are never."""
 
 ACTIONS = ("kill", "hang", "raise", "delay")
 

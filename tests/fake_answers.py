@@ -1,6 +1,7 @@
 """The half of the fake engine that talks to clients, and says what a test lets it say."""
 
 import asyncio
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.requests import FIELDS
 from hotreload.errors import BadRequest, EngineLost
+from hotreload.types import Staged
 
 Fields = dict[str, Any]
 
@@ -35,7 +37,8 @@ class FakeAnswers:
         self._pass_through = pass_through
         self._words: list[str] | None = None
         self.requests: list[Mapping[str, Any]] = []
-        self.running = 0
+        self.under_way: Counter[Staged] = Counter()
+        """How many requests each set of weights answers."""
         self.inside: Callable[[], int] = lambda: 0
         self.inside_when_closed: list[int] = []
         """How many were inside the gate as each generation ended: its own request, at least."""
@@ -43,6 +46,7 @@ class FakeAnswers:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.went_on = asyncio.Event()
+        self._one_less = asyncio.Event()
         self.logprob = 0.5
         self.end: Fields = {"type": "stop"}
         self.swaps_ahead = 0
@@ -50,23 +54,38 @@ class FakeAnswers:
         self.swap: Callable[[], None] = lambda: None
         """Called as each of these ends."""
         self._lost: EngineLost | None = None
-        self._ended = asyncio.Event()
+        self._ended: defaultdict[Staged, asyncio.Event] = defaultdict(asyncio.Event)
         """Set when what is under way now has to end; what comes later has another."""
+
+    live: Staged
+
+    @property
+    def running(self) -> int:
+        """How many requests are being answered."""
+        return self.under_way.total()
 
     @property
     def words(self) -> list[str]:
         """What is said: what the live weights say, or a test has put in its place."""
-        return self.answer().split() if self._words is None else self._words
+        return self.words_of(self.live)
 
     @words.setter
     def words(self, words: list[str]) -> None:
         self._words = words
 
-    def answer(self) -> str:
-        """What the live weights say, whatever they are asked."""
+    def speaks_for_itself(self) -> None:
+        """Forget what a test has put in the place of what the weights say."""
+        self._words = None
+
+    def words_of(self, weights: Staged) -> list[str]:
+        """What these weights say, unless a test has put something else in its place."""
+        return self.answer(weights).split() if self._words is None else self._words
+
+    def answer(self, weights: Staged | None = None) -> str:
+        """What these weights (the live ones) say, whatever they are asked."""
         raise NotImplementedError
 
-    def check_answer(self, request: Mapping[str, Any]) -> None:
+    def check_answer(self, request: Mapping[str, Any], weights: Staged) -> None:
         """Withhold an answer that is no numbers."""
 
     async def prepare(self, request: Mapping[str, Any]) -> FakeParsed:
@@ -76,50 +95,63 @@ class FakeAnswers:
             raise BadRequest(f"{name}: the fake has no such parameter", param=name)
         return parsed(request)
 
-    async def generate(self, prepared: Parsed) -> AsyncGenerator[Fields | list[Fields]]:
+    async def generate(
+        self, prepared: Parsed, weights: Staged | None = None
+    ) -> AsyncGenerator[Fields | list[Fields]]:
         assert isinstance(prepared, FakeParsed)
         self.requests.append(prepared.request)
         self.check_alive()
         await self._pass_through("generate")
-        self.check_answer(prepared.request)
-        self.running += 1
+        weights = weights or self.live
+        self.check_answer(prepared.request, weights)
+        self.under_way[weights] += 1
         try:
-            async for item in self._answers(prepared):
+            async for item in self._answers(prepared, weights):
                 yield item
         finally:
-            self.running -= 1
+            self.under_way[weights] -= 1
             self.inside_when_closed.append(self.inside())
             self.went_on.set()
+            self._one_less.set()
 
     def check_alive(self) -> None:
         if self._lost is not None:
             raise self._lost
 
-    def end_all(self) -> None:
-        """Whatever is being answered goes no further."""
-        self._ended.set()
-        self._ended = asyncio.Event()
+    def end_all(self, weights: Staged | None = None) -> None:
+        """Whatever is being answered (by these weights) goes no further."""
+        for each in [weights] if weights else list(self._ended):
+            self._ended.pop(each, asyncio.Event()).set()
 
-    async def _answers(self, asked: FakeParsed) -> AsyncGenerator[Fields | list[Fields]]:
-        prompts, ended = asked.request.get("text"), self._ended
+    async def nothing_under(self, weights: Staged) -> None:
+        """Until no request is answered by these weights."""
+        while self.under_way[weights]:
+            self._one_less.clear()
+            await self._one_less.wait()
+
+    async def _answers(
+        self, asked: FakeParsed, weights: Staged
+    ) -> AsyncGenerator[Fields | list[Fields]]:
+        prompts, ended = asked.request.get("text"), self._ended[weights]
         count = asked.request.get("copies", 1) * (len(prompts) if isinstance(prompts, list) else 1)
         if self.swaps_ahead:
             self.swaps_ahead -= 1
             self.swap()
-            cut = _ended_for_a_swap(self._chunk(0))
+            cut = _ended_for_a_swap(self._chunk(weights, 0))
             yield [cut] * count if asked.is_batch and not asked.stream else cut
         elif asked.stream:
-            async for item in self._streamed(asked, count, ended):
+            async for item in self._streamed(asked, count, weights, ended):
                 yield item
         else:
             await self._go_on(ended)
-            answers = [self._cut_short(self._chunk(len(self.words)), ended) for _ in range(count)]
+            words = len(self.words_of(weights))
+            answers = [self._cut_short(self._chunk(weights, words), ended) for _ in range(count)]
             yield answers if asked.is_batch else answers[0]
 
     async def _streamed(
-        self, asked: FakeParsed, count: int, ended: asyncio.Event
+        self, asked: FakeParsed, count: int, weights: Staged, ended: asyncio.Event
     ) -> AsyncGenerator[Fields]:
-        is_endless, length = asked.request.get("text") == FOR_EVER, len(self.words)
+        is_endless, length = asked.request.get("text") == FOR_EVER, len(self.words_of(weights))
         for so_far in range(1, length + 1 + is_endless):
             if self.breaks_after and so_far > self.breaks_after[0]:
                 raise self.breaks_after[1]
@@ -128,7 +160,8 @@ class FakeAnswers:
                 self.check_alive()
             is_last = ended.is_set()
             for index in range(count):
-                piece = _without_end(self._chunk(so_far)) if is_endless else self._chunk(so_far)
+                piece = self._chunk(weights, so_far)
+                piece = _without_end(piece) if is_endless else piece
                 extra = {"index": index} if asked.is_batch else {}
                 yield self._cut_short(piece, ended) | extra
             if is_last:
@@ -149,8 +182,9 @@ class FakeAnswers:
                     wait.cancel()
         self.check_alive()
 
-    def _chunk(self, words: int) -> Fields:
-        is_whole = words == len(self.words)
+    def _chunk(self, weights: Staged, words: int) -> Fields:
+        all_words = self.words_of(weights)
+        is_whole = words == len(all_words)
         meta = {
             "id": "r",
             "prompt_tokens": 7,
@@ -158,7 +192,7 @@ class FakeAnswers:
             "logprob": self.logprob,
             "finish_reason": self.end if is_whole else None,
         }
-        return {"text": " ".join(self.words[:words]), "meta_info": meta}
+        return {"text": " ".join(all_words[:words]), "meta_info": meta}
 
 
 def _without_end(answer: Fields) -> Fields:

@@ -61,10 +61,15 @@ class FakeEngine(FakeAnswers):
         """Checksums of live leaves that are no longer what went live."""
         self.recompiles = 0
         self.spares: list[Staged] = []
+        self.old: list[Staged] = []
+        """What answers older requests still."""
+        self.cannot_overlap: str | None = None
         self.cache: set[str] = {"clean"}
         self.scrubs = 0
         self.aborts = 0
         self.on_abort: list[asyncio.Event] = []
+        self.proofs: list[str] = []
+        """What staged weights answered where nobody saw it."""
         self._withheld = 0
         self._more_withheld = asyncio.Event()
         self._death = asyncio.Event()
@@ -72,7 +77,15 @@ class FakeEngine(FakeAnswers):
 
     @property
     def sets_held(self) -> int:
-        return 1 + len(self.spares)
+        return len(self.weights_held)
+
+    @property
+    def weights_held(self) -> list[FakeWeights]:
+        return [each.weights for each in (self.live, *self.old, *self.spares)]
+
+    @property
+    def sets_on_device(self) -> int:
+        return sum(weights.is_on_device for weights in self.weights_held)
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         await self.steps.pass_through("stage")
@@ -94,10 +107,34 @@ class FakeEngine(FakeAnswers):
         await self.steps.pass_through("exchange")
         assert staged in self.spares, "only spare weights can be made live"
         assert staged.weights.is_on_device, "stowed weights must be unstowed first"
+        assert not self.old, "weights are exchanged only while no others answer"
         self.spares.remove(staged)
         old, self.live = self.live, staged
         self.spares.append(old)
         return old
+
+    async def prove(self, staged: Staged) -> None:
+        await self.steps.pass_through("prove")
+        assert staged in self.spares, "what answers is not proven any more"
+        answer = _said(staged, {"nonsense"} if staged.weights.is_bad else {"clean"})
+        self.proofs.append(answer)
+        if "nonsense" in answer:
+            raise ProbeFailed(f"the probe got {answer!r}")
+
+    async def flip(self, staged: Staged) -> Staged:
+        await self.steps.pass_through("flip")
+        assert staged.weights.is_on_device, "stowed weights must be unstowed first"
+        (self.old if staged in self.old else self.spares).remove(staged)
+        old, self.live = self.live, staged
+        self.old.append(old)
+        return old
+
+    async def retire(self, staged: Staged) -> None:
+        await self.steps.pass_through("retire")
+        assert staged in self.old, "only weights that were flipped away from are retired"
+        await self.nothing_under(staged)
+        self.old.remove(staged)
+        self.spares.append(staged)
 
     async def scrub(self) -> None:
         await self.steps.pass_through("scrub")
@@ -110,10 +147,10 @@ class FakeEngine(FakeAnswers):
         if "nonsense" in answer:
             raise ProbeFailed(f"the probe got {answer!r}")
 
-    async def abort(self) -> None:
+    async def abort(self, staged: Staged | None = None) -> None:
         await self.steps.pass_through("abort")
         self.aborts += 1
-        self.end_all()
+        self.end_all(staged)
         for leave in self.on_abort:
             leave.set()
 
@@ -172,15 +209,17 @@ class FakeEngine(FakeAnswers):
         self.is_closed = True
         self.end_all()
 
-    def check_answer(self, request: Mapping[str, Any]) -> None:
-        if self.live.weights.overflows and OVERFLOWS_ON in str(request.get("text")):
+    def check_answer(self, request: Mapping[str, Any], weights: Staged) -> None:
+        assert weights is self.live or weights in self.old, "nobody is answered by spare weights"
+        if weights.weights.overflows and OVERFLOWS_ON in str(request.get("text")):
             self.withhold()
             raise AnswerNonfinite("the weights made no numbers of this prompt")
 
-    def answer(self) -> str:
-        if self.live.weights.is_bad:
+    def answer(self, weights: Staged | None = None) -> str:
+        weights = weights or self.live
+        if weights.weights.is_bad:
             self.cache.add("nonsense")
-        return f"{self.live.weights.says} {' '.join(sorted(self.cache))}"
+        return _said(weights, self.cache)
 
     def _staged(
         self, revision: Revision, weights: FakeWeights, leaves: Mapping[str, int] | None = None
@@ -231,6 +270,10 @@ class FakeSource:
             if name is None or Path(name).name == label:
                 return revision
         raise SourceUnavailable(f"{name} is not here")
+
+
+def _said(staged: Staged, cache: set[str]) -> str:
+    return f"{staged.weights.says} {' '.join(sorted(cache))}"
 
 
 def lost(why: str = "the scheduler thread died") -> EngineLost:

@@ -10,7 +10,7 @@ from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import NotServing
 from hotreload.events import Events, Progress
-from hotreload.life.joints import Arrival, Control, View, answering, readings
+from hotreload.life.joints import Arrival, Control, View, readings
 from hotreload.life.running import RunningEngine
 from hotreload.observe.history import History
 from hotreload.observe.status import Status
@@ -45,9 +45,9 @@ def test_a_scrape_before_the_boot_is_over_reads_plain_numbers() -> None:
 async def test_the_live_generation_answers_also_when_it_has_no_request() -> None:
     gate = Gate[str](publish=Events().publish)
     gate.open(Lease(live := Generation(1, Revision("one"), "fp", 0.0), "an engine"))
-    assert answering(gate) == [Answering(live, 0)]
+    assert gate.answering() == [Answering(live, 0)]
     async with gate.passing():
-        assert answering(gate) == [Answering(live, 1)]
+        assert gate.answering() == [Answering(live, 1)]
 
 
 def test_an_event_of_a_download_has_the_pace_that_the_status_knows() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ from hotreload import daemon
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.daemon import Daemon
 from hotreload.errors import NotServing
+from hotreload.events import Event, ModeChosen
+from hotreload.life.joints import _weights_held
 from hotreload.life.parts import make_rules
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
-from hotreload.types import Generation, Lease, Revision
+from hotreload.types import Checkpoint, Generation, Lease, Mode, Revision
 from tests.fakes import FakeEngine, Steps
+from tests.waiting import turn_until
 
 LIVE = Generation(1, Revision("aaaa", "step_1"), "fp", 1.0)
 
@@ -48,6 +52,8 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
             "reload.on_drain_timeout=abort",
             "reload.probe_timeout=16",
             "reload.keep_previous=host",
+            "reload.sets=3",
+            "reload.finish_timeout=17",
         )
     )
     assert rules == Rules(
@@ -59,6 +65,8 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
         abort_on_drain_timeout=True,
         probe_timeout=16,
         keep_previous=KeepPrevious.HOST,
+        sets=3,
+        finish_timeout=17,
     )
 
 
@@ -97,6 +105,53 @@ async def test_the_reconciler_goes_by_the_operators_rules(
     Daemon(decided)._join(engine, LIVE)
     assert (made["min_interval"], made["rules"]) == (17.0, make_rules(decided))
     assert made["rules"].keep_previous is kept
+
+
+@pytest.mark.parametrize(
+    ("asked", "why_not", "chosen"),
+    [
+        ("overlap", None, ModeChosen(Mode.OVERLAP)),
+        ("overlap", "two devices", ModeChosen(Mode.DRAIN, "two devices")),
+        ("drain", None, ModeChosen(Mode.DRAIN)),
+        ("drain", "two devices", ModeChosen(Mode.DRAIN)),
+    ],
+)
+async def test_weights_overlap_if_so_decided_and_the_engine_can_and_else_it_is_told_why(
+    tmp_path: Path, asked: str, why_not: str | None, chosen: ModeChosen
+) -> None:
+    engine: Any = FakeEngine(Steps(), LIVE.revision)
+    engine.cannot_overlap = why_not
+    daemon = Daemon(settings(tmp_path, f"reload.mode={asked}"))
+    told: list[Event] = []
+    daemon.events.subscribe(told.append)
+    daemon._join(engine, LIVE)
+    assert [event for event in told if isinstance(event, ModeChosen)] == [chosen]
+    serving = daemon.arrival.serving
+    assert serving is not None
+    assert serving.replica.mode is chosen.mode
+    async with daemon.gate.passing() as lease:
+        assert lease.weights is (engine.live if chosen.mode is Mode.OVERLAP else None)
+
+
+@pytest.mark.parametrize("kept", list(KeepPrevious))
+async def test_old_generations_are_seen_out_and_kept_as_decided(
+    tmp_path: Path, kept: KeepPrevious
+) -> None:
+    engine: Any = FakeEngine(Steps(), LIVE.revision)
+    daemon = Daemon(settings(tmp_path, f"reload.keep_previous={kept}"))
+    daemon._join(engine, LIVE)
+    assert daemon.arrival.serving is not None
+    replica = daemon.arrival.serving.replica
+    task = asyncio.create_task(daemon._lasting["see old generations out"]())
+    async with daemon.gate.passing():
+        staged = await engine.stage(Checkpoint(Revision("new"), Path(), (), {}, 0))
+        replica.pass_on(replace(LIVE, number=2), await engine.flip(staged))
+        assert _weights_held(replica, False)["previous"] == 10
+    await turn_until(lambda: not replica.fading)
+    task.cancel()
+    assert (replica.previous is None) is (kept is KeepPrevious.NONE)
+    if replica.previous is not None:
+        assert replica.previous.weights.is_on_device is (kept is KeepPrevious.DEVICE)
 
 
 @pytest.mark.parametrize(

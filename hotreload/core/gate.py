@@ -1,4 +1,4 @@
-"""Every request passes it, every swap closes it.
+"""Every request passes it and is told who answers; a swap that needs an empty engine closes it.
 
 It knows who is inside, who waits, and who answers; nothing of HTTP, weights or what an engine is.
 """
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from hotreload.errors import DrainTimedOut, EngineLost, NotNewEnough, NotServing
 from hotreload.events import GateChanged, Publish
-from hotreload.types import GateState, Lease
+from hotreload.types import Answering, GateState, Generation, Lease, Staged
 
 
 class Gate[E]:
@@ -30,7 +30,6 @@ class Gate[E]:
         self.state = GateState.SEALED
         self.lease: Lease[E] | None = None
         """Who answers those who are let in; None until the boot is over."""
-        self.inside = 0
         self.held = 0
         self.awaiting = 0
         """How many requests wait for a generation that is not live yet; at most `max_held` may."""
@@ -41,7 +40,9 @@ class Gate[E]:
         self._sealed_for_good = False
         self._refusal = NotServing("the engine is starting", code="booting", retry_after=2)
         self._moved = asyncio.Event()
-        self._empty = asyncio.Event()
+        self._holders: dict[Lease[E], int] = {}
+        """How many requests are inside under each lease; one that nobody holds is not in it."""
+        self._left = asyncio.Event()
         self._held_since = 0.0
 
     def preparer(self) -> E:
@@ -63,14 +64,30 @@ class Gate[E]:
         if self._is_before(at_least):
             await self._newer(at_least, within)
         # No await between the admission and this line: a swap cannot come in between.
-        assert self.lease is not None
-        self.inside += 1
+        lease = self.lease
+        assert lease is not None
+        self._holders[lease] = self._holders.get(lease, 0) + 1
         try:
-            yield self.lease
+            yield lease
         finally:
-            self.inside -= 1
-            if self.inside == 0:
-                self._empty.set()
+            self._give_back(lease)
+
+    @property
+    def inside(self) -> int:
+        """How many requests are being answered; for any thread."""
+        return sum(self._holders.copy().values())
+
+    def requests_on(self, weights: Staged) -> int:
+        """How many requests hold a lease on these weights."""
+        return sum(n for lease, n in self._holders.items() if lease.weights is weights)
+
+    def answering(self) -> list[Answering]:
+        """Who answers, newest first: who is live, and who answers requests; for any thread."""
+        counts: dict[Generation, int] = {self.lease.generation: 0} if self.lease else {}
+        for lease, holders in self._holders.copy().items():
+            counts[lease.generation] = counts.get(lease.generation, 0) + holders
+        newest_first = sorted(counts, key=lambda generation: generation.number, reverse=True)
+        return [Answering(generation, counts[generation]) for generation in newest_first]
 
     def hold(self) -> None:
         """Make arrivals wait; those inside go on."""
@@ -87,6 +104,15 @@ class Gate[E]:
         self._move(GateState.OPEN)
         return paused
 
+    def change(self, lease: Lease[E]) -> None:
+        """Have those who come from now on answered as `lease` says; those inside go on.
+
+        Nobody is held for it. Who waits for a generation that is new enough looks again.
+        """
+        self.lease = lease
+        self._wake()
+        self._tell_of_leaving()  # what nobody holds may be the lease of before
+
     def seal(self, reason: str, *, code: str = "not_serving") -> None:
         """Refuse everybody from now on, those who wait too; those inside go on. It is final."""
         if self._sealed_for_good:
@@ -102,17 +128,34 @@ class Gate[E]:
 
     async def drained(self, within: float) -> None:
         """Wait until nobody is inside; DrainTimedOut names how many still are."""
-        self._empty.clear()
         try:
             async with asyncio.timeout(within):
-                while self.inside:
-                    self._empty.clear()
-                    await self._empty.wait()
+                await self.until(lambda: not self._holders)
         except TimeoutError:
             raise DrainTimedOut(
                 f"{self.inside} requests were still running {within:g} s after the gate closed; "
                 "raise [reload] drain_timeout or set on_drain_timeout = 'abort'"
             ) from None
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until this is so: asked each time a lease changes or loses its last holder."""
+        while not is_so():
+            await self._left.wait()
+
+    def _give_back(self, lease: Lease[E]) -> None:
+        self._holders[lease] -= 1
+        if not self._holders[lease]:
+            del self._holders[lease]
+            self._tell_of_leaving()
+
+    def _tell_of_leaving(self) -> None:
+        self._left.set()
+        self._left = asyncio.Event()
+
+    def _wake(self) -> None:
+        """Have everybody who waits look again."""
+        self._moved.set()
+        self._moved = asyncio.Event()
 
     def _check(self) -> None:
         """Raise NotServing when nobody is let in yet, or any more."""
@@ -168,6 +211,5 @@ class Gate[E]:
 
     def _move(self, state: GateState, reason: str | None = None, code: str | None = None) -> None:
         self.state = state
-        self._moved.set()
-        self._moved = asyncio.Event()
+        self._wake()
         self._publish(GateChanged(state, self.inside, self.held, reason, code, self.replica))

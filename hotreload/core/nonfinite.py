@@ -8,12 +8,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
+from hotreload.core.drain import drain
 from hotreload.core.ports import Engine
 from hotreload.core.replica import Replica
-from hotreload.core.switch import drain
-from hotreload.errors import BadRequest, Busy, DrainTimedOut, EngineLost, NotServing, TryAgain
+from hotreload.errors import BadRequest, Busy, DrainTimedOut, NotServing, TryAgain
 from hotreload.events import AnswersWithheld, Publish
-from hotreload.types import Generation, Reason
+from hotreload.types import Generation, Mode, Reason
 
 log = logging.getLogger("hotreload.nonfinite")
 
@@ -33,17 +33,18 @@ async def heed_withheld_answers(
     while True:
         first = await replica.engine.withheld(beyond=seen)
         live = replica.live
+        is_to_blame = not replica.fading  # else nobody knows which weights made them
         publish(AnswersWithheld(live, first - seen))
         async with replica.alone:
-            # If a swap came first, it has drained and scrubbed already.
             is_live = replica.live is live
-            if is_live:
+            # A swap that came first has drained and scrubbed already; a flip has not.
+            if is_live or replica.mode is Mode.OVERLAP:
                 await _clean(replica, drain_timeout)
             # Nobody is inside, so all answers withheld meanwhile came from the same weights.
             seen = await replica.engine.withheld(beyond=first - 1)
         if seen > first:
             publish(AnswersWithheld(live, seen - first))
-        if is_live and leave is not None:
+        if is_live and is_to_blame and leave is not None:
             await _left(leave, live)
 
 
@@ -54,13 +55,11 @@ async def _clean(replica: Replica[Engine], drain_timeout: float) -> None:
     """
     replica.gate.hold()
     try:
-        await drain(replica, drain_timeout, abort=True)
-        await replica.engine.scrub()
+        with replica.sealed_when_lost():
+            await drain(replica, drain_timeout, abort=True)
+            await replica.engine.scrub()
     except DrainTimedOut as late:  # the next withheld answer brings us here again
         log.warning("nonfinite.not_cleaned", extra={"cause": str(late)})
-    except EngineLost as lost:
-        replica.gate.seal(str(lost), code=lost.code)
-        raise
     finally:
         replica.open()
 

@@ -89,9 +89,7 @@ class RollbackOrder(Order):
 
     @override
     async def run(self, reload: Reload) -> None:
-        if reload.keeps(self._to):
-            await reload.run_back()
-        else:
+        if not await reload.run_back(self._to):
             await reload.run(lambda: True)  # nothing overrules a rollback
 
     @override

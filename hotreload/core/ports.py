@@ -39,7 +39,21 @@ class Source(Protocol):
 
 
 class Engine(Protocol):
-    """What answers requests, and how its weights are exchanged."""
+    """What answers requests, and how its weights are exchanged.
+
+    One that can has several sets answer side by side: `flip` says which one answers those who come.
+    In any other, `exchange` puts one set in the place of the only one.
+    """
+
+    @property
+    def live(self) -> Staged:
+        """The weights that answer new requests."""
+        ...
+
+    @property
+    def cannot_overlap(self) -> str | None:
+        """Why two sets of weights cannot answer side by side in it; None when they can."""
+        ...
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         """Load beside the live weights, complete, on the device and of the same signature.
@@ -58,8 +72,30 @@ class Engine(Protocol):
     async def exchange(self, staged: Staged) -> Staged:
         """Make `staged` live and return what was live: its own inverse.
 
-        Only while drained. Whatever the old weights left in caches is forgotten. Raises
-        EngineLost when nobody can say which weights are live.
+        Only while drained, and no other set answers. Whatever the old weights left in caches is
+        forgotten. Raises EngineLost when nobody can say which weights are live.
+        """
+        ...
+
+    async def prove(self, staged: Staged) -> None:
+        """Ask staged weights the canary prompts; ProbeFailed when an answer is bad.
+
+        What they compute reaches nobody who is served. A cancelled call leaves nothing behind.
+        """
+        ...
+
+    async def flip(self, staged: Staged) -> Staged:
+        """Have `staged` answer new requests from now on; return what answered them before.
+
+        That goes on for those who began under it, until `retire`. `staged` may be spare, or
+        answer older requests still. Raises EngineLost when nobody can say which weights answer.
+        """
+        ...
+
+    async def retire(self, staged: Staged) -> None:
+        """Wait until nothing is under way under weights that nobody holds a lease on any more.
+
+        Then the engine has forgotten what they cached, and they are spare.
         """
         ...
 
@@ -78,8 +114,8 @@ class Engine(Protocol):
         """
         ...
 
-    async def abort(self) -> None:
-        """End every answer under way, with the finish reason `abort`."""
+    async def abort(self, staged: Staged | None = None) -> None:
+        """End every answer under way (under these weights), with the finish reason `abort`."""
         ...
 
     async def stow(self, staged: Staged) -> Staged:

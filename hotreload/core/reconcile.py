@@ -15,9 +15,11 @@ from itertools import count
 
 from hotreload.core.attempts import Attempts, Terms
 from hotreload.core.course import StillWanted
+from hotreload.core.drain import DrainingSwitch
 from hotreload.core.ledger import Sleep, Try, decide
 from hotreload.core.order_queue import OrderQueue
 from hotreload.core.orders import Order
+from hotreload.core.overlap import OverlappingSwitch
 from hotreload.core.ports import Engine, Source
 from hotreload.core.prepare import Prepare, Validate
 from hotreload.core.reload import Reload
@@ -26,9 +28,14 @@ from hotreload.core.rules import Rules
 from hotreload.core.switch import Switch
 from hotreload.errors import EngineLost, NotSaved
 from hotreload.events import RevisionWanted, Waiting
-from hotreload.types import Attempt, By, Generation, Outcome, Reason, Revision
+from hotreload.types import Attempt, By, Generation, Mode, Outcome, Reason, Revision
 
 log = logging.getLogger("hotreload.reconcile")
+
+SWITCHES: dict[Mode, type[Switch]] = {
+    Mode.OVERLAP: OverlappingSwitch,
+    Mode.DRAIN: DrainingSwitch,
+}
 
 
 class Reconciler:
@@ -231,7 +238,7 @@ class Reconciler:
             prepare=Prepare(
                 course, wanted, fetch=self._source.fetch, validate=self._validate, rules=rules
             ),
-            switch=Switch(
+            switch=SWITCHES[self._replica.mode](
                 self._replica,
                 course,
                 wanted,
@@ -239,7 +246,6 @@ class Reconciler:
                 remember=attempts.save,
                 rules=rules,
             ),
-            replica=self._replica,
         )
 
     def _rules_for(self, revision: Revision) -> Rules:

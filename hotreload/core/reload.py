@@ -1,16 +1,15 @@
-"""One attempt, top to bottom: prepare a checkpoint, then switch to it; or back if it is bad.
+"""One attempt, top to bottom: prepare a checkpoint, then switch to it, unless it is bad.
 
-`Prepare` fetches and checks, and needs no engine. `Switch` stages, drains, swaps, probes and goes
-back, on one engine. Read the two to know the whole.
+`Prepare` fetches and checks, and needs no engine. A `Switch` stages, proves and goes live, on one
+engine: beside what answers (`overlap`), or while nobody is answered (`drain`). Read prepare.py and
+one of these two to know the whole.
 """
 
 from collections.abc import Callable
 
 from hotreload.core.course import Course, StillWanted
 from hotreload.core.ledger import PastGeneration
-from hotreload.core.ports import Engine
 from hotreload.core.prepare import Prepare
-from hotreload.core.replica import Replica
 from hotreload.core.switch import Switch
 from hotreload.types import Noise, Revision
 
@@ -25,13 +24,11 @@ class Reload:
         *,
         prepare: Prepare,
         switch: Switch,
-        replica: Replica[Engine],
     ) -> None:
         self.course = course
         self._wanted = wanted
         self._prepare = prepare
         self._switch = switch
-        self._replica = replica
 
     async def run(self, still_wanted: Callable[[], bool]) -> None:
         """Make the revision live, or raise why not; then what answered before answers still."""
@@ -39,9 +36,9 @@ class Reload:
         checkpoint = await self._prepare.run()
         await self._switch.to(checkpoint)
 
-    async def run_back(self) -> None:
-        """Make the kept previous generation live again; the same way, without the loading."""
-        await self._switch.back()
+    async def run_back(self, place: PastGeneration) -> bool:
+        """Make an earlier generation live again without loading; False when it is not kept."""
+        return await self._switch.back(place)
 
     async def run_noise(self, noise: Noise) -> None:
         """Make a copy of the live weights with noise on it live, whatever it answers."""
@@ -59,9 +56,5 @@ class Reload:
 
     @property
     def is_staged(self) -> bool:
-        """Whether only the swap is left to do, so that a newer wish waits."""
+        """Whether little is left to do, so that a newer wish waits."""
         return self._switch.is_staged
-
-    def keeps(self, past: PastGeneration) -> bool:
-        """Whether a rollback there needs no loading now."""
-        return self._replica.keeps(past)

@@ -1,12 +1,18 @@
-"""One engine behind its gate, and the weights it holds: live, kept from before, staged."""
+"""One engine behind its gate, and the weights it holds: live, fading, kept from before, staged."""
 
 import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
-from hotreload.types import Generation, Lease, Staged
+from hotreload.core.rules import KeepPrevious
+from hotreload.errors import EngineLost
+from hotreload.types import Generation, Lease, Mode, Staged
 
 
 class Closable(Protocol):
@@ -25,9 +31,30 @@ class Closable(Protocol):
         """Wait until nobody is inside; DrainTimedOut names how many still are."""
         ...
 
+    def requests_on(self, weights: Staged) -> int:
+        """How many requests hold a lease on these weights."""
+        ...
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until this is so: asked each time a lease changes or loses its last holder."""
+        ...
+
     def seal(self, reason: str, *, code: str) -> None:
         """Refuse everybody from now on, for good."""
         ...
+
+
+@dataclass(eq=False, slots=True)
+class Fading:
+    """Weights that were live, and still answer those who began under them."""
+
+    weights: Staged
+    generations: tuple[Generation, ...]
+    """What they were live as, oldest first; a rollback to them while they fade adds one."""
+    since: float
+    """When others went live, by the monotonic clock."""
+    is_outlived: bool = False
+    """Whether younger ones ended before them: a rollback would go to those."""
 
 
 class Replica[E: Engine]:
@@ -36,24 +63,38 @@ class Replica[E: Engine]:
     Of the engine the core uses its port alone, so it takes a replica of any engine.
     """
 
-    def __init__(self, engine: E, gate: Gate[E], live: Generation) -> None:
+    def __init__(self, engine: E, gate: Gate[E], live: Generation, mode: Mode = Mode.DRAIN) -> None:
         # Read through a property: could it be set, a Replica[E] would be no Replica[Engine].
         self._engine = engine
         self.gate: Closable = gate
         self.index = gate.replica
         """Its index among the daemon's engines, which events carry."""
+        self.mode = mode
+        """How new weights take over from those that are live."""
         self.live = live
+        self.fading: list[Fading] = []
+        """What else answers, oldest first; never any where requests are drained before a swap."""
         self.previous: Staged | None = None
+        """What waits in memory for a rollback; nobody is answered by it."""
         self.staged: Staged | None = None
         self.staged_bytes = 0
         """How many bytes were ever staged here, all told."""
         self.alone = asyncio.Lock()
-        """Held by whoever closes the gate to work on the engine."""
+        """Held by whoever changes which weights answer or are kept, or cleans up after them."""
+        self._ended = asyncio.Event()
+        self._was_live_as: tuple[Generation, ...] = ()
+        """What else the live weights were live as, if a rollback found them still answering."""
 
-        def let_in() -> float:  # here alone a lease is made: the core cannot name another engine
-            return gate.open(Lease(self.live, engine))
+        def lease() -> Lease[E]:  # here alone one is made: the core cannot name another engine
+            return Lease(self.live, engine, engine.live if mode is Mode.OVERLAP else None)
 
-        self._let_in = let_in
+        def let_in() -> float:
+            return gate.open(lease())
+
+        def hand_over() -> None:
+            gate.change(lease())
+
+        self._let_in, self._hand_over = let_in, hand_over
 
     @property
     def engine(self) -> E:
@@ -64,17 +105,77 @@ class Replica[E: Engine]:
         """Let requests in, to what is live on this engine; return how long arrivals were held."""
         return self._let_in()
 
-    def keeps(self, place: PastGeneration) -> bool:
-        """Whether this generation waits in memory for a rollback.
+    def pass_on(self, live: Generation, old: Staged) -> None:
+        """Have those who come from now on answered by this generation: the engine flipped to it.
+
+        Those who are inside go on under the old weights, which fade.
+        """
+        again = next((each for each in self.fading if each.weights is self._engine.live), None)
+        faded = Fading(old, (*self._was_live_as, self.live), time.monotonic())
+        self._was_live_as = again.generations if again else ()
+        self.fading = [*(each for each in self.fading if each is not again), faded]
+        if self.previous is self._engine.live:
+            self.previous = None
+        self.live = live
+        self._hand_over()
+
+    @property
+    def over(self) -> Fading | None:
+        """A set of weights that fades no longer: nobody holds a lease on it any more."""
+        unheld = (each for each in self.fading if not self.gate.requests_on(each.weights))
+        return next(unheld, None)
+
+    def end(self, over: Fading) -> None:
+        """Count weights no longer among those that fade: they are spare, or gone."""
+        self.fading.remove(over)
+        self._ended.set()
+        self._ended = asyncio.Event()
+
+    async def fewer_fade(self, than: int) -> None:
+        """Wait until fewer sets than that still answer older requests."""
+        while len(self.fading) >= than:
+            await self._ended.wait()
+
+    def kept(self, place: PastGeneration) -> Staged | None:
+        """The weights of this generation, if they wait in memory, or answer still.
 
         Equal weights of another revision do not count: its name would be shown as live.
         """
-        previous = self.previous
-        kept = previous and (previous.revision, previous.fingerprint)
-        return kept == (place.revision, place.fingerprint)
+        held = [each.weights for each in self.fading]
+        held += [self.previous] if self.previous is not None else []
+        of_it = (each for each in held if _name(each) == (place.revision, place.fingerprint))
+        return next(of_it, None)
+
+    def keeps(self, place: PastGeneration) -> bool:
+        """Whether a rollback to this generation needs no loading now."""
+        return self.kept(place) is not None
+
+    async def put_away(self, spare: Staged, keep: KeepPrevious) -> None:
+        """Keep weights that were live for a rollback, as the operator decided, or free them."""
+        if keep is KeepPrevious.NONE:
+            await self._engine.release(spare)
+            return
+        await self.forget_previous()
+        self.previous = await self._engine.stow(spare) if keep is KeepPrevious.HOST else spare
 
     async def forget_previous(self) -> None:
         """Free the weights that wait for a rollback."""
         previous, self.previous = self.previous, None
         if previous is not None:
-            await self.engine.release(previous)
+            await self._engine.release(previous)
+
+    @contextmanager
+    def sealed_when_lost(self) -> Iterator[None]:
+        """Seal the gate before anybody hears that the engine is lost.
+
+        First, or requests would run on who knows which weights.
+        """
+        try:
+            yield
+        except EngineLost as lost:
+            self.gate.seal(str(lost), code=lost.code)
+            raise
+
+
+def _name(weights: Staged) -> tuple[object, str]:
+    return weights.revision, weights.fingerprint

@@ -23,5 +23,9 @@ class Rules:
     longest_drain: float = 600.0
     """The longest a request may run: a drain that waits this long has seen every one end."""
     abort_on_drain_timeout: bool = False
+    sets: int = 2
+    """The most sets of weights on the device, those that still answer older requests among them."""
+    finish_timeout: float = 600.0
+    """How long requests may be answered by weights that are not live any more, if room is short."""
     probe_timeout: float = 30.0
     keep_previous: KeepPrevious = KeepPrevious.DEVICE

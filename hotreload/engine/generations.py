@@ -75,13 +75,19 @@ class Generations:
     @asynccontextmanager
     async def shadow(self, staged: Staged, pool: ShadowPool) -> AsyncIterator[int]:
         """A lane in which these weights answer nobody but us, in a KV pool of their own."""
-        number = await uninterrupted(self._open_shadow(staged.weights.leaves, pool))
-        self._proving.add(number)
+        opened: list[int] = []
+
+        async def opens() -> None:
+            opened.append(await self._open_shadow(staged.weights.leaves, pool))
+            self._proving.update(opened)
+
         try:
-            yield number
+            await uninterrupted(opens())  # cancelled meanwhile, it is open, and ended all the same
+            yield opened[0]
         finally:
-            await uninterrupted(self._end(number))
-            self._proving.discard(number)
+            for number in opened:
+                await uninterrupted(self._end(number))
+                self._proving.discard(number)
 
     # --- where one answers at a time --------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from hotreload.life.running import RunningEngine
 from hotreload.observe.history import Fields, History, attempt_fields
 from hotreload.observe.readings import Readings
 from hotreload.observe.status import Status
-from hotreload.types import Answering, Attempt, By, Generation, Noise
+from hotreload.types import Attempt, By, Generation, Noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,6 @@ class View:
         return self._status.live
 
 
-def answering[E](gate: Gate[E]) -> list[Answering]:
-    """Which generations answer requests now, and how many: the live one first, none before it."""
-    lease = gate.lease
-    return [Answering(lease.generation, gate.inside)] if lease else []
-
-
 def readings(
     *, gate: Gate[RunningEngine], arrival: Arrival, ledger: Ledger, previous_is_on_device: bool
 ) -> Readings:
@@ -131,7 +125,7 @@ def readings(
     return Readings(
         inside=lambda: gate.inside,
         held=lambda: gate.held,
-        answering=lambda: answering(gate),
+        answering=gate.answering,
         recompiles=recompiles,
         staged_bytes=staged_bytes,
         weights=weights,
@@ -142,9 +136,11 @@ def readings(
 
 def _weights_held(replica: Replica[RunningEngine], previous_is_on_device: bool) -> dict[str, int]:
     """Bytes by place; what is kept on the host is no longer on the device."""
-    previous = replica.previous if previous_is_on_device else None
+    before = [each.weights for each in replica.fading]
+    if replica.previous is not None and previous_is_on_device:
+        before.append(replica.previous)
     return {
         "live": replica.live.bytes,
-        "previous": previous.bytes if previous else 0,
+        "previous": sum(each.bytes for each in before),
         "staged": replica.staged.bytes if replica.staged else 0,
     }

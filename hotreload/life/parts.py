@@ -14,6 +14,7 @@ from socket import AF_UNIX, socket
 from typing import Any, NoReturn
 
 from hotreload.checks.files import Digests, ServingFile, content_id, survey
+from hotreload.core.fading import see_old_ones_out
 from hotreload.core.ledger import Ledger
 from hotreload.core.nonfinite import heed_withheld_answers
 from hotreload.core.operator import Operator
@@ -21,7 +22,7 @@ from hotreload.core.ports import Engine, Source
 from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import ConfigError, SourceUnavailable
-from hotreload.events import Publish
+from hotreload.events import ModeChosen, Publish
 from hotreload.life.state_lock import sole_user
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
@@ -33,7 +34,7 @@ from hotreload.settings.load import Settings
 from hotreload.sources.directory import DirectorySource
 from hotreload.sources.hub.token import usual_token
 from hotreload.sources.huggingface import HuggingFaceSource
-from hotreload.types import By, Reason
+from hotreload.types import By, Mode, Reason
 
 log = logging.getLogger("hotreload")
 
@@ -161,10 +162,28 @@ def make_rules(settings: Settings) -> Rules:
         stage_timeout=reload.stage_timeout,
         drain_timeout=reload.drain_timeout,
         abort_on_drain_timeout=reload.on_drain_timeout != "postpone",
+        sets=reload.sets,
+        finish_timeout=reload.finish_timeout or settings.server.limits.request_seconds,
         longest_drain=settings.server.limits.request_seconds,
         probe_timeout=reload.probe_timeout,
         keep_previous=KeepPrevious(reload.keep_previous),
     )
+
+
+def choose_mode(settings: Settings, engine: Engine) -> ModeChosen:
+    """How weights are exchanged in this life: as the operator decided, if the engine can."""
+    if Mode(settings.reload.mode) is Mode.DRAIN:
+        return ModeChosen(Mode.DRAIN)
+    why_not = engine.cannot_overlap
+    return ModeChosen(Mode.DRAIN if why_not else Mode.OVERLAP, why_not)
+
+
+def seeing_out(
+    settings: Settings, replica: Replica[Engine], publish: Publish
+) -> Callable[[], Coroutine[Any, Any, NoReturn]]:
+    """The task that ends old generations, and keeps their weights as the operator decided."""
+    keep = KeepPrevious(settings.reload.keep_previous)
+    return partial(see_old_ones_out, replica, keep=keep, publish=publish)
 
 
 def heeding(

@@ -6,16 +6,11 @@ from typing import Any, NoReturn, Protocol
 from hotreload.core.ports import Engine
 from hotreload.engine.answering.items import Parsed
 from hotreload.server.ports import AnsweringEngine
-from hotreload.types import Staged, TensorSpec
+from hotreload.types import TensorSpec
 
 
 class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
     """What a start makes: it answers, its weights can be exchanged, and it must be closed."""
-
-    @property
-    def live(self) -> Staged:
-        """The weights that answer."""
-        ...
 
     @property
     def recompiles(self) -> int:

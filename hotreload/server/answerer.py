@@ -158,7 +158,7 @@ class Answerer[P]:
                 prepared = await self._gate.preparer().prepare(asked.request)
                 async with (
                     self._gate.passing(asked.at_least, self.limits.generation_seconds) as lease,
-                    aclosing(lease.engine.generate(prepared)) as items,
+                    aclosing(lease.engine.generate(prepared, lease.weights)) as items,
                 ):
                     yield lease.generation, items
         except TimeoutError:

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from hotreload.events import Event
-from hotreload.types import Attempt, By, Generation, Lease, Noise
+from hotreload.types import Attempt, By, Generation, Lease, Noise, Staged
 
 Fields = dict[str, Any]
 """A JSON object."""
@@ -29,9 +29,12 @@ class Preparer[P](Protocol):
 class AnsweringEngine[P](Preparer[P], Protocol):
     """What answers a request that was let in."""
 
-    def generate(self, prepared: P) -> AsyncGenerator[Fields | list[Fields], None]:
+    def generate(
+        self, prepared: P, weights: Staged | None = None
+    ) -> AsyncGenerator[Fields | list[Fields], None]:
         """Yield answers in the engine's own schema; closed or cancelled, it aborts the generation.
 
+        All of them are made by these weights of the lease, from start to end; None: the live ones.
         Not streamed: one item, which is a list for a batch. Streamed: one object a chunk with the
         whole `text` so far, and in a batch its `index`. BadRequest comes before any item.
         """

@@ -211,13 +211,13 @@ def _said(detail: ErrorDetails, origin: str) -> str:
 
 def _hint(where: Where, origin: str) -> str:
     names = _names_in(where[:-1])
+    homes = [f"[{s}]" for s in Settings.model_fields if str(where[-1]) in _names_in((s,))]
+    if homes and len(where) > 1:
+        return f"it belongs to {' or '.join(homes)}"
     near = difflib.get_close_matches(str(where[-1]), names, n=1)
     if near:
         in_env = origin.startswith("env ")
         return f"did you mean {_spelled((*where[:-1], *near), origin) if in_env else near[0]}?"
-    homes = [f"[{s}]" for s in Settings.model_fields if str(where[-1]) in _names_in((s,))]
-    if homes and len(where) > 1:
-        return f"it belongs to {' or '.join(homes)}"
     return f"known are {', '.join(names)}"
 
 

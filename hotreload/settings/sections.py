@@ -18,11 +18,10 @@ from hotreload.settings.kinds import (
     Location,
     Mode,
     Number,
-    Seconds,
     Table,
     host_port,
-    not_yet,
 )
+from hotreload.settings.reload import ReloadSettings
 from hotreload.settings.source import SourceSettings
 
 
@@ -102,67 +101,6 @@ class CheckSettings(Table):
         "than this factor.",
         examples=[10.0],
     )
-
-
-class ReloadSettings(Table):
-    """How a checkpoint goes live."""
-
-    fetch_timeout: Deadline = Field(
-        default=3600.0,
-        description="How long the source may take to bring a checkpoint's files to this disk.",
-    )
-    validate_timeout: Deadline = Field(
-        default=1800.0,
-        description="How long the checks of a checkpoint may take; they read each byte.",
-    )
-    stage_timeout: Deadline = Field(
-        default=1800.0,
-        description="How long copying and loading a checkpoint may take. An attempt that takes "
-        "longer than one of these three timeouts is given up and tried again later.",
-    )
-    drain_timeout: Deadline = Field(
-        default=30.0, description="How long requests under way may take to end before a swap."
-    )
-    on_drain_timeout: Literal["postpone", "abort", "replay"] = Field(
-        default="postpone",
-        description="What to do when requests take longer than drain_timeout: try the swap later "
-        "and wait longer each time, abort them, or abort them and let those that have sent nothing "
-        "yet run again on the new weights.",
-    )
-    while_closed: Literal["hold", "refuse"] = Field(
-        default="hold",
-        description="Whether requests that arrive during a swap wait or get 503 at once.",
-    )
-    max_held: Annotated[int, Field(strict=True, ge=0)] = Field(
-        default=1024,
-        description="How many requests may wait for a swap; the rest get 503 with Retry-After.",
-    )
-    probe_timeout: Deadline = Field(
-        default=30.0,
-        description="How long all probes together may take; if they take longer, the swap is "
-        "undone.",
-    )
-    min_interval: Seconds = Field(
-        default=0.0,
-        description="How long after a swap the source's next wish is left alone.",
-    )
-    keep_previous: Literal["device", "host", "none"] = Field(
-        default="device",
-        description="Where the weights of the previous generation are kept for a rollback.",
-    )
-    memory: Annotated[Literal["double"], not_yet("host", "auto", now="double")] = Field(
-        default="double",
-        description="How new weights are loaded: double makes them whole beside the live ones.",
-    )
-
-    @model_validator(mode="after")
-    def _replays_may_wait(self) -> Self:
-        if self.on_drain_timeout == "replay" and self.while_closed == "refuse":
-            raise ValueError(
-                "on_drain_timeout = 'replay' needs while_closed = 'hold': what is replayed arrives "
-                "while the gate is closed"
-            )
-        return self
 
 
 class ProbeSettings(Table):

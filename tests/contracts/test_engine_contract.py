@@ -17,7 +17,7 @@ import pytest_asyncio
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost, ProbeFailed
 from hotreload.life.running import RunningEngine
-from hotreload.types import Checkpoint, Noise, Revision, TensorSpec
+from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 from tests.engine import real
 from tests.fake_answers import FOR_EVER
 from tests.fakes import OVERFLOWS_ON, FakeEngine, Steps
@@ -422,6 +422,198 @@ async def test_answers_that_are_no_numbers_are_withheld_and_counted(
     await engine.scrub()
     assert await engine_case.answer() == good
     await engine.release(bad)
+
+
+# --- two sets that answer side by side -------------------------------------------------------
+
+
+@pytest.fixture
+def overlapping(engine_case: EngineCase) -> EngineCase:
+    """An engine in which two sets of weights answer side by side."""
+    if (why := engine_case.engine.cannot_overlap) is not None:
+        pytest.skip(f"it cannot overlap: {why}")
+    return engine_case
+
+
+async def answered_by(engine: RunningEngine, weights: Staged | None) -> str:
+    """The whole text of an answer that these weights make."""
+    async with aclosing(engine.generate(await engine.prepare(ASK), weights)) as items:
+        answer: Any = await anext(items)
+    return str(answer["text"])
+
+
+async def test_it_says_whether_two_sets_can_answer_side_by_side_and_why_not(
+    engine_case: EngineCase,
+) -> None:
+    why_not = engine_case.engine.cannot_overlap
+    assert why_not is None or why_not
+
+
+async def test_after_a_flip_who_comes_is_answered_by_the_new_weights(
+    overlapping: EngineCase,
+) -> None:
+    engine, before = overlapping.engine, await overlapping.held()
+    answer = await overlapping.answer()
+    staged = await engine.stage(overlapping.checkpoint(2))
+    was_live = engine.live
+    old = await engine.flip(staged)
+    assert old is was_live
+    assert engine.live is staged
+    assert await engine.checksums() == staged.leaves
+    assert await overlapping.answer() == await overlapping.fresh_answer(2) != answer
+    await engine.retire(old)
+    assert await engine.flip(old) is staged
+    await engine.retire(staged)
+    await engine.release(staged)
+    assert await overlapping.answer() == answer
+    assert await overlapping.held() == before
+
+
+async def test_what_began_before_a_flip_ends_under_the_weights_it_began_under(
+    overlapping: EngineCase,
+) -> None:
+    engine = overlapping.engine
+    (whole,) = await answers(engine, ASK)
+    staged = await engine.stage(overlapping.checkpoint(2))
+    async with aclosing(engine.generate(await engine.prepare(ASK | STREAM), engine.live)) as items:
+        await anext(items)
+        old = await engine.flip(staged)
+        new = await answered_by(engine, staged)
+        last = (await rest_of(items))[-1]
+    assert last["text"] == whole["text"] != new
+    assert ended(last)["type"] == ended(whole)["type"]
+    await back_to(engine, old)
+
+
+async def back_to(engine: RunningEngine, old: Staged) -> None:
+    """As it was before a flip, with nothing left of the weights that were live since."""
+    new = await engine.flip(old)
+    await engine.retire(new)
+    await engine.release(new)
+
+
+async def test_the_lease_says_which_weights_answer_and_not_the_moment(
+    overlapping: EngineCase,
+) -> None:
+    engine = overlapping.engine
+    before = await answered_by(engine, None)
+    old = await engine.flip(await engine.stage(overlapping.checkpoint(2)))
+    assert await answered_by(engine, old) == before
+    assert await answered_by(engine, engine.live) == await answered_by(engine, None) != before
+    await back_to(engine, old)
+
+
+async def test_weights_are_retired_when_nothing_is_under_way_under_them(
+    overlapping: EngineCase,
+) -> None:
+    engine = overlapping.engine
+    under_old = engine.generate(await engine.prepare(ENDLESS), engine.live)
+    await anext(under_old)
+    old = await engine.flip(await engine.stage(overlapping.checkpoint(2)))
+    retiring = asyncio.create_task(engine.retire(old))
+    await answered_by(engine, engine.live)
+    assert not retiring.done()
+    await under_old.aclose()
+    await retiring
+    await back_to(engine, old)
+
+
+async def test_retired_weights_can_be_stowed_and_go_live_again_in_either_way(
+    overlapping: EngineCase,
+) -> None:
+    engine, answer = overlapping.engine, await overlapping.answer()
+    old = await engine.flip(await engine.stage(overlapping.checkpoint(2)))
+    await engine.retire(old)
+    new = await engine.flip(await engine.unstow(await engine.stow(old)))
+    assert await overlapping.answer() == answer
+    await engine.retire(new)
+    old = await engine.exchange(new)
+    assert await overlapping.answer() == await overlapping.fresh_answer(2)
+    await engine.release(await engine.exchange(old))
+    assert await overlapping.answer() == answer
+
+
+async def test_a_flip_back_finds_the_old_weights_still_answering(overlapping: EngineCase) -> None:
+    engine = overlapping.engine
+    (whole,) = await answers(engine, ASK)
+    first = engine.live
+    async with aclosing(engine.generate(await engine.prepare(ASK | STREAM), first)) as items:
+        await anext(items)
+        assert await engine.flip(await engine.stage(overlapping.checkpoint(2))) is first
+        new = await engine.flip(first)
+        assert engine.live is first
+        assert await answered_by(engine, None) == whole["text"]
+        assert (await rest_of(items))[-1]["text"] == whole["text"]
+    await engine.retire(new)
+    await engine.release(new)
+
+
+async def test_an_abort_of_old_weights_ends_what_is_under_way_under_them_alone(
+    overlapping: EngineCase,
+) -> None:
+    engine = overlapping.engine
+    under_old = engine.generate(await engine.prepare(ENDLESS), engine.live)
+    await anext(under_old)
+    old = await engine.flip(await engine.stage(overlapping.checkpoint(2)))
+    async with aclosing(engine.generate(await engine.prepare(ENDLESS), engine.live)) as under_new:
+        await anext(under_new)
+        await engine.abort(old)
+        last = (await rest_of(under_old))[-1]
+        assert (ended(last)["type"], ended(last)["code"]) == ("abort", "swap")
+        assert overlapping.busy_with() == 1
+    await engine.retire(old)
+    await back_to(engine, old)
+
+
+async def test_bad_weights_are_found_out_before_anybody_is_answered_by_them(
+    overlapping: EngineCase,
+) -> None:
+    engine, before = overlapping.engine, await overlapping.held()
+    answer, was_live = await overlapping.answer(), engine.live
+    bad = await engine.stage(overlapping.bad_checkpoint())
+    for _ in range(2):
+        with pytest.raises(ProbeFailed):
+            await engine.prove(bad)
+        assert await overlapping.answer() == answer
+    await engine.release(bad)
+    good = await engine.stage(overlapping.checkpoint(2))
+    await engine.prove(good)
+    assert engine.live is was_live
+    await engine.release(good)
+    assert await overlapping.answer() == answer
+    assert await overlapping.held() == before
+
+
+async def test_a_cancelled_proof_leaves_nothing(overlapping: EngineCase) -> None:
+    engine, before = overlapping.engine, await overlapping.held()
+    answer = await overlapping.answer()
+    staged = await engine.stage(overlapping.checkpoint(2))
+    proving = asyncio.create_task(engine.prove(staged))
+    await asyncio.sleep(0)
+    proving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await proving
+    await engine.prove(staged)
+    await engine.release(staged)
+    assert await overlapping.answer() == answer
+    assert await overlapping.held() == before
+
+
+async def test_many_flips_hold_no_more_than_one_set(overlapping: EngineCase) -> None:
+    engine, before, answer = (
+        overlapping.engine,
+        await overlapping.held(),
+        await overlapping.answer(),
+    )
+    checkpoints = [overlapping.checkpoint(2), overlapping.checkpoint(1)]
+    for flip in range(SWAPS):
+        staged = await engine.stage(checkpoints[flip % 2])
+        await engine.prove(staged)
+        old = await engine.flip(staged)
+        await engine.retire(old)
+        await engine.release(old)
+    assert await overlapping.answer() == answer
+    assert await overlapping.held() == before
 
 
 # --- what it is ------------------------------------------------------------------------------

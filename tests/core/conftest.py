@@ -16,7 +16,7 @@ from hotreload.core.replica import Replica
 from hotreload.core.rules import Rules
 from hotreload.events import AttemptFinished, Events, PhaseEntered, Waiting
 from hotreload.life.state_json import from_json, to_json
-from hotreload.types import Attempt, By, Checkpoint, Generation, Phase, Revision
+from hotreload.types import Attempt, By, Checkpoint, Generation, Mode, Phase, Revision
 from tests.fakes import FakeEngine, FakeSource, Steps
 from tests.waiting import Witness
 
@@ -42,7 +42,12 @@ class World(Witness):
     patience = 5.0
 
     def __init__(
-        self, folder: Path, rules: Rules, min_interval: float = 0.0, replica: int = 0
+        self,
+        folder: Path,
+        rules: Rules,
+        min_interval: float = 0.0,
+        replica: int = 0,
+        mode: Mode = Mode.DRAIN,
     ) -> None:
         super().__init__()
         self.steps = Steps()
@@ -56,7 +61,7 @@ class World(Witness):
         self.gate = Gate[FakeEngine](publish=bus.publish, max_held=8, replica=replica)
         staged = self.engine.live
         live = Generation(1, first, staged.fingerprint, 0.0, staged.leaves, staged.bytes)
-        self.replica = Replica(self.engine, self.gate, live)
+        self.replica = Replica(self.engine, self.gate, live, mode)
         self.ledger = Ledger()
         self.ledger.went_live(live, str(folder / first.label))
         self.on_disk = b""
@@ -138,7 +143,7 @@ class World(Witness):
 
     async def ask(self) -> str:
         async with self.gate.passing() as lease:
-            return f"{lease.generation.number}: {lease.engine.answer()}"
+            return f"{lease.generation.number}: {lease.engine.answer(lease.weights)}"
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hotreload.core.gate import Gate
 from hotreload.errors import DrainTimedOut, NotServing
 from hotreload.events import Event, GateChanged
-from hotreload.types import GateState, Generation, Lease, Revision
+from hotreload.types import Answering, GateState, Generation, Lease, Revision, Staged
 
 ONE = Lease(Generation(1, Revision("a"), "f1", 0.0), "one engine")
 TWO = Lease(Generation(2, Revision("b"), "f2", 0.0), "another engine")
@@ -153,3 +153,72 @@ async def test_whoever_prepares_a_request_needs_no_lease_but_a_gate_that_lets_in
     gate.seal("the engine died", code="engine_lost")
     with pytest.raises(NotServing, match="the engine died"):
         gate.preparer()
+
+
+# --- a change of lease -----------------------------------------------------------------------
+
+
+def weights(name: str) -> Staged:
+    return Staged(Revision(name), None, f"fp-{name}", {}, 1)  # as an engine makes it
+
+
+OLD = Lease(Generation(1, Revision("a"), "f1", 0.0), "one engine", weights("a"))
+YOUNG = Lease(Generation(2, Revision("b"), "f2", 0.0), "one engine", weights("b"))
+
+
+async def test_a_change_of_lease_holds_nobody_and_is_no_move(gate: Gate[str]) -> None:
+    seen: list[Event] = []
+    gate = Gate[str](publish=seen.append)
+    gate.open(OLD)
+    async with gate.passing() as first:
+        gate.change(YOUNG)
+        async with gate.passing() as second:
+            assert (first, second) == (OLD, YOUNG)
+            assert (gate.state, gate.inside, gate.held) == (GateState.OPEN, 2, 0)
+    assert len(seen) == 1
+
+
+async def test_it_knows_how_many_each_generation_answers(gate: Gate[str]) -> None:
+    assert Gate[str](publish=lambda event: None).answering() == []
+    gate.open(OLD)
+    async with gate.passing(), gate.passing():
+        gate.change(YOUNG)
+        assert gate.answering() == [Answering(YOUNG.generation, 0), Answering(OLD.generation, 2)]
+        async with gate.passing():
+            assert gate.answering()[0].requests == 1
+            assert OLD.weights is not None
+            assert gate.requests_on(OLD.weights) == 2
+    assert gate.answering() == [Answering(YOUNG.generation, 0)]
+
+
+async def test_a_rollback_to_weights_that_answer_counts_both_of_their_generations(
+    gate: Gate[str],
+) -> None:
+    again = Lease(Generation(3, Revision("a"), "f1", 0.0), "one engine", OLD.weights)
+    gate.open(OLD)
+    async with gate.passing():
+        gate.change(YOUNG)
+        gate.change(again)
+        async with gate.passing():
+            assert OLD.weights is not None
+            assert gate.requests_on(OLD.weights) == 2
+            assert [each.generation.number for each in gate.answering()] == [3, 1]
+
+
+async def test_a_drain_waits_for_everybody_under_whatever_lease(gate: Gate[str]) -> None:
+    gate.open(OLD)
+    async with gate.passing():
+        gate.change(YOUNG)
+        async with gate.passing():
+            drained = asyncio.create_task(gate.drained(5))
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not drained.done()
+    await drained
+
+
+async def test_a_change_after_a_seal_lets_nobody_in(gate: Gate[str]) -> None:
+    gate.seal("over")
+    gate.change(TWO)
+    with pytest.raises(NotServing):
+        await enter(gate)

@@ -38,7 +38,7 @@ class LongAnswer:
 
 
 async def test_postponed_swaps_wait_for_the_long_answer_and_then_happen(tmp_path: Path) -> None:
-    running = Running(tmp_path, ROOM, "reload.drain_timeout=0.05")
+    running = Running(tmp_path, ROOM, "reload.mode=drain", "reload.drain_timeout=0.05")
     running.drop(1)
     async with running.serving():
         long = LongAnswer(running)
@@ -55,7 +55,13 @@ async def test_postponed_swaps_wait_for_the_long_answer_and_then_happen(tmp_path
 
 
 async def test_aborted_answers_say_so_and_the_swap_goes_on(tmp_path: Path) -> None:
-    running = Running(tmp_path, ROOM, "reload.drain_timeout=0.05", "reload.on_drain_timeout=abort")
+    running = Running(
+        tmp_path,
+        ROOM,
+        "reload.mode=drain",
+        "reload.drain_timeout=0.05",
+        "reload.on_drain_timeout=abort",
+    )
     running.drop(1)
     async with running.serving():
         long = LongAnswer(running)
@@ -73,7 +79,13 @@ async def test_aborted_answers_say_so_and_the_swap_goes_on(tmp_path: Path) -> No
 
 
 async def test_what_has_sent_nothing_yet_runs_again_on_the_new_weights(tmp_path: Path) -> None:
-    running = Running(tmp_path, ROOM, "reload.drain_timeout=0.05", "reload.on_drain_timeout=replay")
+    running = Running(
+        tmp_path,
+        ROOM,
+        "reload.mode=drain",
+        "reload.drain_timeout=0.05",
+        "reload.on_drain_timeout=replay",
+    )
     running.drop(1)
     async with running.serving(), running.client() as client:
         streaming = LongAnswer(running)

@@ -8,6 +8,7 @@ import pytest
 
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.server.limits import Limits
+from hotreload.types import Staged
 from tests.server.world import World, serving
 
 ROUTES: dict[str, dict[str, Any]] = {
@@ -79,10 +80,10 @@ async def test_one_that_was_ended_early_makes_a_503_of_a_batch(world: World, str
     ends = iter([{"type": "stop"}, {"type": "abort"}, {"type": "stop"}])
     chunk = world.engine._chunk
 
-    def ended_each_its_way(words: int) -> dict[str, Any]:
+    def ended_each_its_way(weights: Staged, words: int) -> dict[str, Any]:
         if words == len(world.engine.words):
             world.engine.end = next(ends)
-        return chunk(words)
+        return chunk(weights, words)
 
     world.engine._chunk = ended_each_its_way  # type: ignore[method-assign]
     assert await counted(world, "/generate", stream=stream, text=["a", "b", "c"]) == 503

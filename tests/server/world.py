@@ -15,7 +15,6 @@ from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
 from hotreload.events import Event, Events, GenerationLive
-from hotreload.life.joints import answering
 from hotreload.observe.fresh import Fresh
 from hotreload.observe.history import History, attempt_fields
 from hotreload.observe.status import Status
@@ -126,7 +125,7 @@ class View:
         self._status = Status(
             ledger_view=lambda: self.ledger,
             gate_counts=lambda: (gate.inside, gate.held),
-            answering=lambda: [*answering(gate), *self.older],
+            answering=lambda: [*gate.answering(), *self.older],
         )
         events.subscribe(self._history.observe)
         events.subscribe(self._status.observe)

@@ -1,0 +1,90 @@
+"""The settings of how a checkpoint goes live."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hotreload.settings.kinds import Deadline, Seconds, Table, not_yet
+
+
+class ReloadSettings(Table):
+    """How a checkpoint goes live."""
+
+    mode: Literal["overlap", "drain"] = Field(
+        default="overlap",
+        description="How new weights take over: with overlap new requests are answered by them at "
+        "once, and those under way end under the old ones; with drain requests wait until those "
+        "under way have ended, so that two generations never answer at the same time. Where the "
+        "engine cannot overlap, it drains and says why.",
+    )
+    sets: Annotated[int, Field(strict=True, ge=2, le=3)] = Field(
+        default=2,
+        description="How many sets of weights may be on the device, the live ones and those that "
+        "still answer older requests included; 2 or 3. A checkpoint is loaded when there is room "
+        "for its set. For mode = 'overlap'.",
+    )
+    finish_timeout: Deadline | None = Field(
+        default=None,
+        description="How long old weights may go on answering when a checkpoint waits for their "
+        "room; unset, [server.limits] request_seconds. After that on_drain_timeout decides. For "
+        "mode = 'overlap'.",
+        examples=["2m"],
+    )
+    fetch_timeout: Deadline = Field(
+        default=3600.0,
+        description="How long the source may take to bring a checkpoint's files to this disk.",
+    )
+    validate_timeout: Deadline = Field(
+        default=1800.0,
+        description="How long the checks of a checkpoint may take; they read each byte.",
+    )
+    stage_timeout: Deadline = Field(
+        default=1800.0,
+        description="How long copying and loading a checkpoint may take. An attempt that takes "
+        "longer than one of these three timeouts is given up and tried again later.",
+    )
+    drain_timeout: Deadline = Field(
+        default=30.0,
+        description="How long requests under way may take to end before a swap, in mode = 'drain'.",
+    )
+    on_drain_timeout: Literal["postpone", "abort", "replay"] = Field(
+        default="postpone",
+        description="What to do when requests take longer than drain_timeout (or finish_timeout, "
+        "where a checkpoint waits for room): try the swap later and wait longer each time, abort "
+        "them, or abort them and let those that have sent nothing yet run again on the new "
+        "weights.",
+    )
+    while_closed: Literal["hold", "refuse"] = Field(
+        default="hold",
+        description="Whether requests that arrive during a swap wait or get 503 at once.",
+    )
+    max_held: Annotated[int, Field(strict=True, ge=0)] = Field(
+        default=1024,
+        description="How many requests may wait for a swap; the rest get 503 with Retry-After.",
+    )
+    probe_timeout: Deadline = Field(
+        default=30.0,
+        description="How long all probes together may take; if they take longer, the answers "
+        "count as bad.",
+    )
+    min_interval: Seconds = Field(
+        default=0.0,
+        description="How long after a swap the source's next wish is left alone.",
+    )
+    keep_previous: Literal["device", "host", "none"] = Field(
+        default="device",
+        description="Where the weights of the previous generation are kept for a rollback.",
+    )
+    memory: Annotated[Literal["double"], not_yet("host", "auto", now="double")] = Field(
+        default="double",
+        description="How new weights are loaded: double makes them whole beside the live ones.",
+    )
+
+    @model_validator(mode="after")
+    def _replays_may_wait(self) -> Self:
+        if self.on_drain_timeout == "replay" and self.while_closed == "refuse":
+            raise ValueError(
+                "on_drain_timeout = 'replay' needs while_closed = 'hold': what is replayed arrives "
+                "while the gate is closed"
+            )
+        return self
