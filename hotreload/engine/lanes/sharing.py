@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from hotreload.engine.lanes.kinds import (
     EVERYTHING,
     LaneKind,
@@ -55,6 +57,8 @@ class Sharing:
         self.allocator = scheduler.token_to_kv_pool_allocator
         self._rows = getattr(scheduler, kind.row_limit)
         self.times_given_way = 0
+        if scheduler.req_to_token_pool.size <= self._rows:
+            _add_row(scheduler.req_to_token_pool)
 
     def admit(self, lane: Lane, admit: Callable[[], Any]) -> Any:
         """The lane's next batch of prompts, made by upstream's `admit`; None when it gets none."""
@@ -158,8 +162,8 @@ class Sharing:
     def _rows_for(self, lane: Lane) -> Iterator[None]:
         """Bound how many requests run by the rows that are free: there are rows for one lane.
 
-        There is one row more than requests may run. The lane in which weights are proven takes
-        that one, so it never waits for a client's answer.
+        There is one row more than clients' requests may run. The lane in which weights are proven
+        takes that one, so it never waits for a client's answer.
         """
         scheduler, name = self._scheduler, self._kind.row_limit
         free = len(scheduler.req_to_token_pool.free_slots) - (not lane.has_own_pool)
@@ -169,3 +173,10 @@ class Sharing:
             yield
         finally:
             setattr(scheduler, name, self._rows)
+
+
+def _add_row(pool: Any) -> None:
+    """0.1.0rc0 has as many rows as requests may run, and its map of tokens in flight one more."""
+    pool.req_to_token = np.vstack([pool.req_to_token, np.zeros_like(pool.req_to_token[:1])])
+    pool.free_slots.append(pool.size)
+    pool.size += 1
