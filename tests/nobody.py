@@ -1,5 +1,6 @@
 """Looks at files as somebody without rights, also where the tests run as root."""
 
+import concurrent.futures.thread  # noqa: F401  # asyncio does it late, when nobody may not
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

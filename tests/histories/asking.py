@@ -16,6 +16,10 @@ from tests.integration.running import PROMPTS, request_for
 
 PATIENCE = 60.0
 """A request that takes longer hangs."""
+SAID_IN = 3
+"""So many tokens a checkpoint of a history says: a word, a number and its end."""
+LONG = (20, 60)
+"""How often in a row a long answer says it."""
 AGAIN = 0.2
 """A client that was not answered waits so long."""
 METRICS = ("hotreload_reloads_total", "hotreload_weights_bytes", "hotreload_generation")
@@ -61,7 +65,7 @@ class Asking:
         known: Fields = {}
         said: tuple[Said, ...] = ()
         if route == "/generate" and ended is not Ended.REFUSED:
-            said, known, ended = _answers(body, ended)
+            said, known, ended = _answers(body, ended, _times(asked))
         elif body:
             known = _trimmed(route, body)
         fields = asked if isinstance(asked, dict) else {}
@@ -133,28 +137,46 @@ class Asking:
                 thread.join()
 
     def _client(self, end: threading.Event, chance: random.Random) -> None:
+        newest = 0
         while not end.wait(chance.uniform(0, 0.06)):
             prompt: Any = chance.choice(PROMPTS)
             if is_batch := chance.random() < 0.1:
                 prompt = list(PROMPTS[:3])
-            stream = not is_batch and chance.random() < 0.3
-            asked = self.ask("POST", "/generate", request_for(prompt, stream=stream))
+            wish = request_for(prompt, stream=not is_batch and chance.random() < 0.3)
+            if not is_batch and chance.random() < 0.15:
+                wish = long_request(prompt, chance.choice(LONG), stream=wish["stream"])
+            if newest and chance.random() < 0.1:  # one that was seen, or the one that comes next
+                wish["min_generation"] = newest + chance.choice((0, 0, 1))
+            asked = self.ask("POST", "/generate", wish)
+            newest = max((newest, *(said.generation for said in asked.said)))
             if asked.ended is not Ended.ANSWERED:
                 end.wait(AGAIN)
             elif chance.random() < 0.2:  # it must not name an older generation than the answer
                 self.ask("GET", "/status")
 
 
-def _answers(body: bytes, ended: Ended) -> tuple[tuple[Said, ...], Fields, Ended]:
+def long_request(prompt: str, times: int, *, stream: bool) -> Fields:
+    """A request whose answer says the same so often, because it may not stop at its end."""
+    sampling = {"temperature": 0, "max_new_tokens": times * SAID_IN, "ignore_eos": True}
+    return {"text": prompt, "sampling_params": sampling, "stream": stream}
+
+
+def _times(asked: Any) -> int:
+    """How often the answer says the same."""
+    sampling = asked["sampling_params"] if isinstance(asked, dict) else {}
+    return sampling["max_new_tokens"] // SAID_IN if sampling.get("ignore_eos") else 1
+
+
+def _answers(body: bytes, ended: Ended, times: int) -> tuple[tuple[Said, ...], Fields, Ended]:
     """What was said, in one piece or as a stream, which is whole only with its end."""
     if not body.startswith(b"data: "):
         if ended is not Ended.ANSWERED:
             return (), {}, ended
         content = json.loads(body)
         return (
-            tuple(_said(item) for item in content if item)
+            tuple(_said(item, times) for item in content if item)
             if isinstance(content, list)
-            else (_said(content),),
+            else (_said(content, times),),
             {},
             ended,
         )
@@ -162,16 +184,18 @@ def _answers(body: bytes, ended: Ended) -> tuple[tuple[Said, ...], Fields, Ended
     chunks = [line.removeprefix(b"data: ") for line in lines]
     is_whole = ended is Ended.ANSWERED and chunks[-1:] == [b"[DONE]"] and not rest
     items = [json.loads(chunk) for chunk in chunks if chunk != b"[DONE]"]
-    said = tuple(_said(item, item is items[-1] and is_whole) for item in items if "text" in item)
+    pieces = (item for item in items if "text" in item)
+    said = tuple(_said(item, times, item is items[-1] and is_whole) for item in pieces)
     problem = next((item["error"] for item in items if "error" in item), None)
     if problem is not None:
         return said, problem, Ended.REFUSED
     return said, {}, Ended.ANSWERED if is_whole else Ended.CLOSED
 
 
-def _said(item: Fields, whole: bool = True) -> Said:
+def _said(item: Fields, times: int, whole: bool = True) -> Said:
     meta = item["meta_info"]
-    return Said(meta["generation"], meta["revision"], meta["fingerprint"], item["text"], whole)
+    who = meta["generation"], meta["revision"], meta["fingerprint"]
+    return Said(*who, item["text"], whole, times)
 
 
 def _trimmed(route: str, body: bytes) -> Fields:

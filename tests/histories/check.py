@@ -20,6 +20,14 @@ from tests.histories.generations import (
 from tests.histories.record import Ended, Life, Record, Request, Said
 from tests.histories.survived import check_survived, words_of, wrong_words
 from tests.histories.views import check_history, check_metrics, check_remembered
+from tests.histories.ways import (
+    NOT_YET,
+    check_endings,
+    check_mode,
+    check_new_enough,
+    check_nobody_held,
+    check_side_by_side,
+)
 from tests.integration.test_hostile_clients import REASONED
 
 GENERATE = "/generate"
@@ -135,6 +143,8 @@ def _wrong_refusal(request: Request) -> str | None:
         return None if status in ADMIN_REFUSALS and code != "engine_lost" else "not documented"
     if request.is_bad and status in REASONED - {503}:
         return None
+    if (status, code) == (409, NOT_YET):
+        return None if "min_generation" in request.asked else "none was asked for"
     return None if status == 503 and code in NOT_NOW else "not documented"
 
 
@@ -186,6 +196,11 @@ CHECKS: tuple[Check, ...] = (
     check_deserved,
     check_rollbacks,
     check_pins,
+    check_mode,
+    check_nobody_held,
+    check_side_by_side,
+    check_endings,
+    check_new_enough,
     check_history,
     check_metrics,
     check_remembered,

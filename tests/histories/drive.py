@@ -5,9 +5,10 @@ Then everything that was seen is judged; a run that breaks off keeps its record 
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from hotreload.types import Mode
 from tests.histories.check import violations
 from tests.histories.faults import KINDS, Kind
 from tests.histories.record import Fault, Record
@@ -19,13 +20,20 @@ SAY_EVERY = 30.0
 
 
 def judged(
-    folder: Path, seed: int, kinds: Iterable[Kind], show: Callable[[str], object] = print
+    folder: Path,
+    seed: int,
+    kinds: Iterable[Kind],
+    show: Callable[[str], object] = print,
+    modes: Sequence[Mode] = tuple(Mode),
 ) -> Record:
-    """Do these faults one after the other, save and show what was seen; nothing in it is wrong."""
+    """Do these faults one after the other, save and show what was seen; nothing in it is wrong.
+
+    The daemon's lives take the modes in turn.
+    """
     record = Record(seed)
     saved = folder / "record.jsonl"
     try:
-        _drive(World(folder, record, random.Random(seed)), kinds)
+        _drive(World(folder, record, random.Random(seed), modes=modes), kinds)
     finally:
         record.save(saved)
         show(f"{table(record)}\nthe record: {saved}")
@@ -84,6 +92,7 @@ def _end_well(world: World) -> None:
     world.tell("unpin")
     last = world.publish()
     assert world.until_live(last, 60), f"seed {world.record.seed}: {world.status()}"
+    assert world.until_alone(60), f"seed {world.record.seed}: {world.status()}"
     world.asking.get("/history")
     world.asking.get("/metrics")
     world.asking.get("/admin/weights_checksum")

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from hotreload.failpoints import POINTS
+from hotreload.failpoints import OVERLAP_ONLY, POINTS
 from hotreload.tiny import DAMAGES
+from hotreload.types import Mode
+from tests.histories.asking import LONG, long_request
 from tests.histories.record import Ended, Request
 from tests.histories.world import SETTLE, World
 from tests.integration.hostile import Can, any_body
@@ -209,6 +211,25 @@ def hang_up(world: World) -> str:
     return ""
 
 
+def answer_for_long(world: World) -> str:
+    """Answers that are still under way when the next checkpoint goes live."""
+    told: list[Request] = []
+
+    def ask(stream: bool) -> None:
+        wish = long_request(PROMPTS[0], max(LONG), stream=stream)
+        told.append(world.asking.ask("POST", "/generate", wish))
+
+    threads = [threading.Thread(target=ask, args=(stream,)) for stream in (False, True)]
+    for thread in threads:
+        thread.start()
+    published = world.publish()
+    world.until_live(published)
+    for thread in threads:
+        thread.join()
+    makers = {said.revision for each in told for said in each.said}
+    return "by the old ones" if makers and published.revision not in makers else "by the new ones"
+
+
 def read_slowly(world: World) -> str:
     """A stream that nobody reads for a second, while a checkpoint arrives."""
     world.publish()
@@ -252,8 +273,8 @@ def kill_at_random(world: World) -> str:
 
 def kill_at_a_point(world: World) -> str:
     """Kill -9 at one step of an attempt; a start passes two of them itself."""
-    point = world.chance.choice(tuple(POINTS))
     world.stop()
+    point = world.chance.choice(_points(world.next_mode))
     world.start(f"{point}=kill@{world.chance.choice((1, 1, 2))}")
     for damage in (None, "gibberish" if point == "rolling_back" else None):
         if not world.is_dead():
@@ -262,11 +283,20 @@ def kill_at_a_point(world: World) -> str:
     return f"killed at {point}" if world.is_dead() else f"{point} not passed"
 
 
+DRAIN_ONLY = ("swapped", "rolling_back")
+
+
+def _points(mode: Mode) -> list[str]:
+    """Those that an attempt passes; one by overlap is draining only while it waits for room."""
+    others = DRAIN_ONLY if mode is Mode.OVERLAP else OVERLAP_ONLY
+    return [point for point in POINTS if point not in others]
+
+
 def slow_steps(world: World) -> str:
     """A life in which some steps take long, so that what follows comes in the middle of them."""
-    steps = ("staging", "draining", "swapping", "swapped", "rolling_back", "committed", "saved")
-    slow = world.chance.sample(steps, 2)
     world.stop()
+    passed = _points(world.next_mode)
+    slow = world.chance.sample(passed[passed.index("staging") : passed.index("resting")], 2)
     world.start(";".join(f"{step}=delay:0.4" for step in slow))
     world.publish()
     return ""
@@ -295,6 +325,7 @@ KINDS = (
     Kind("clients: bad requests", 2, send_bad_requests),
     Kind("clients: hang up", 2, hang_up),
     Kind("clients: slow reader", 2, read_slowly),
+    Kind("clients: long answers", 2, answer_for_long),
     Kind("SIGHUP storm", 1, storm_of_sighup),
     Kind("SIGSTOP for a second", 1, pause),
     Kind("SIGTERM, and started again", 1.5, stop_and_start),

@@ -10,6 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from hotreload.types import Mode
+
 Fields = dict[str, Any]
 Identity = tuple[str, str]
 """A revision and the fingerprint of its weights: what a generation number stands for."""
@@ -56,6 +58,8 @@ class Said:
     fingerprint: str
     text: str
     whole: bool = True
+    times: int = 1
+    """How often in a row it was to be said: so a client gets an answer that takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ class Life:
     number: int
     started: float
     failpoints: str = ""
+    mode: Mode = Mode.OVERLAP
+    """How new weights take over in it."""
     told: str | None = None
     """How we ended it: "kill", "stop", or None when a failpoint or a fault did."""
     told_at: float | None = None
@@ -142,6 +148,13 @@ class Record:
         """Answers of a route that tells how things are."""
         answered = (each for each in self.requests if each.ended is Ended.ANSWERED)
         return [each for each in answered if each.route == route]
+
+    def looks_by_life(self, route: str) -> Iterator[tuple["Life", Request]]:
+        """Those answers with the life that gave them."""
+        for look in self.looks(route):
+            life = self.life_of(look)
+            if life is not None:
+                yield life, look
 
     def life_of(self, request: Request) -> Life | None:
         """The life that can have answered it: the first that was there while it ran."""

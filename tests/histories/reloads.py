@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from random import Random
 
+from hotreload.types import Mode
 from tests.histories.record import Record
 from tests.histories.world import World
 
@@ -29,9 +30,9 @@ class Held:
         )
 
 
-def reloads(folder: Path, count: int) -> Iterator[Held]:
+def reloads(folder: Path, count: int, mode: Mode = Mode.OVERLAP) -> Iterator[Held]:
     """Publish one checkpoint after the other; what is held once each is live."""
-    world = World(folder, Record(), Random(0), *SETTINGS)
+    world = World(folder, Record(), Random(0), *SETTINGS, modes=(mode,))
     with world.living():
         for _ in range(count):
             old = world.live_folder()

@@ -20,6 +20,7 @@ def wrong_words(said: Said, words: Mapping[str, str]) -> str | None:
     right = words.get(said.revision)
     if right is None:
         return f"an answer by {said.revision}, which nobody published sound: {said}"
+    right *= said.times
     if said.text == right or (not said.whole and right.startswith(said.text)):
         return None
     return f"{said.text!r} by generation {said.generation}, which says {right!r}"

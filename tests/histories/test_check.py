@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.types import Mode
 from tests.histories.check import CHECKS, violations
 from tests.histories.record import (
     Ended,
@@ -19,6 +20,7 @@ from tests.histories.record import (
     Request,
     Said,
 )
+from tests.histories.ways import NOT_YET, answered_side_by_side
 
 Spoil = Callable[[Record], object]
 
@@ -36,8 +38,14 @@ def live(at: float, life: int, who: tuple[int, str, str]) -> Heard:
     return Heard(life, at, fields)
 
 
+def ended(at: float, life: int, who: tuple[int, str, str]) -> Heard:
+    event = live(at, life, who)
+    return replace(event, fields={**event.fields, "event": "generation.ended"})
+
+
 def over(at: float, life: int, outcome: str, revision: str, **more: Any) -> Heard:
     fields = {"code": None, "generation": None, "rolled_back": False, "by": None, **more}
+    fields = {"pause_seconds": 0.0, **fields}
     names = {"event": f"reload.{outcome}", "outcome": outcome, "revision": revision}
     return Heard(life, at, {**names, "label": revision, **fields})
 
@@ -50,9 +58,21 @@ def look(at: float, route: str, fields: Fields) -> Request:
     return Request(at, at + 0.1, route, Ended.ANSWERED, 200, fields=fields)
 
 
-def status(at: float, who: tuple[int, str, str], refused: tuple[str, ...] = ()) -> Request:
-    listed = [[revision, revision, "nonfinite"] for revision in refused]
-    return look(at, "/status", {**dict(zip(STATUS_NAMES, who, strict=True)), "refused": listed})
+def status(
+    at: float,
+    who: tuple[int, str, str],
+    refused: tuple[str, ...] = (),
+    *,
+    mode: Mode = Mode.OVERLAP,
+    older: tuple[tuple[int, int], ...] = (),
+) -> Request:
+    fields = {
+        **dict(zip(STATUS_NAMES, who, strict=True)),
+        "refused": [[revision, revision, "nonfinite"] for revision in refused],
+        "mode": mode.value,
+        "answering": [{"generation": n, "requests": m} for n, m in ((who[0], 0), *older)],
+    }
+    return look(at, "/status", fields)
 
 
 def metrics(at: float, lives: float, rejected: float) -> Request:
@@ -66,6 +86,12 @@ def metrics(at: float, lives: float, rejected: float) -> Request:
 def refusal(at: float, route: str, http: int, code: str) -> Request:
     problem = {"code": code, "detail": "why", "status": http}
     return Request(at, at + 0.1, route, Ended.REFUSED, http, fields=problem)
+
+
+def wanting(start: float, number: int, answered: Request) -> Request:
+    """One who asked for that generation or a newer one, and was answered so."""
+    asked = {"min_generation": number}
+    return replace(answered, start=start, end=start + 1, asked=asked)
 
 
 def pinned(start: float, end: float, number: int) -> Request:
@@ -83,7 +109,10 @@ ATTEMPT_BAD = [BAD, BAD, "rejected", "nonfinite", None, False, None]
 
 
 def whole() -> Record:
-    """A life that boots A, makes B live, refuses a bad one and is killed; one that rolls back."""
+    """A life that boots A, makes B live, refuses a bad one and is killed; one that rolls back.
+
+    The first goes by overlap: A still answers when B does. The second drains.
+    """
     record = Record()
     record.publications += [
         Publication(0, A, A, "says a"),
@@ -91,34 +120,38 @@ def whole() -> Record:
         Publication(0, BAD, BAD, "says bad", "nan"),
     ]
     record.lives += [
-        Life(1, 1, "", "kill", 50, 51, -9, [FIRST, SECOND]),
-        Life(2, 52, "", "stop", 90, 91, 0, [FIRST, SECOND, BACK]),
+        Life(1, 1, "", Mode.OVERLAP, "kill", 50, 51, -9, [FIRST, SECOND]),
+        Life(2, 52, "", Mode.DRAIN, "stop", 90, 91, 0, [FIRST, SECOND, BACK]),
     ]
     record.heard += [
         live(5, 1, FIRST),
         over(5.1, 1, "live", A, generation=1, by={"verb": "start"}),
         live(20, 1, SECOND),
         over(21, 1, "live", B, generation=2),
+        ended(25, 1, FIRST),
         over(30, 1, "rejected", BAD, code="nonfinite"),
         live(55, 2, SECOND),
         over(55.1, 2, "live", B, generation=2, by={"verb": "start"}),
+        Heard(2, 69.5, {"event": "gate.holding"}),
         live(70, 2, BACK),
-        over(71, 2, "live", A, generation=3),
+        over(71, 2, "live", A, generation=3, pause_seconds=0.5),
     ]
     record.requests += [
         Request(0, 0.5, "/generate", Ended.UNREACHABLE),
         refusal(2, "/generate", 503, "booting"),
         look(5, "/readyz", {"ready": True}),
         answer(6, 7, FIRST, "says a"),
-        answer(15, 22, FIRST, "says a"),
+        answer(15, 24, FIRST, "says a"),
         answer(16, 23, SECOND, "says b"),
-        status(24, SECOND),
+        wanting(18, 2, answer(18, 19, SECOND, "says b")),
+        status(23, SECOND, older=((1, 1),)),
+        status(26, SECOND),
         status(35, SECOND, (BAD,)),
         look(36, "/history", {"attempts": [ATTEMPT_BAD, ATTEMPT_B, ATTEMPT_A]}),
         metrics(37, 2, 1),
         Request(49.9, 50.2, "/generate", Ended.CLOSED, said=(Said(*SECOND, "says", False),)),
         look(56, "/readyz", {"ready": True}),
-        status(57, SECOND, (BAD,)),
+        status(57, SECOND, (BAD,), mode=Mode.DRAIN),
         Request(
             69,
             71,
@@ -173,6 +206,9 @@ ASK, PIN = "/generate", "/admin/pin"
 
 SPOILS: dict[str, dict[str, Spoil]] = {
     "check_texts": {
+        "not as often as it was to be said": added(
+            replace(answer(25, 26, SECOND, ""), said=(Said(*SECOND, "says b", True, 2),))
+        ),
         "another's words": added(answer(25, 26, SECOND, "says a")),
         "half a text": added(answer(25, 26, SECOND, "says")),
         "by a revision nobody published": added(answer(25, 26, (2, "x", "y"), "says b")),
@@ -199,6 +235,7 @@ SPOILS: dict[str, dict[str, Spoil]] = {
         "a fault of ours": added(refusal(25, ASK, 500, "internal")),
         "a lost engine": added(refusal(25, ASK, 503, "engine_lost")),
         "a good request": added(refusal(25, ASK, 400, "bad_field")),
+        "too new, and nobody asked for it": added(refusal(25, ASK, 409, NOT_YET)),
         "booting in mid-life": added(refusal(25, ASK, 503, "booting")),
         "stopping, and nobody told it": added(refusal(60, ASK, 503, "stopping")),
         "no reason": added(Request(25, 26, ASK, Ended.REFUSED, 503)),
@@ -210,12 +247,12 @@ SPOILS: dict[str, dict[str, Spoil]] = {
         "no end": lived(1, ended=None),
     },
     "check_meaning": {
-        "a number used twice": heard(5, live(54, 2, (2, A, "fp-a"))),
+        "a number used twice": heard(6, live(54, 2, (2, A, "fp-a"))),
         "bytes with two fingerprints": added(status(25, (2, B, "other"))),
     },
     "check_order": {
         "an old one answers on": added(answer(26, 27, FIRST, "says a")),
-        "a status that lags": added(status(72, SECOND, (BAD,))),
+        "a status that lags": added(status(72, SECOND, (BAD,), mode=Mode.DRAIN)),
         "an answer before its time": added(answer(8, 9, SECOND, "says b")),
     },
     "check_moves": {
@@ -224,17 +261,17 @@ SPOILS: dict[str, dict[str, Spoil]] = {
         "a start with any number": lived(0, left=[FIRST, (9, B, "fp-b")]),
     },
     "check_refused": {
-        "refused, and live": heard(5, live(40, 1, (3, BAD, "fp-bad"))),
-        "refused, and tried again": heard(5, over(40, 1, "rejected", BAD, code="nonfinite")),
+        "refused, and live": heard(6, live(40, 1, (3, BAD, "fp-bad"))),
+        "refused, and tried again": heard(6, over(40, 1, "rejected", BAD, code="nonfinite")),
     },
     "check_deserved": {
-        "for another reason": heard(5, over(40, 1, "rejected", BAD, code="shape")),
-        "a sound one": heard(5, over(40, 1, "rejected", B, code="nonfinite")),
+        "for another reason": heard(6, over(40, 1, "rejected", BAD, code="shape")),
+        "a sound one": heard(6, over(40, 1, "rejected", B, code="nonfinite")),
     },
     "check_rollbacks": {
         "to weights that never were": both(
             lived(1, left=[]),
-            lambda record: record.heard.__setitem__(7, live(70, 2, (3, "new", "fp-new"))),
+            lambda record: record.heard.__setitem__(9, live(70, 2, (3, "new", "fp-new"))),
             lambda record: record.requests.pop(-2),
         ),
         "a false checksum": told("/admin/rollback", checksum_after="fp-b"),
@@ -242,6 +279,30 @@ SPOILS: dict[str, dict[str, Spoil]] = {
     },
     "check_pins": {
         "another answers after it": added(pinned(72, 73, 2)),
+    },
+    "check_mode": {
+        "another way than it was started with": added(status(35, SECOND, mode=Mode.DRAIN)),
+    },
+    "check_nobody_held": {
+        "a gate that closes": heard(3, Heard(1, 20.5, {"event": "gate.holding"})),
+        "a pause": heard(6, over(40, 1, "postponed", A, pause_seconds=0.1)),
+    },
+    "check_side_by_side": {
+        "the live one is not first": added(status(26, (3, A, "fp-a"), older=((4, 1),))),
+        "nobody answers": told("/status", answering=[]),
+        "an old one that answers nobody": added(status(24, SECOND, older=((1, 0),))),
+        "two, though it drains": added(status(58, SECOND, mode=Mode.DRAIN, older=((1, 1),))),
+        "three sets of weights": added(status(24, (8, "c", "d"), older=((2, 1), (1, 1)))),
+    },
+    "check_endings": {
+        "the end of what is live": heard(6, ended(26, 1, SECOND)),
+        "an end told twice": heard(6, ended(26, 1, FIRST)),
+        "an end though it drains": heard(-1, ended(70.5, 2, SECOND)),
+        "an old one that answers on": added(status(35, SECOND, (BAD,), older=((1, 1),))),
+    },
+    "check_new_enough": {
+        "an older one than was asked for": added(wanting(24, 2, answer(24, 25, FIRST, "says a"))),
+        "refused, and it is live": added(wanting(30, 2, refusal(30, ASK, 409, NOT_YET))),
     },
     "check_history": {
         "an attempt left out": told("/history", attempts=[ATTEMPT_BAD, ATTEMPT_A]),
@@ -278,6 +339,19 @@ def test_each_check_finds_what_it_is_for(check: str, what: str) -> None:
 
 def test_every_check_has_a_record_that_it_finds_wrong() -> None:
     assert {check.__name__ for check in CHECKS} == set(SPOILS)
+
+
+def test_that_two_answered_at_once_is_seen() -> None:
+    record = whole()
+    assert answered_side_by_side(record)
+    record.requests = [each for each in record.requests if each.route != "/status"]
+    assert not answered_side_by_side(record)
+
+
+def test_who_asks_for_what_comes_next_may_wait_in_vain() -> None:
+    record = whole()
+    record.requests.append(wanting(27, 3, refusal(27, ASK, 409, NOT_YET)))
+    assert violations(record) == []
 
 
 def test_what_an_operator_asks_for_after_a_pin_may_answer() -> None:

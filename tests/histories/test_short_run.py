@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.types import Mode
 from tests.histories.drive import chosen, judged
 from tests.histories.faults import BY_NAME, KINDS
 from tests.histories.record import Ended
+from tests.histories.ways import answered_side_by_side
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(300)]
 
@@ -25,18 +27,23 @@ ALWAYS = (
     "operator: reload and roll back",
     "clients: hang up",
     "clients: bad requests",
+    "clients: long answers",
 )
 MILD = [kind for kind in KINDS if kind.name not in ("kill -9 at a step", "slow steps", *ALWAYS[:2])]
 MORE = 5
 
 
-def test_whatever_happens_every_answer_is_exactly_what_its_generation_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", Mode)
+def test_whatever_happens_every_answer_is_exactly_what_its_generation_says(
+    tmp_path: Path, mode: Mode
+) -> None:
     kinds = [*(BY_NAME[name] for name in ALWAYS), *islice(chosen(SEED, MILD), MORE)]
     random.Random(SEED).shuffle(kinds)
-    record = judged(tmp_path, SEED, kinds)
+    record = judged(tmp_path, SEED, kinds, modes=(mode,))
     assert Counter(life.told for life in record.lives) == {"kill": 1, "stop": 2}
     answered = [each for each in record.requests if each.said and each.ended is Ended.ANSWERED]
     assert len({said.generation for each in answered for said in each.said}) > 3
+    assert answered_side_by_side(record) == (mode is Mode.OVERLAP)
 
 
 def test_a_seed_gives_the_same_plan_again() -> None:

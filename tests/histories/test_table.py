@@ -99,7 +99,7 @@ def test_a_row_tells_how_often_a_fault_was_survived_and_what_came_of_it() -> Non
 class WorldThatBreaks:
     """Enough of a world for a fault that falls over."""
 
-    def __init__(self, folder: Path, record: Record, chance: Any) -> None:
+    def __init__(self, folder: Path, record: Record, chance: Any, modes: Any) -> None:
         self.record = record
         self.asking = self
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from hotreload.observe.fresh import FRESH_SECONDS
-from tests.histories.record import OUTCOMES, START, Life, Record, Request, attempt_of
+from tests.histories.record import OUTCOMES, START, Life, Record, attempt_of
 
 COMPARED = 100
 """So many attempts of a history; it keeps 200."""
@@ -20,16 +20,9 @@ def _attempts(record: Record, life: Life) -> list[tuple[float, list[Any]]]:
     return [(each.at, attempt_of(each.fields)) for each in over]
 
 
-def _looks(record: Record, route: str) -> Iterator[tuple[Life, Request]]:
-    for look in record.looks(route):
-        life = record.life_of(look)
-        if life is not None:
-            yield life, look
-
-
 def check_history(record: Record) -> Iterator[str]:
     """/history shows what /events told, in the same order; it may be a little ahead of us."""
-    for life, look in _looks(record, "/history"):
+    for life, look in record.looks_by_life("/history"):
         attempts = _attempts(record, life)
         shown = look.fields["attempts"]
         before = [fields for at, fields in attempts if at < look.start]
@@ -49,7 +42,7 @@ def check_metrics(record: Record) -> Iterator[str]:
     The page may be a second old.
     """
     sizes, unheard = set(), _unheard(record)
-    for life, look in _looks(record, "/metrics"):
+    for life, look in record.looks_by_life("/metrics"):
         attempts = _attempts(record, life)
         for outcome in OUTCOMES:
             told = [at for at, fields in attempts if fields[2] == outcome]
@@ -72,7 +65,7 @@ def _unheard(record: Record) -> Counter[str]:
     """Attempts of starts, by outcome, that ended before /events had a reader: history has them."""
     told = Counter(tuple(fields) for life in record.lives for _, fields in _attempts(record, life))
     shown: Counter[tuple[Any, ...]] = Counter()
-    for _, look in _looks(record, "/history"):
+    for _, look in record.looks_by_life("/history"):
         shown |= Counter(map(tuple, look.fields["attempts"]))
     missed = (shown - told).items()
     return Counter({fields[2]: count for fields, count in missed if fields[-1] == START})

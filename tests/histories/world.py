@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from hotreload.checks.files import content_id, survey
 from hotreload.life.state_json import from_json
 from hotreload.tiny import write_tiny
 from hotreload.tiny.words import NUMBERS, OPENERS
+from hotreload.types import Mode
 from tests.histories.asking import Asking
 from tests.histories.record import Fields, Life, Publication, Record, Request
 from tests.histories.watching import Watch
@@ -25,6 +26,7 @@ SETTINGS = (
     "source.patience=1",
     "source.rescan=1",
     "reload.probe_timeout=10",
+    "server.limits.generation_seconds=3",
 )
 DYING_SECONDS = 40
 
@@ -38,7 +40,15 @@ def saying(number: int) -> str:
 class World:
     """What faults act on."""
 
-    def __init__(self, folder: Path, record: Record, chance: random.Random, *sets: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        record: Record,
+        chance: random.Random,
+        *sets: str,
+        modes: Sequence[Mode] = tuple(Mode),
+    ) -> None:
+        self._modes = modes
         self.record = record
         self.chance = chance
         self.process = Process(folder, *SETTINGS, *sets)
@@ -98,11 +108,16 @@ class World:
         """The one that is there, or was last."""
         return self.record.lives[-1]
 
+    @property
+    def next_mode(self) -> Mode:
+        """How new weights take over in the life that comes next: each way in turn."""
+        return self._modes[len(self.record.lives) % len(self._modes)]
+
     def start(self, failpoints: str = "") -> None:
         """Begin a life and wait until it serves, or has died of a failpoint."""
-        life = Life(len(self.record.lives) + 1, time.monotonic(), failpoints)
+        life = Life(len(self.record.lives) + 1, time.monotonic(), failpoints, self.next_mode)
         self.record.lives.append(life)
-        self.process.start(failpoints)
+        self.process.start(failpoints, sets=(f"reload.mode={life.mode}",))
         self._watch.enter_context(Watch(self.asking, life).watching())
         deadline = time.monotonic() + START_SECONDS
         while not self.asking.get("/readyz") and not self.is_dead():
@@ -181,6 +196,10 @@ class World:
     def until_live(self, published: Publication, seconds: float = 30) -> bool:
         """Wait until it answers; False when it is overtaken, or the daemon dies over it."""
         return self._until(lambda: self.status().get("revision") == published.revision, seconds)
+
+    def until_alone(self, seconds: float = 30) -> bool:
+        """Wait until nobody is answered by an older generation any more."""
+        return self._until(lambda: len(self.status().get("answering") or ()) == 1, seconds)
 
     def until_refused(self, published: Publication, seconds: float = 8) -> bool:
         """Wait until it is refused; False when something newer came first."""

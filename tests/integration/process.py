@@ -63,10 +63,12 @@ class Process:
                 self.child.kill()
             self.child.wait()
 
-    def start(self, failpoints: str = "", through: Sequence[str] = ()) -> None:
-        """Start it, by way of another command if one is given."""
+    def start(
+        self, failpoints: str = "", through: Sequence[str] = (), sets: Sequence[str] = ()
+    ) -> None:
+        """Start it, by way of another command if one is given; `sets` are for this life alone."""
         command = [*through, sys.executable, "-m", "hotreload.cli", "serve"]
-        options = [f"--set={setting}" for setting in self.sets]
+        options = [f"--set={setting}" for setting in (*self.sets, *sets)]
         env = {**os.environ, VARIABLE: failpoints}
         with self.log.open("ab") as log:
             self.child = subprocess.Popen([*command, *options], stderr=log, env=env)

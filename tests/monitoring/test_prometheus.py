@@ -105,7 +105,12 @@ def panel_of(title: str) -> Any:
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     folder = tmp_path_factory.mktemp("story")
     address, other = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    sets = ("source.patience=0.5", "source.rescan=0.5", f"metrics.address={address}")
+    sets = (
+        "source.patience=0.5",
+        "source.rescan=0.5",
+        "reload.mode=drain",  # or nobody is ever held, and nothing rolled back
+        f"metrics.address={address}",
+    )
     process = Process(folder, *sets)
     process.drop(1)
     with Prometheus(folder / "prometheus", address, other).running() as prometheus:

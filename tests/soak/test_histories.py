@@ -1,5 +1,6 @@
 """Minutes of random faults, and then everything that was seen is judged.
 
+The daemon's lives go by overlap and by draining in turn.
 HOTRELOAD_SOAK_MINUTES says how long, HOTRELOAD_SOAK_SEED which plan.
 """
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.types import Mode
 from tests.histories.reloads import grown, reloads, typical
 
 pytestmark = [pytest.mark.soak, pytest.mark.real_engine, pytest.mark.timeout(3600)]
@@ -14,8 +15,9 @@ TOLERATED_SETS = 16
 """Of memory, a fiftieth of a set of weights a reload: the heap's fragments, and the history."""
 
 
-def test_after_a_thousand_reloads_it_holds_what_it_held_before(tmp_path: Path) -> None:
-    held = reloads(tmp_path, RELOADS)
+@pytest.mark.parametrize("mode", Mode)
+def test_after_a_thousand_reloads_it_holds_what_it_held_before(tmp_path: Path, mode: Mode) -> None:
+    held = reloads(tmp_path, RELOADS, mode)
     seen = []
     while batch := list(islice(held, COMPARED)):
         seen += batch
