@@ -45,7 +45,8 @@ class ReloadSettings(Table):
     )
     drain_timeout: Deadline = Field(
         default=30.0,
-        description="How long requests under way may take to end before a swap, in mode = 'drain'.",
+        description="How long requests under way may take to end before a swap, in mode = 'drain'; "
+        "and before the KV pool is cleaned of NaN.",
     )
     on_drain_timeout: Literal["postpone", "abort", "replay"] = Field(
         default="postpone",
@@ -56,11 +57,13 @@ class ReloadSettings(Table):
     )
     while_closed: Literal["hold", "refuse"] = Field(
         default="hold",
-        description="Whether requests that arrive during a swap wait or get 503 at once.",
+        description="Whether requests that arrive while the gate is closed wait or get 503 at "
+        "once. It is closed for a swap in mode = 'drain', and while the KV pool is cleaned of NaN.",
     )
     max_held: Annotated[int, Field(strict=True, ge=0)] = Field(
         default=1024,
-        description="How many requests may wait for a swap; the rest get 503 with Retry-After.",
+        description="How many requests may wait at a closed gate, and how many for a generation "
+        "they ask for; the rest get 503 with Retry-After.",
     )
     probe_timeout: Deadline = Field(
         default=30.0,
@@ -73,7 +76,8 @@ class ReloadSettings(Table):
     )
     keep_previous: Literal["device", "host", "none"] = Field(
         default="device",
-        description="Where the weights of the previous generation are kept for a rollback.",
+        description="Where the weights of the previous generation are kept for a rollback, once "
+        "its last request has ended.",
     )
     memory: Annotated[Literal["double"], not_yet("host", "auto", now="double")] = Field(
         default="double",

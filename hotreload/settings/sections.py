@@ -104,7 +104,7 @@ class CheckSettings(Table):
 
 
 class ProbeSettings(Table):
-    """A prompt the new weights must answer well, or they are rolled back.
+    """A prompt the new weights must answer well before they answer anybody, or they are refused.
 
     Repeat the table for more probes. A probe without expectations accepts any answer. Without any
     probe, a built-in one expects that the answer is not one token for ever.

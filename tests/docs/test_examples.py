@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from hotreload.cli.client import DaemonClient, Where
-from hotreload.cli.demo import STORY, Chapter, Told, print_closing
-from hotreload.cli.demo_clients import Clients
+from hotreload.cli.demo_clients import ClientAnswer, Clients
+from hotreload.cli.demo_story import STORY, Chapter, words
+from hotreload.cli.demo_told import Told, print_closing
 from hotreload.settings.load import load
 from hotreload.types import Phase
 from tests.docs.pages import PAGES, blocks, section
@@ -63,23 +64,25 @@ def without_digits(text: str) -> str:
 def test_the_demo_ends_in_the_table_that_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     nowhere = DaemonClient(Where(Path("/nowhere"), "the test"))
     chapters = [(chapter, attempt_of(chapter)) for chapter in STORY]
-    print_closing(Told(chapters, Clients(nowhere, 0)))
+    outlast = [ClientAnswer(number, words(number), 2.0) for number in (1, 2)]
+    assert print_closing(Told(chapters, Clients(nowhere, 0, outlast), {2: 1.0, 3: 1.0}))
     shown = section("demo").strip("`\n")
     assert words_of(shown) == words_of(capsys.readouterr().out)
 
 
 def attempt_of(chapter: Chapter) -> dict[str, Any]:
     return {
-        "generation": None,
+        "generation": chapter.number if chapter.outcome == "live" else None,
         "outcome": chapter.outcome,
         "code": chapter.code,
-        "rolled_back": chapter.code == "probe",
+        "rolled_back": False,
         "phases": dict.fromkeys(map(str, Phase), 0.001),
-        "pause_seconds": 0.001,
+        "pause_seconds": 0.0,
     }
 
 
 def words_of(table: str) -> list[list[str]]:
     """What stands in each line but for how long things took, and how many there were."""
     lines = DURATION.sub("", table).strip().splitlines()
-    return [re.sub(r"^\d+ answers", "N answers", line).split() for line in lines]
+    counted = (re.sub(r"^\d+ answers|(?<=after a swap: )\d+", "N", line) for line in lines)
+    return [line.split() for line in counted]

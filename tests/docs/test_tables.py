@@ -1,6 +1,7 @@
 """The tables of docs/ list what there is: no row is missing, none is left over."""
 
 import ast
+import inspect
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import MagicMock
@@ -9,6 +10,7 @@ import pytest
 
 from hotreload import errors
 from hotreload.cli import exits
+from hotreload.engine.lanes.fits import why_no_lanes
 from hotreload.errors import PASSED_OVER, REJECTIONS
 from hotreload.server.app import create_app
 from hotreload.sources.passing import AFTER
@@ -69,6 +71,17 @@ def test_every_route_has_its_row() -> None:
         if method != "HEAD"
     }
     assert set(first_cells("routes")) == routes
+
+
+def test_every_reason_why_an_engine_drains_has_its_row() -> None:
+    said = [
+        node.value
+        for node in ast.walk(ast.parse(inspect.getsource(why_no_lanes)))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    reasons = {text.strip() for text in said if text.startswith(("it ", "its "))}
+    rows = [row.replace("2 hosts", "").strip() for row in first_cells("drains")]
+    assert set(rows) == reasons
 
 
 def test_every_code_an_operator_or_a_client_can_see_is_explained() -> None:

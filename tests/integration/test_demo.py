@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from hotreload.cli.client import DaemonClient, Where
-from hotreload.cli.demo import STORY, Told, ending, print_closing
-from hotreload.cli.demo_clients import Clients
+from hotreload.cli.demo import ending
+from hotreload.cli.demo_clients import ClientAnswer, Clients, repeated
+from hotreload.cli.demo_story import STORY
+from hotreload.cli.demo_told import Told, print_closing
 from tests.integration.process import START_SECONDS
 
 LAST_LINE = "Ctrl-C ends it"
@@ -59,9 +61,11 @@ def test_the_demo_tells_the_whole_story_serves_on_and_leaves_nothing(
     assert list(temporary.iterdir()) == []
     assert not Path(socket).exists()
     for chapter in STORY:
-        outcome = "rolled back" if chapter.code == "probe" else chapter.outcome
-        assert re.search(rf"^{chapter.label} +{outcome} +{chapter.code or ''}", text, re.MULTILINE)
+        row = rf"^{chapter.label} +{chapter.outcome} +{chapter.code or ''}.* 0 ms +{chapter.what}"
+        assert re.search(row, text, re.MULTILINE)
     assert "failed requests: 0" in text
+    assert "longest wait: 0 ms" in text
+    assert int(re.findall(r"under the old weights after a swap: (\d+)", text)[0]) >= 2
     assert "not exactly what their generation says: 0" in text
 
 
@@ -71,32 +75,51 @@ ATTEMPT = {
     "code": None,
     "rolled_back": False,
     "phases": {},
-    "pause_seconds": 0.1,
+    "pause_seconds": 0.0,
 }
+LIVE_SINCE = {2: 20.0}
+OUTLASTS = ClientAnswer(1, "served by step 1served by", 21.0, tokens=7)
+"""An answer that went on under the old weights."""
+NONE_OUTLASTS = "step_2: no request under way ended under the old weights"
 
 
 @pytest.mark.parametrize(
     ("attempt", "answers", "failures", "told"),
     [
-        ({}, [(1, "served by step 1"), (2, "served by step 2")], [], "failed requests: 0"),
-        ({}, [], ["Unreachable: it broke off"], "Unreachable: it broke off"),
-        ({}, [(2, "served by step 1")], [], "(2, 'served by step 1')"),
-        ({"outcome": "rejected", "code": "shape"}, [], [], "step_2: expected live , got rejected"),
+        ({}, [OUTLASTS, ClientAnswer(2, "served by step 2", 20.5)], [], "failed requests: 0"),
+        ({}, [OUTLASTS], ["Unreachable: it broke off"], "Unreachable: it broke off"),
+        ({}, [OUTLASTS, ClientAnswer(2, "served by step 1", 20.5)], [], "text='served by step 1'"),
+        ({}, [OUTLASTS, ClientAnswer(3, "served by step 3", 20.5)], [], "text='served by step 3'"),
+        ({}, [OUTLASTS, ClientAnswer(2, "", 20.5)], [], "text=''"),
+        ({"outcome": "rejected", "code": "shape"}, [OUTLASTS], [], "step_2: expected live , got"),
+        ({"rolled_back": True}, [OUTLASTS], [], "step_2: expected live , got rolled back"),
+        ({"pause_seconds": 0.004}, [OUTLASTS], [], "step_2: requests had to wait 4 ms"),
+        ({"pause_seconds": 0.004}, [OUTLASTS], [], "longest wait: 4 ms"),
+        ({}, [ClientAnswer(1, "served by step 1", 19.0)], [], NONE_OUTLASTS),
     ],
 )
 def test_a_story_that_goes_another_way_is_no_success(
     capsys: pytest.CaptureFixture[str],
     attempt: dict[str, object],
-    answers: list[tuple[int, str]],
+    answers: list[ClientAnswer],
     failures: list[str],
     told: str,
 ) -> None:
     chapters = [(STORY[0], {**ATTEMPT, **attempt})]
-    is_well = print_closing(Told(chapters, Clients(NOWHERE, 0, answers, failures)))
+    is_well = print_closing(Told(chapters, Clients(NOWHERE, 0, answers, failures), LIVE_SINCE))
     assert is_well == (told == "failed requests: 0")
     assert told in capsys.readouterr().out
 
 
-def test_requests_that_fail_in_a_swap_are_counted_in_its_line() -> None:
-    assert "none failed" in ending(ATTEMPT, 0)
-    assert "3 failed" in ending(ATTEMPT, 3)
+def test_a_long_answer_is_the_sentence_again_and_again_to_the_last_token() -> None:
+    says = "served by step 1"
+    told = [repeated(says, tokens) for tokens in (1, 4, 5, 7)]
+    assert told == ["served", says, says, f"{says}served by"]
+
+
+def test_what_a_swap_costs_clients_is_told_in_its_line() -> None:
+    assert "nobody waited, none failed; 2 requests still by 1" in ending(
+        ATTEMPT, 0, "2 requests still by 1"
+    )
+    assert "nobody waited, 3 failed" in ending(ATTEMPT, 3)
+    assert "clients waited 4 ms" in ending(ATTEMPT | {"pause_seconds": 0.004}, 0)
