@@ -1,6 +1,7 @@
 """What a swap costs those who are served, by overlap and by draining, side by side."""
 
 import asyncio
+import itertools
 import json
 import random
 import time
@@ -73,7 +74,7 @@ class Tokens:
         return [
             later - before
             for times in self.came
-            for before, later in zip(times, times[1:], strict=False)
+            for before, later in itertools.pairwise(times)
             if close(later, near) is is_near
         ]
 
