@@ -12,9 +12,9 @@ from hotreload.errors import HotReloadError
 Fields = dict[str, Any]
 
 EXPLAINED = """\
-The prompt is sent as it is, without a chat template. The request waits while weights are
-exchanged. With --json the whole answer is printed; its meta_info says which generation made it.
-Exits 1 when the answer was cut off.
+The prompt is sent as it is, without a chat template. What is live answers it, to the end. Where
+swaps drain the request waits while weights are exchanged. With --json the whole answer is printed;
+its meta_info says which generation made it. Exits 1 when the answer was cut off.
 
 examples:
   hotreload generate "The capital of France is" --max-new-tokens 8

@@ -75,7 +75,7 @@ def _add_pins(verbs: Any) -> None:
         verbs,
         "pin",
         "Hold what is live against the source, across restarts too. It ends an attempt at the "
-        "source's wish whose exchange has not begun, waits for what operators asked before, exits "
+        "source's wish that is not going live yet, waits for what operators asked before, exits "
         "0 and names the generation it holds. It exits 1, and holds nothing, when a restart would "
         "forget the pin.",
         pin,

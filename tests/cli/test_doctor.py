@@ -514,6 +514,8 @@ def test_memory_for_what_is_loaded_on_the_host_is_reckoned_as_the_engine_does(
     assert (found.verdict, f"({sets} x the weights)" in found.says) == ("ok", True)
     monkeypatch.setattr(check_room, "host_bytes_free", lambda pid: sets * 10**10 - 10**9)
     assert check_memory(facts(world, devices=devices)).verdict == "warn"
+    third = check_memory(facts(world, "reload.sets=3", devices=devices))
+    assert f"({sets if devices else sets + 1} x the weights)" in third.says
 
 
 def test_memory_honours_the_limits_that_the_engine_honours(tmp_path: Path) -> None:

@@ -124,11 +124,11 @@ def check_memory(facts: Facts) -> Advice:
 def _sets_on_host(facts: Facts) -> int:
     """How many sets of weights the host must hold beside what it holds now.
 
-    The loader's set; on a CPU also the staged one; and before the start the live one.
+    The loader's set; on a CPU also all that may be on the device, but for what is live already.
     """
     if facts.devices and facts.settings.engine.device != "cpu":
         return 1
-    return 2 if facts.daemon else 3
+    return facts.settings.reload.sets + (0 if facts.daemon else 1)
 
 
 def _gb(size: int) -> str:
