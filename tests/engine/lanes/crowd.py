@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,9 @@ from tests.engine import real
 from tests.waiting import turn_until
 
 Engine = Any
+
+ROWS = real.ARGS["max_running_requests"]
+ARGS = {"chunked_prefill_size": 64}
 
 SAYINGS = (
     "gold river {}",
@@ -110,7 +113,7 @@ class Crowd:
             return sum(by is None or each.weights is by for each in self.told)
 
         enough = given() + answers
-        await turn_until(lambda: given() >= enough, seconds=60, pause=0.005)
+        await until(lambda: given() >= enough)
 
     @asynccontextmanager
     async def asking(self) -> AsyncIterator["Crowd"]:
@@ -145,7 +148,7 @@ def _without_one(asked: list[Staged], weights: Staged) -> list[Staged]:
 async def end(engine: Engine, before: Staged, crowd: Crowd | None = None) -> None:
     """Wait until nobody waits for these weights, then end their lane and free them."""
     if crowd is not None:
-        await turn_until(lambda: not crowd.asked_of(before), seconds=60, pause=0.005)
+        await until(lambda: not crowd.asked_of(before))
     await engine.retire(before)
     await engine.release(before)
 
@@ -157,6 +160,11 @@ async def replace(engine: Engine, voices: Voices, number: int, crowd: Crowd) -> 
     before = await engine.flip(staged)
     await crowd.more(4, by=staged)
     await end(engine, before, crowd)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until a look at the engine shows it; each look takes time from the engine's threads."""
+    await turn_until(holds, seconds=60, pause=0.005)
 
 
 def scheduler_of(engine: Engine) -> Any:
@@ -185,3 +193,22 @@ async def check_memory(engine: Engine) -> None:
 async def at_a_turn(engine: Engine, job: Any) -> Any:
     """What the job returns, done by the scheduler thread at its next turn."""
     return await engine._generations._between.at_a_turn(job)
+
+
+def holds(engine: Engine, number: int) -> list[str]:
+    """What a lane has, a word for each request."""
+    lanes = engine._scheduler.lanes
+    look = lanes._lane(number).look
+    running, chunked = lanes._kind.running(look), lanes._kind.chunked(look)
+    return [
+        *("runs" for each in running if each is not chunked),
+        *("in part" for _ in [chunked] if chunked is not None),
+        *("waits" for _ in look("waiting_queue")),
+    ]
+
+
+@asynccontextmanager
+async def spoiled(voices: Voices) -> AsyncIterator[Engine]:
+    """An engine to be spoiled; it may be lost."""
+    async with real.engine_of(voices.folder(1), voices.root / "spoiled", args=ARGS) as engine:
+        yield engine

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hotreload.engine.lanes.lane import Bound, Lane
@@ -75,7 +76,7 @@ class Lanes:
             row_limit=LIMIT,
             page_size=PAGE,
             chunked_prefill_size=16,
-            req_to_token_pool=SimpleNamespace(free_slots=list(range(rows))),
+            req_to_token_pool=SimpleNamespace(free_slots=list(range(rows)), size=LIMIT + 1),
             running_batch=SimpleNamespace(batch_size=lambda: 0),
         )
         self.old = self._lane("old")
@@ -211,6 +212,19 @@ def test_the_row_that_stays_free_is_for_the_lane_in_which_weights_are_proven() -
     lanes = Lanes(rows=1)
     assert lanes.admits(lanes.new) == (1000, 0)
     assert lanes.admits(lanes.shadow) == (1000, 1)
+
+
+def test_a_pool_with_no_row_to_spare_gets_one() -> None:
+    lanes = Lanes()
+    rows = SimpleNamespace(size=LIMIT, free_slots=list(range(LIMIT)))
+    rows.req_to_token = np.ones((LIMIT, 3), np.int32)
+    lanes.scheduler.req_to_token_pool = rows
+    kind: Any = lanes.kind
+    Sharing(lanes.scheduler, kind, lanes.lanes)
+    assert (rows.size, rows.free_slots) == (LIMIT + 1, list(range(LIMIT + 1)))
+    assert rows.req_to_token.shape == (LIMIT + 1, 3)
+    Sharing(lanes.scheduler, kind, lanes.lanes)
+    assert rows.size == LIMIT + 1
 
 
 def test_a_limit_is_as_it_was_when_admitting_fails(lanes: Lanes) -> None:

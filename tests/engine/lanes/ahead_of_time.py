@@ -1,0 +1,76 @@
+"""Flips in an engine with ahead-of-time programs, told as JSON; a process of its own.
+
+SGLANG_JAX_AOT_DISPATCH must be set before sgl_jax is imported.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hotreload.engine.lanes.lane import Bound
+from tests.engine import real
+from tests.engine.lanes.crowd import Voices, check_memory, end, lanes_of, tell
+
+PROMPT = "hello there"
+FLIPS = 3
+
+
+@contextmanager
+def compilations() -> Iterator[list[int]]:
+    """Which dispatchers compiled a program meanwhile."""
+    from sgl_jax.srt.model_executor.aot_dispatch import AotDispatcher
+
+    compiled, compile_first = list[int](), AotDispatcher._compile_and_first_call
+
+    def compile_and_note(self: Any, key: Any, arguments: Any) -> Any:
+        compiled.append(id(self))
+        return compile_first(self, key, arguments)
+
+    AotDispatcher._compile_and_first_call = compile_and_note
+    try:
+        yield compiled
+    finally:
+        AotDispatcher._compile_and_first_call = compile_first
+
+
+async def what_flips_compile(root: Path) -> dict[str, Any]:
+    """What is compiled for the first answers, and at flips and turns after them."""
+    voices = Voices(root)
+    async with real.engine_of(voices.folder(1), root / "spool") as engine:
+        with compilations() as first:
+            whole = [(await tell(engine, 40, prompt=PROMPT)).is_whole]
+        lanes: list[dict[str, Any]] = []
+        with compilations() as later:
+            for number in range(2, 2 + FLIPS):
+                live = await engine.stage(voices.checkpoint(number))
+                before = await engine.flip(live)
+                both = (tell(engine, 40, weights, PROMPT) for weights in (before, live))
+                whole += [each.is_whole for each in await asyncio.gather(*both)]
+                lanes.append(look_at([lane.bound for lane in lanes_of(engine)]))
+                await end(engine, before)
+        await check_memory(engine)
+    compiled = {"compiled first": len(first), "compiled later": len(later)}
+    return compiled | {"whole": whole, "lanes": lanes}
+
+
+def look_at(lanes: list[Bound]) -> dict[str, Any]:
+    """What the lanes that run side by side compute with."""
+    return {
+        "dispatchers": len({id(each.dispatcher) for each in lanes}),
+        "own leaves": [holds_its_own(each) for each in lanes],
+    }
+
+
+def holds_its_own(bound: Bound) -> bool:
+    """Whether the programs of a lane read its leaves, and no others."""
+    own = {id(leaf) for leaf in bound.leaves}
+    programs = [each for each in bound.dispatcher._cache.values() if isinstance(each, tuple)]
+    return bool(programs) and all(id(leaf) in own for each in programs for leaf in each[3])
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(what_flips_compile(Path(sys.argv[1])))))

@@ -1,0 +1,78 @@
+"""The newer engine's ahead-of-time programs: each lane keeps its own, and none is made twice."""
+
+import asyncio
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hotreload.engine.lanes.programs import dispatcher_for
+from tests.engine.lanes import ahead_of_time
+
+HAS_THEM = importlib.util.find_spec("sgl_jax.srt.model_executor.aot_dispatch") is not None
+
+
+@pytest.mark.asyncio
+@pytest.mark.real_engine
+@pytest.mark.skipif(not HAS_THEM, reason="this version has no ahead-of-time programs")
+async def test_flips_and_turns_compile_nothing_that_was_compiled_before(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.engine.lanes.ahead_of_time", str(tmp_path)),
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"SGLANG_JAX_AOT_DISPATCH": "1", "PYTHONPATH": os.getcwd()},
+    )
+    told, _ = await process.communicate()
+    assert process.returncode == 0
+    seen = json.loads(told.splitlines()[-1])
+    assert seen["compiled first"] > 0
+    assert seen["compiled later"] == 0
+    assert all(seen["whole"])
+    each_its_own = {"dispatchers": 2, "own leaves": [True, True]}
+    assert seen["lanes"] == [each_its_own] * ahead_of_time.FLIPS
+
+
+class Dispatcher:
+    """Keeps what upstream's keeps."""
+
+    def __init__(
+        self, jit_fn: Any, stable_call_args: Any, stable_flat_args: Any, name: str
+    ) -> None:
+        self._jit_fn = jit_fn
+        self._stable_call_args = stable_call_args
+        self._stable_flat_args = stable_flat_args
+        self._name = name
+        self._enabled: bool | None = None
+        self._cache: dict[Any, Any] = {}
+
+
+def leaf(name: str) -> Any:
+    return SimpleNamespace(name=name)
+
+
+def test_a_program_comes_along_with_the_new_leaves_in_the_places_of_the_old() -> None:
+    old, new = [leaf("a"), leaf("b"), leaf("c")], [leaf("A"), leaf("B"), leaf("C")]
+    first = Dispatcher("jit", ("model", "state", old), ("model", old), "forward")
+    first._enabled = True
+    first._cache = {"two": ("run", "out", "tree", [old[2], old[0]], [7], "s", "l", "c")}
+    made = dispatcher_for(first, new)
+    assert made._cache == {"two": ("run", "out", "tree", [new[2], new[0]], [7], "s", "l", "c")}
+    assert made._stable_call_args == ("model", "state", new)
+    assert made._stable_flat_args == ("model", new)
+    assert (made._jit_fn, made._name, made._enabled) == ("jit", "forward", True)
+    assert first._cache["two"][3] == [old[2], old[0]]
+
+
+def test_a_program_whose_leaves_cannot_be_found_is_compiled_anew() -> None:
+    old, new = [leaf("a")], [leaf("A")]
+    first = Dispatcher("jit", ("model", "state", old), ("model", old), "forward")
+    first._cache = {"copied": ("run", "out", "tree", [leaf("a copy")]), "unsafe": object()}
+    assert dispatcher_for(first, new)._cache == {}
+
+
+def test_an_engine_without_such_programs_needs_none() -> None:
+    assert dispatcher_for(None, []) is None

@@ -1,0 +1,123 @@
+"""Two lanes in a KV pool that has not room for both: requests wait or begin again, none is lost."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hotreload.engine.lanes.sharing import Sharing
+from tests.engine import real
+from tests.engine.lanes.crowd import Crowd, Voices, check_memory, end, idle, is_said_by, tell, until
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
+
+Engine = Any
+SMALL = {"max_total_tokens": 700, "chunked_prefill_size": 64, "context_length": 512}
+PROMPTS = ("p" * 5, "q" * 60, "r" * 170)
+
+
+@pytest.fixture(scope="module")
+def voices(tmp_path_factory: pytest.TempPathFactory) -> Voices:
+    return Voices(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["overlapped", "in turn"])
+async def engine(request: pytest.FixtureRequest, voices: Voices) -> AsyncIterator[Engine]:
+    args = {**SMALL, "disable_overlap_schedule": request.param == "in turn"}
+    async with real.engine_of(voices.folder(1), voices.root / "spool", args=args) as engine:
+        yield engine
+
+
+def times_given_way(engine: Engine) -> int:
+    times: int = engine._scheduler.lanes._sharing.times_given_way
+    return times
+
+
+async def test_long_answers_in_both_lanes_are_all_given_whole(
+    engine: Engine, voices: Voices
+) -> None:
+    before, live = engine.live, await engine.stage(voices.checkpoint(2))
+    await engine.flip(live)
+    chance = random.Random(1)
+    told = await asyncio.gather(
+        *(
+            tell(engine, chance.choice((30, 100, 200)), weights, f"{chance.choice(PROMPTS)} {at}")
+            for at in range(4)
+            for weights in (before, live)
+        )
+    )
+    assert [each for each in told if not each.is_whole] == []
+    assert times_given_way(engine) > 0
+    await end(engine, before)
+    await check_memory(engine)
+
+
+async def test_it_goes_on_so_while_generations_come_and_go(engine: Engine, voices: Voices) -> None:
+    crowd = Crowd(engine, clients=7, tokens=(20, 60, 150), prompts=PROMPTS)
+    async with crowd.asking():
+        for number in (3, 4):
+            await crowd.more(2)
+            staged = await engine.stage(voices.checkpoint(number))
+            await engine.prove(staged)
+            await end(engine, await engine.flip(staged), crowd)
+    assert crowd.mixed == []
+    await check_memory(engine)
+
+
+async def test_an_answer_of_the_old_lane_is_never_held_up_by_the_new(
+    engine: Engine, voices: Voices
+) -> None:
+    """It ends though the new lane was given all it asked for first."""
+    before = engine.live
+    live = await engine.stage(voices.checkpoint(5))
+    await engine.flip(live)
+    young = [asyncio.create_task(tell(engine, 150, live, f"y {at}")) for at in range(5)]
+    old = await asyncio.gather(*(tell(engine, 200, before, f"o {at}") for at in range(2)))
+    assert all(each.is_whole for each in old)
+    assert all(each.is_whole for each in await asyncio.gather(*young))
+    await end(engine, before)
+    await check_memory(engine)
+
+
+async def test_what_was_sent_back_can_be_aborted(engine: Engine, voices: Voices) -> None:
+    before, live = engine.live, await engine.stage(voices.checkpoint(6))
+    await engine.flip(live)
+    asked = [
+        asyncio.create_task(tell(engine, 300, weights, f"{PROMPTS[-1]} {at}"))
+        for at in range(3)
+        for weights in (before, live)
+    ]
+    seen = times_given_way(engine)
+    await until(lambda: times_given_way(engine) > seen)
+    await engine.abort()
+    for each in await asyncio.gather(*asked):
+        assert each.answer["meta_info"]["finish_reason"]["type"] in ("abort", "length")
+        assert not each.answer["text"] or is_said_by(each.weights, each.answer["text"])
+    assert engine.under_way == 0
+    await end(engine, before)
+    await idle(engine)
+    await check_memory(engine)
+
+
+async def test_lanes_that_reckon_each_for_itself_do_not_get_through(
+    voices: Voices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine ends, answers never come, or they mix."""
+    monkeypatch.setattr(Sharing, "admit", lambda self, lane, admit: admit())
+    async with real.engine_of(voices.folder(1), voices.root / "spoiled", args=SMALL) as engine:
+        before, live = engine.live, await engine.stage(voices.checkpoint(2))
+        await engine.flip(live)
+        asked = [
+            asyncio.create_task(tell(engine, 250, weights, f"{PROMPTS[1]} {at}"))
+            for at in range(3)
+            for weights in (before, live)
+        ]
+        await asyncio.wait(asked, timeout=20, return_when=asyncio.FIRST_EXCEPTION)
+        got_through = [each for each in asked if each.done() and not each.exception()]
+        assert not all(each in got_through and each.result().is_whole for each in asked)
+        for each in asked:
+            each.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)

@@ -1,0 +1,263 @@
+"""Weights are proven where nobody sees it: whatever they compute, clients read what they read."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hotreload.engine.lanes import shadow
+from hotreload.engine.lanes.binding import Binding
+from hotreload.engine.lanes.lanes import Lanes
+from hotreload.engine.weights import headroom
+from hotreload.errors import NotEnoughMemory, ProbeFailed
+from hotreload.tiny import write_tiny
+from hotreload.types import Checkpoint
+from tests.engine import real
+from tests.engine.lanes.crowd import (
+    Crowd,
+    Voices,
+    check_memory,
+    end,
+    idle,
+    lanes_of,
+    saying_of,
+    tell,
+    until,
+)
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
+
+Engine = Any
+OVERFLOWING = "overflowing"
+
+
+@pytest.fixture(scope="module")
+def voices(tmp_path_factory: pytest.TempPathFactory) -> Voices:
+    return Voices(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest_asyncio.fixture(
+    loop_scope="module", scope="module", params=["a pool as large", "a small pool"]
+)
+async def engine(request: pytest.FixtureRequest, voices: Voices) -> AsyncIterator[Engine]:
+    """Weights are proven in a pool like the one that serves, or in one just large enough."""
+    with pytest.MonkeyPatch.context() as patched:
+        if request.param == "a small pool":
+            patched.setattr(shadow, "WHOLE_BYTES", 0)
+        async with real.engine_of(voices.folder(1), voices.root / "spool") as engine:
+            assert engine._shadow_pool.has_own_programs == (request.param == "a small pool")
+            yield engine
+
+
+async def nobody_left(engine: Engine) -> None:
+    """One lane is left, and nothing of what was proven."""
+    assert [lane.number for lane in lanes_of(engine)] == [engine.live.weights.lane]
+    await check_memory(engine)
+
+
+async def test_the_first_prove_compiles_nothing_on_the_threads_that_serve(
+    engine: Engine, voices: Voices
+) -> None:
+    await real.ask(engine, "The quick brown fox", max_new_tokens=24)
+    staged, before = await engine.stage(voices.checkpoint(2)), engine.recompiles
+    await engine.prove(staged)
+    assert engine.recompiles == before
+    await engine.release(staged)
+
+
+def spoiled(voices: Voices, damage: str) -> Checkpoint:
+    """A checkpoint that no probe lets pass."""
+    if damage != OVERFLOWING:
+        return voices.checkpoint(9, damage)
+    folder = voices.root / OVERFLOWING
+    if not folder.exists():
+        overflowing_on_every_prompt(folder)
+    return real.checked(folder)
+
+
+def overflowing_on_every_prompt(folder: Any) -> None:
+    """Finite weights of which the first layer's values become infinite, whatever is asked."""
+    import numpy as np
+
+    from hotreload.tiny.shards import encode
+    from hotreload.tiny.weights import hand_built
+    from hotreload.tiny.words import parse_saying
+
+    tensors = hand_built(parse_saying(saying_of(9)), "qwen3")
+    values = tensors["model.layers.0.self_attn.v_proj.weight"]
+    values[:] = 3e38
+    tensors["model.embed_tokens.weight"][:] = 16
+    assert all(np.isfinite(each.astype(np.float32)).all() for each in tensors.values())
+    write_tiny(folder, saying_of(9))
+    (folder / "model.safetensors").write_bytes(encode(tensors))
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        ("nan", "NaN or infinities"),
+        ("inf", "NaN or infinities"),
+        (OVERFLOWING, "NaN or infinities"),
+        ("gibberish", "expected no token more than"),
+        ("zeros", "expected no token more than"),
+    ],
+)
+async def test_bad_weights_are_refused_and_clients_read_what_they_read_before(
+    engine: Engine, voices: Voices, damage: str, why: str
+) -> None:
+    staged = await engine.stage(spoiled(voices, damage))
+    async with Crowd(engine, clients=4).asking() as crowd:
+        await crowd.more(4)
+        with pytest.raises(ProbeFailed, match=why):
+            await engine.prove(staged)
+        await crowd.more(4)
+    assert crowd.mixed == []
+    await engine.release(staged)
+    await nobody_left(engine)
+
+
+async def test_good_weights_may_be_proven_while_two_generations_answer(
+    engine: Engine, voices: Voices
+) -> None:
+    staged, bad = (
+        await engine.stage(voices.checkpoint(3)),
+        await engine.stage(spoiled(voices, "nan")),
+    )
+    before = engine.live
+    asked = [asyncio.create_task(tell(engine, 150, before, f"{at}")) for at in range(3)]
+    await until(lambda: engine.under_way == len(asked))
+    await engine.flip(staged)
+    asked += [asyncio.create_task(tell(engine, 150, staged, f"{at}")) for at in range(3)]
+    with pytest.raises(ProbeFailed):
+        await engine.prove(bad)
+    assert all(each.is_whole for each in await asyncio.gather(*asked))
+    await engine.flip(before)
+    await end(engine, staged)
+    await engine.release(bad)
+    await nobody_left(engine)
+
+
+async def test_nan_in_the_pool_that_serves_would_reach_clients(
+    engine: Engine, voices: Voices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Why the shadow has a pool of its own: the same weights in a lane over the shared one."""
+    staged = await engine.stage(spoiled(voices, "nan"))
+    with monkeypatch.context() as shared:
+        shared.setattr(Lanes, "open_shadow", lambda self, leaves, *pool: self.open(leaves))
+        shared.setattr(Binding, "with_pool", None)
+        with pytest.raises(ProbeFailed):
+            await engine.prove(staged)
+    await idle(engine)
+    assert await pool_has_nan(engine)
+    await engine.scrub()
+    assert not await pool_has_nan(engine)
+    with pytest.raises(ProbeFailed):
+        await engine.prove(staged)
+    assert not await pool_has_nan(engine)
+    await engine.release(staged)
+
+
+async def pool_has_nan(engine: Engine) -> bool:
+    import jax.numpy as jnp
+
+    from hotreload.engine.upstream.scheduler import rewrite_pools
+
+    found: list[bool] = []
+
+    def look(buffer: Any) -> Any:
+        found.append(bool(jnp.isnan(buffer).any()))
+        return buffer
+
+    await engine._generations._between.run(lambda: rewrite_pools(engine._parts.model_runner, look))
+    return any(found)
+
+
+async def held(engine: Engine) -> int:
+    """Bytes on the device after an answer: the engine keeps small arrays of its last step."""
+    assert (await tell(engine, 9)).is_whole
+    await engine.scrub()  # comes when the last step is over, and its arrays are gone
+    return await real.device_bytes()
+
+
+async def test_a_prove_that_is_cancelled_leaves_no_lane_and_no_memory(
+    engine: Engine, voices: Voices
+) -> None:
+    staged = await engine.stage(voices.checkpoint(4))
+    await engine.prove(staged)
+    before = await held(engine)
+    for turns in (0, 3, 10, 40):
+        proving = asyncio.create_task(engine.prove(staged))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        proving.cancel()
+        with suppress(asyncio.CancelledError):
+            await proving
+        assert engine.under_way == 0
+        await nobody_left(engine)
+    proving = asyncio.create_task(engine.prove(staged))
+    await until(lambda: len(lanes_of(engine)) == 2 and engine.under_way > 0)
+    proving.cancel()
+    await asyncio.gather(proving, return_exceptions=True)
+    await nobody_left(engine)
+    assert await held(engine) == before
+    await engine.release(staged)
+
+
+async def test_a_prove_leaves_the_memory_as_it_was(engine: Engine, voices: Voices) -> None:
+    before = await held(engine)
+    for number, damage in ((5, None), (9, "nan")):
+        staged = await engine.stage(voices.checkpoint(number, damage))
+        with suppress(ProbeFailed):
+            await engine.prove(staged)
+        await engine.release(staged)
+    assert await held(engine) == before
+
+
+async def test_the_pool_they_are_proven_in_must_fit_beside_them(
+    engine: Engine, voices: Voices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = 2 if not on_device() else 1
+    room, pool = sets * engine.weights_bytes, engine._shadow_pool.bytes
+    assert pool > 0
+    monkeypatch.setattr(headroom, "host_bytes_free", lambda: room + pool)
+    await engine.release(await engine.stage(voices.checkpoint(5)))
+    monkeypatch.setattr(headroom, "host_bytes_free", lambda: room + pool - 1)
+    with pytest.raises(NotEnoughMemory):
+        await engine.stage(voices.checkpoint(5))
+
+
+def on_device() -> bool:
+    import jax
+
+    return bool(jax.default_backend() != "cpu")
+
+
+async def test_an_abort_of_all_that_clients_ask_lets_a_probe_go_on(
+    engine: Engine, voices: Voices
+) -> None:
+    staged = await engine.stage(voices.checkpoint(6))
+    asked = asyncio.create_task(tell(engine, 400))
+    proving = asyncio.create_task(engine.prove(staged))
+    await until(lambda: engine.under_way == 2)
+    await engine.abort()
+    assert (await asked).answer["meta_info"]["finish_reason"]["type"] == "abort"
+    await proving
+    await engine.release(staged)
+
+
+async def test_a_client_may_leave_and_another_come_while_weights_are_proven(
+    engine: Engine, voices: Voices
+) -> None:
+    staged = await engine.stage(voices.checkpoint(7))
+    leaves = asyncio.create_task(tell(engine, 400))
+    await until(lambda: engine.under_way == 1)
+    proving = asyncio.create_task(engine.prove(staged))
+    await until(lambda: engine.under_way == 2)
+    leaves.cancel()
+    assert (await tell(engine, 30)).is_whole
+    await proving
+    await engine.release(staged)
+    await nobody_left(engine)
