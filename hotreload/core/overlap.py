@@ -153,18 +153,19 @@ class OverlappingSwitch(Switch):
 
     async def _until_fewer_fade(self) -> None:
         """Wait until all who began under some older weights are answered, and say for whom."""
-        oldest = self._replica.fading[0]
+        # Counted here: what waits is a task of its own, and begins when they may have ended.
+        oldest, now = self._replica.fading[0], len(self._replica.fading)
         sets = f"there is room for {self._rules.sets} sets of weights ([reload] sets)"
         async with self._course.phase(Phase.DRAINING):
             self._course.publish(Waiting(f"{self._still(oldest)}: {sets}", "reconciler"))
             try:
-                await self._wanted.during(self._fewer_fade_in_time(oldest))
+                await self._wanted.during(self._fewer_fade_in_time(oldest, now))
             finally:
                 self._course.publish(Waiting(None, "reconciler"))
 
-    async def _fewer_fade_in_time(self, oldest: Fading) -> None:
+    async def _fewer_fade_in_time(self, oldest: Fading, now: int) -> None:
         """Those who are not answered within finish_timeout of the flip are aborted, or win."""
-        fewer, now = self._replica.fewer_fade, len(self._replica.fading)
+        fewer = self._replica.fewer_fade
         left = oldest.since + self._rules.finish_timeout - time.monotonic()
         try:
             await asyncio.wait_for(fewer(now), max(left, 0.0))

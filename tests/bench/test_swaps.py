@@ -1,4 +1,4 @@
-"""How long a swap takes, and how soon it begins. `make bench` prints the tables.
+"""How long a swap takes that drains, and how soon it begins. `make bench` prints the tables.
 
 The baseline of each run is what a reload inside the pause would cost: load and exchange, with
 the gate closed all the time.
@@ -57,7 +57,7 @@ class Times:
 
 
 async def test_swap_times_idle_and_under_load(tmp_path: Path) -> None:
-    running = Running(tmp_path, "source.settle=0")
+    running = Running(tmp_path, "source.settle=0", "reload.mode=drain")
     running.drop(1)
     async with running.serving():
         for number in (2, 3):

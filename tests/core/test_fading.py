@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hotreload import failpoints
 from hotreload.core import overlap
+from hotreload.core.course import StillWanted
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import AnswerNonfinite, NotEnoughMemory
 from hotreload.events import AnswersWithheld, GateChanged
@@ -499,3 +501,26 @@ async def test_weights_that_overflow_are_left_by_a_flip(world: Overlapping) -> N
         assert await world.ask() == "3: first clean"
     states = [e.state for e in world.happened if isinstance(e, GateChanged)]
     assert states.count(GateState.HOLDING) == 1  # for the cleaning, not for the way back
+
+
+async def test_an_end_that_comes_as_soon_as_it_is_waited_for_is_not_missed(
+    world: Overlapping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = world.replica.fewer_fade
+
+    async def not_less_than_none(than: int) -> None:
+        assert than > 0, "fewer than none never fade"
+        await waited(than)
+
+    monkeypatch.setattr(world.replica, "fewer_fade", not_less_than_none)
+    during = StillWanted.during
+
+    async def after_the_end(self: StillWanted, making: Any, *more: Any) -> Any:
+        if world.status_phase is Phase.DRAINING and world.replica.fading:
+            world.replica.end(world.replica.fading[0])
+        return await during(self, making, *more)
+
+    monkeypatch.setattr(StillWanted, "during", after_the_end)
+    async with world.running(), world.client():
+        await goes_live(world, 1)
+        await goes_live(world, 2)

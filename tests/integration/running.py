@@ -85,7 +85,7 @@ class Running(Witness):
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["Running"]:
         """Run until the end of the block; it must end with exit code 0 by itself."""
-        self.daemon = Daemon(self.settings)
+        self.daemon, self._is_told = Daemon(self.settings), False
         self.daemon.events.subscribe(self.note)
         life = asyncio.create_task(self.daemon.run())
         try:
@@ -94,8 +94,14 @@ class Running(Witness):
             yield self
         finally:
             if not life.done():
-                self.daemon.stop()
+                self.stop()
             self.exit_code = await asyncio.wait_for(life, PATIENCE)
+
+    def stop(self) -> None:
+        """Tell it to stop, once: a second time it would take this process with it."""
+        if not self._is_told:
+            self._is_told = True
+            self.daemon.stop()
 
     @property
     def engine(self) -> SglangEngine:

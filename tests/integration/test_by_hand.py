@@ -16,7 +16,7 @@ from tests.integration.running import Running, one_daemon, one_daemon_marks, pos
 pytestmark = one_daemon_marks()
 
 
-running = one_daemon("reload.drain_timeout=60")
+running = one_daemon()
 """Each test leaves it on step_2; the last has a daemon of its own, for two lives."""
 
 
@@ -44,24 +44,30 @@ def who(by: dict[str, Any]) -> tuple[str, int, int, str]:
     return by["verb"], by["uid"], by["pid"], by["reason"]
 
 
-async def test_after_the_answer_to_a_pin_nothing_changes_though_a_swap_was_draining(
+async def test_after_the_answer_to_a_pin_nothing_changes_though_a_swap_waited_for_room(
     running: Running,
 ) -> None:
     async with running.daemon.gate.passing():  # an answer that takes long
+        write_tiny(running.checkpoints / "resharded_step_1", words(1), shards=2)
+        answer = await post(running, "reload_weights", model_path="resharded_step_1")
+        assert answer.json()["generation"] == 2  # both together take all the room there is
         folder = running.drop(2)
-        await running.until(lambda: is_draining(running))
+        await running.until(lambda: waits_for_room(running))
         said = (await post(running, "pin", reason="evaluation")).json()
-        assert (said["pinned"], said["generation"], said["label"]) == (True, 1, "step_1")
+        assert (said["pinned"], said["generation"], said["label"]) == (True, 2, "resharded_step_1")
         assert (await running.attempted(folder)).outcome is Outcome.SUPERSEDED
-    assert (await running.ask())["meta_info"]["generation"] == 1
+    assert (await running.ask())["meta_info"]["generation"] == 2
     status = await get(running, "/status")
-    assert (status["label"], who(status["pin"])[0]) == ("step_1", "pin")
+    assert (status["label"], who(status["pin"])[0]) == ("resharded_step_1", "pin")
     await post(running, "unpin")
     await running.until(lambda: running.live.revision.label == "step_2")
 
 
-def is_draining(running: Running) -> bool:
-    return bool(running.daemon.status.snapshot()["phase"] == "draining")
+def waits_for_room(running: Running) -> bool:
+    """Whether it says whom it waits for."""
+    status = running.daemon.status.snapshot()
+    waits = "1 request is still answered by generation 1" in (status["waiting_for"] or "")
+    return waits and bool(status["phase"] == "draining")
 
 
 async def test_noise_that_answers_is_seen_by_status_and_metric(running: Running) -> None:

@@ -22,13 +22,13 @@ ROOM = (
 class LongAnswer:
     """A request that streams for seconds; `begun` once it is inside."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: Running, tokens: int = 500) -> None:
         self.begun = asyncio.Event()
         self.last: dict[str, Any] = {}
-        self.task = asyncio.create_task(self._read(running))
+        self.task = asyncio.create_task(self._read(running, {**LONG, "max_new_tokens": tokens}))
 
-    async def _read(self, running: Running) -> dict[str, Any]:
-        body = {"text": "x", "sampling_params": LONG, "stream": True}
+    async def _read(self, running: Running, sampling: dict[str, Any]) -> dict[str, Any]:
+        body = {"text": "x", "sampling_params": sampling, "stream": True}
         async with running.client() as client, client.stream("POST", "/generate", json=body) as got:
             async for line in got.aiter_lines():
                 if line.startswith("data: {"):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.types import Outcome
+from hotreload.types import Mode, Outcome
 from tests.engine.real import device_bytes
 from tests.integration.running import Load, Running, mixed
 
@@ -16,8 +16,9 @@ ROUNDS = 3
 met a new one says little of what swaps leave behind; another is made."""
 
 
-async def test_thirty_swaps_under_sixteen_clients(tmp_path: Path) -> None:
-    running = Running(tmp_path)
+@pytest.mark.parametrize("mode", Mode)
+async def test_thirty_swaps_under_sixteen_clients(tmp_path: Path, mode: Mode) -> None:
+    running = Running(tmp_path, f"reload.mode={mode}")
     running.drop(1)
     async with running.serving():
         await swap_under_load(running, range(2, 10))

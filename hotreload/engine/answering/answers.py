@@ -25,8 +25,8 @@ Answer = dict[str, Any]
 
 ABORT_AGAIN_SECONDS = 1.0
 ENDED_FOR_A_SWAP = (
-    "ended early for a swap of the weights: it ran longer than [reload] drain_timeout, and "
-    "on_drain_timeout says not to wait; ask again"
+    "ended early for a swap of the weights: it ran longer than [reload] finish_timeout (or "
+    "drain_timeout, where swaps drain), and on_drain_timeout says not to wait; ask again"
 )
 
 
