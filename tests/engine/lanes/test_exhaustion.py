@@ -10,7 +10,17 @@ import pytest_asyncio
 
 from hotreload.engine.lanes.sharing import Sharing
 from tests.engine import real
-from tests.engine.lanes.crowd import Crowd, Voices, check_memory, end, idle, is_said_by, tell, until
+from tests.engine.lanes.crowd import (
+    Crowd,
+    Voices,
+    check_memory,
+    end,
+    idle,
+    is_said_by,
+    scheduler_of,
+    tell,
+    until,
+)
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
 
@@ -44,8 +54,8 @@ async def test_long_answers_in_both_lanes_are_all_given_whole(
     chance = random.Random(1)
     told = await asyncio.gather(
         *(
-            tell(engine, chance.choice((30, 100, 200)), weights, f"{chance.choice(PROMPTS)} {at}")
-            for at in range(4)
+            tell(engine, chance.choice((30, 120, 250)), weights, f"{chance.choice(PROMPTS)} {at}")
+            for at in range(5)
             for weights in (before, live)
         )
     )
@@ -108,6 +118,8 @@ async def test_lanes_that_reckon_each_for_itself_do_not_get_through(
     """The engine ends, answers never come, or they mix."""
     monkeypatch.setattr(Sharing, "admit", lambda self, lane, admit: admit())
     async with real.engine_of(voices.folder(1), voices.root / "spoiled", args=SMALL) as engine:
+        if not hasattr(scheduler_of(engine), "chunked_req"):
+            pytest.skip("0.1.0rc0 gets through this load by what it retracts itself")
         before, live = engine.live, await engine.stage(voices.checkpoint(2))
         await engine.flip(live)
         asked = [
