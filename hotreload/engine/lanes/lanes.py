@@ -4,6 +4,7 @@ Hooks into upstream's scheduler where a turn begins, a request arrives, prompts 
 batch is launched and a request is aborted. All of it runs on the scheduler thread.
 """
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
@@ -16,6 +17,8 @@ from hotreload.engine.lanes.names import lane_of
 from hotreload.engine.lanes.rotation import Rotation
 from hotreload.engine.lanes.sharing import Share, Sharing
 from hotreload.engine.slots import find_slot
+
+log = logging.getLogger("hotreload.lanes")
 
 
 class Lanes:
@@ -123,10 +126,21 @@ class Lanes:
         """A request goes to the lane it was admitted to, whichever has its turn when it comes."""
 
         def add_by_lease(request: Any) -> None:
-            with self._rotation.visiting(self._lane(lane_of(request.rid))):
+            lane = self._find(lane_of(request.rid))
+            if lane is None:
+                self._turn_away(request)
+                return
+            with self._rotation.visiting(lane):
                 add(request)
 
         return add_by_lease
+
+    def _turn_away(self, request: Any) -> None:
+        """A lease outlives its lane by a fault of ours; it must not end the engine."""
+        from sgl_jax.srt.managers.io_struct import AbortReq
+
+        log.error("lanes.unknown", extra={"rid": request.rid})
+        self._scheduler.send_to_tokenizer.send_pyobj(AbortReq(rid=request.rid))
 
     def _each_by_lease(self, scheduler: Any) -> Callable[..., None]:
         def extend(requests: list[Any], is_retracted: bool = False) -> None:
@@ -174,8 +188,13 @@ class Lanes:
         lanes = self._rotation.lanes
         return next(lane for lane in lanes if not (lane.has_own_pool or lane.is_ending))
 
+    def _find(self, number: int) -> Lane | None:
+        return next((lane for lane in self._rotation.lanes if lane.number == number), None)
+
     def _lane(self, number: int) -> Lane:
-        return next(lane for lane in self._rotation.lanes if lane.number == number)
+        lane = self._find(number)
+        assert lane is not None, f"there is no lane {number}"
+        return lane
 
     def _is_spent(self, lane: Lane) -> bool:
         return self._kind.is_spent(lane.look)

@@ -311,3 +311,12 @@ async def test_after_the_first_flip_nothing_is_compiled_any_more(
     for number in (7, 8):
         await flip_and_ask(number)
     assert engine.recompiles == compiled
+
+
+async def test_a_request_whose_lane_is_gone_is_turned_away_and_ends_nothing(engine: Engine) -> None:
+    sampling = {"temperature": 0, "max_new_tokens": 5}
+    asked = await engine.prepare({"text": "hello", "sampling_params": sampling})
+    lane = max(each.number for each in lanes_of(engine)) + 1000
+    (answer,) = [each async for each in engine._front.generate(asked, lane)]
+    assert answer["meta_info"]["finish_reason"]["type"] == "abort"
+    assert await ask(engine, engine.live)
