@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hotreload.engine.lanes.sharing import Sharing
 from tests.engine import real
 from tests.engine.lanes.crowd import (
     Crowd,
@@ -17,7 +16,6 @@ from tests.engine.lanes.crowd import (
     end,
     idle,
     is_said_by,
-    scheduler_of,
     tell,
     until,
 )
@@ -110,26 +108,3 @@ async def test_what_was_sent_back_can_be_aborted(engine: Engine, voices: Voices)
     await end(engine, before)
     await idle(engine)
     await check_memory(engine)
-
-
-async def test_lanes_that_reckon_each_for_itself_do_not_get_through(
-    voices: Voices, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The engine ends, answers never come, or they mix."""
-    monkeypatch.setattr(Sharing, "admit", lambda self, lane, admit: admit())
-    async with real.engine_of(voices.folder(1), voices.root / "spoiled", args=SMALL) as engine:
-        if not hasattr(scheduler_of(engine), "chunked_req"):
-            pytest.skip("0.1.0rc0 gets through this load by what it retracts itself")
-        before, live = engine.live, await engine.stage(voices.checkpoint(2))
-        await engine.flip(live)
-        asked = [
-            asyncio.create_task(tell(engine, 250, weights, f"{PROMPTS[1]} {at}"))
-            for at in range(3)
-            for weights in (before, live)
-        ]
-        await asyncio.wait(asked, timeout=20, return_when=asyncio.FIRST_EXCEPTION)
-        got_through = [each for each in asked if each.done() and not each.exception()]
-        assert not all(each in got_through and each.result().is_whole for each in asked)
-        for each in asked:
-            each.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
