@@ -97,10 +97,10 @@ class Gate[E]:
 
     def open(self, lease: Lease[E]) -> float:
         """Let everybody in, to be answered as `lease` says; return how long arrivals were held."""
+        self.lease = lease  # sealed, it lets nobody in, and tells all the same what is live
         if self._sealed_for_good:
             return 0.0
         paused = self._clock() - self._held_since if self.state is GateState.HOLDING else 0.0
-        self.lease = lease
         self._move(GateState.OPEN)
         return paused
 

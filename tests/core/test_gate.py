@@ -222,3 +222,13 @@ async def test_a_change_after_a_seal_lets_nobody_in(gate: Gate[str]) -> None:
     gate.change(TWO)
     with pytest.raises(NotServing):
         await enter(gate)
+
+
+def test_a_sealed_gate_tells_what_went_live_after_it() -> None:
+    gate: Gate[str] = Gate(publish=lambda _: None)
+    gate.open(ONE)
+    gate.hold()
+    gate.seal("stopping", code="stopping")
+    gate.open(TWO)
+    assert gate.state is GateState.SEALED
+    assert [each.generation for each in gate.answering()] == [TWO.generation]
