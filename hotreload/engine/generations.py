@@ -53,12 +53,15 @@ class Generations:
 
     async def flip(self, staged: Staged) -> Staged:
         """Answer new requests by `staged` from now on; returns what answered them before."""
-        weights, before = staged.weights, self.live
-        assert weights.leaves, "stowed or released weights cannot go live"
-        values = put_into(self._layout, weights)
+        assert staged.weights.leaves, "stowed or released weights cannot go live"
+        # To its end even when cancelled: what the scheduler thread did, `live` must say.
+        return await uninterrupted(self._flipped(staged))
+
+    async def _flipped(self, staged: Staged) -> Staged:
+        values, before = put_into(self._layout, staged.weights), self.live
         try:
-            flip = partial(self._flip, weights, values)
-            self.last_exchange_seconds = await uninterrupted(self._between.at_a_turn(flip))
+            flip = partial(self._flip, staged.weights, values)
+            self.last_exchange_seconds = await self._between.at_a_turn(flip)
         except EngineLost:
             raise
         except Exception as fault:

@@ -30,9 +30,8 @@ class Rotation:
         self._on_end = on_end
 
     def add(self, lane: Lane) -> None:
-        """The lane has its first turn when all others have had theirs."""
-        # Behind the current one in the order of turns, wherever that stands in the order of age.
-        self.lanes.append(lane)
+        """The lane is the youngest; it has its turn after the one that was the youngest before."""
+        self.lanes.append(lane)  # it awaits no result yet, so it may come in anywhere
 
     def turn(self) -> None:
         """Hand the turn to the next lane in order; end those that have nothing left."""

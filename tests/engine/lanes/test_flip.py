@@ -320,3 +320,16 @@ async def test_a_request_whose_lane_is_gone_is_turned_away_and_ends_nothing(engi
     (answer,) = [each async for each in engine._front.generate(asked, lane)]
     assert answer["meta_info"]["finish_reason"]["type"] == "abort"
     assert await ask(engine, engine.live)
+
+
+async def test_a_flip_that_is_cancelled_is_done_and_told_all_the_same(
+    engine: Engine, voices: Voices
+) -> None:
+    before, staged = engine.live, await engine.stage(voices.checkpoint(8))
+    flip = asyncio.create_task(engine.flip(staged))
+    await asyncio.sleep(0)  # it is on its way to the scheduler thread
+    flip.cancel()
+    await asyncio.gather(flip, return_exceptions=True)
+    assert engine.live is staged
+    assert is_said_by(staged, (await ask(engine, staged))[0]["text"])
+    await end(engine, before)
