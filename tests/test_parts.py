@@ -19,7 +19,7 @@ from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
 from hotreload.types import Checkpoint, Generation, Lease, Mode, Revision
 from tests.fakes import FakeEngine, Steps
-from tests.waiting import turn_until
+from tests.waiting import PATIENCE, turn_until
 
 LIVE = Generation(1, Revision("aaaa", "step_1"), "fp", 1.0)
 
@@ -175,6 +175,6 @@ async def test_who_arrives_while_the_gate_is_closed_is_treated_as_decided(
 
 async def refused_as(code: str, passing: Any) -> None:
     with pytest.raises(NotServing) as caught:
-        async with asyncio.timeout(5), passing:
+        async with asyncio.timeout(PATIENCE), passing:
             pass
     assert caught.value.code == code

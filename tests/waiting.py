@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hotreload.events import Event
 
-PATIENCE = 60.0
+PATIENCE = 90.0
 """Seconds after which a test that waits has failed; a slow machine must not reach it."""
 TICK = 0.05
 """Seconds between two looks at another process."""

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from hotreload.engine.weights import headroom, staging
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected, NotEnoughMemory
 from tests.engine import real
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
 
@@ -64,7 +65,7 @@ async def test_out_of_memory_is_no_fault_of_the_checkpoint_and_nothing_is_left(
         broken.setattr(staging, step, fault)
         with pytest.raises(NotEnoughMemory, match="no room for a second set of weights"):
             await engine.stage(checkpoint)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while await real.device_bytes() != before:  # noqa: ASYNC110 (the thread has yet to end)
             await asyncio.sleep(0)
     assert real.said(await real.ask(engine)) == said

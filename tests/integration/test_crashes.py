@@ -18,7 +18,7 @@ from hotreload.types import Generation, Revision
 from tests.integration.process import START_SECONDS, Process
 from tests.integration.running import words
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real_engine
 
 KILLED = -signal.SIGKILL
 EXIT_SECONDS = 20.0

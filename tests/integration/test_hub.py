@@ -17,7 +17,7 @@ from tests.integration.from_hub import LABEL, FromHub, hub_settings, tiny_files
 from tests.integration.process import Process
 from tests.integration.running import Load, words
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real_engine
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ import pytest
 from hotreload import __version__
 from tests.integration.process import START_SECONDS, Process
 from tests.integration.running import words
+from tests.waiting import PATIENCE
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real_engine
 
 
 def test_a_restart_boots_the_last_good_generation_and_not_the_newest_folder(
@@ -141,7 +142,7 @@ def test_sigterm_answers_what_is_under_way_and_a_second_one_does_not_wait(
         client = subprocess.Popen([*curl, "-d", body], stdout=subprocess.PIPE)
         process.until(lambda: process.get("/status")["gate"]["inside"] == 1)
         assert process.stop() == 0
-        answer, _ = client.communicate(timeout=10)
+        answer, _ = client.communicate(timeout=PATIENCE)
         assert json.loads(answer)["meta_info"]["completion_tokens"] == 100
     process.log.unlink()
     with process.running():
@@ -154,7 +155,7 @@ def test_sigterm_answers_what_is_under_way_and_a_second_one_does_not_wait(
         process.until(lambda: process.said("daemon.stopping"))
         process.child.send_signal(signal.SIGTERM)
         assert process.child.wait(5) == 1
-        client.communicate(timeout=10)
+        client.communicate(timeout=PATIENCE)
 
 
 def test_an_idle_daemon_costs_next_to_nothing_and_status_answers_at_once(

@@ -282,7 +282,6 @@ def test_a_reader_that_is_gone_never_raises() -> None:
         assert handler().lost == 1
 
 
-@pytest.mark.timeout(20)
 def test_a_reader_that_sleeps_stops_nobody_and_is_told_what_it_missed(
     pipe: tuple[int, TextIO],
 ) -> None:

@@ -16,6 +16,7 @@ from hotreload.server import peers
 from hotreload.server.limits import Limits
 from hotreload.types import Lease
 from tests.server.world import FIRST, LEAVES, SECOND, World, answer_on, serving
+from tests.waiting import PATIENCE
 
 ASK = {"text": "hi", "sampling_params": {"max_new_tokens": 4}}
 STREAM = ASK | {"stream": True}
@@ -129,7 +130,7 @@ async def test_a_client_that_leaves_a_stream_closes_the_generation(world: World)
             assert "served" in line
             break
         assert (world.engine.running, world.gate.inside) == (1, 1)
-    await asyncio.wait_for(world.engine.went_on.wait(), 5)
+    await asyncio.wait_for(world.engine.went_on.wait(), PATIENCE)
     await world.until(lambda: bool(world.metrics.finished))
     assert (world.engine.running, world.gate.inside) == (0, 0)
     assert world.metrics.finished == [("/generate", 499)]
@@ -142,7 +143,7 @@ async def test_a_client_that_leaves_before_the_first_token_closes_the_generation
     _, writer = await world.sent(ASK)
     await world.until(lambda: world.engine.running == 1)
     writer.close()
-    await asyncio.wait_for(world.engine.went_on.wait(), 5)
+    await asyncio.wait_for(world.engine.went_on.wait(), PATIENCE)
     await world.until(lambda: bool(world.metrics.finished))
     assert world.gate.inside == 0
     assert world.metrics.finished == [("/generate", 499)]

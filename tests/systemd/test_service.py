@@ -21,11 +21,11 @@ from hotreload.errors import HotReloadError
 from hotreload.tiny import write_tiny
 from tests.integration.running import ENGINE_ARGS, request_for, words
 from tests.systemd.machine import INSIDE, Machine, missing
+from tests.waiting import PATIENCE
 
 WHY_NOT = missing()
 pytestmark = [
     pytest.mark.real_engine,
-    pytest.mark.timeout(240),
     pytest.mark.skipif(WHY_NOT is not None, reason=f"a real systemd {WHY_NOT}"),
 ]
 
@@ -228,7 +228,7 @@ class Told:
     async def more(self, count: int) -> None:
         """Until so many more answers have come."""
         enough = self.answers + count
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while self.answers < enough:
                 self._some.clear()
                 await self._some.wait()

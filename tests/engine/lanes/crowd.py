@@ -164,7 +164,7 @@ async def replace(engine: Engine, voices: Voices, number: int, crowd: Crowd) -> 
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait until a look at the engine shows it; each look takes time from the engine's threads."""
-    await turn_until(holds, seconds=60, pause=0.005)
+    await turn_until(holds, pause=0.005)
 
 
 def scheduler_of(engine: Engine) -> Any:
