@@ -43,7 +43,7 @@ def die_when_the_old_one_ends(story: Story) -> None:
             story.process.drop(story.newest)
             story.process.live(f"step_{story.newest}")
             story.process.until(lambda: good_step(story.process) == story.newest)
-        assert story.process.child.wait(30) == KILLED
+        assert story.process.child.wait(PATIENCE) == KILLED
     story.good, story.died_on = story.newest, None
 
 

@@ -13,6 +13,7 @@ import pytest
 from hotreload import __version__
 from tests.integration.process import START_SECONDS, Process
 from tests.integration.running import words
+from tests.integration.test_fading import ROOM, TOKENS
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.real_engine
@@ -132,29 +133,26 @@ def test_a_model_that_answers_badly_is_a_wrong_setting(tmp_path: Path) -> None:
 def test_sigterm_answers_what_is_under_way_and_a_second_one_does_not_wait(
     tmp_path: Path,
 ) -> None:
-    process = Process(tmp_path)
+    process = Process(tmp_path, ROOM)
     process.drop(1)
-    long = {"ignore_eos": True, "max_new_tokens": 100}
+    long = {"ignore_eos": True, "max_new_tokens": TOKENS}
     with process.running():
-        process.ask(**long)  # compiled
+        process.ask()  # compiled
         body = json.dumps({"text": "x", "sampling_params": {"temperature": 0, **long}})
         curl = ["curl", "-s", "--unix-socket", str(process.socket), "http://x/generate"]
         client = subprocess.Popen([*curl, "-d", body], stdout=subprocess.PIPE)
         process.until(lambda: process.get("/status")["gate"]["inside"] == 1)
         assert process.stop() == 0
         answer, _ = client.communicate(timeout=PATIENCE)
-        assert json.loads(answer)["meta_info"]["completion_tokens"] == 100
+        assert json.loads(answer)["meta_info"]["completion_tokens"] == TOKENS
     process.log.unlink()
     with process.running():
-        endless = json.dumps(
-            {"text": "x", "sampling_params": {"ignore_eos": True, "max_new_tokens": 240}}
-        )
-        client = subprocess.Popen([*curl, "-d", endless], stdout=subprocess.PIPE)
+        client = subprocess.Popen([*curl, "-d", body], stdout=subprocess.PIPE)
         process.until(lambda: process.get("/status")["gate"]["inside"] == 1)
         process.child.send_signal(signal.SIGTERM)
         process.until(lambda: process.said("daemon.stopping"))
         process.child.send_signal(signal.SIGTERM)
-        assert process.child.wait(5) == 1
+        assert process.child.wait(PATIENCE) == 1
         client.communicate(timeout=PATIENCE)
 
 
@@ -190,7 +188,7 @@ def test_settings_that_cannot_work_are_told_in_one_line_and_exit_78(tmp_path: Pa
     process = Process(tmp_path, "engine.args={max_total_tokens=2048, chunked_prefil_size=1}")
     process.drop(1)
     with process.begun():
-        assert process.child.wait(60) == 78
+        assert process.child.wait(START_SECONDS) == 78
     said = process.log.read_text()
     assert "chunked_prefil_size" in said
     assert "Traceback" not in said
