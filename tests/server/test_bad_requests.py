@@ -159,7 +159,7 @@ async def test_headers_that_never_end_are_hung_up_on(tmp_path: Path) -> None:
 
 
 async def test_headers_that_dawdle_after_a_first_answer_are_hung_up_on(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(arrival_seconds=0.1)) as world:
+    async with serving(tmp_path, limits=Limits(arrival_seconds=0.5)) as world:
         reader, writer = await world.raw()
         writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"alive" in await asyncio.wait_for(reader.readuntil(b"}"), PATIENCE)
@@ -169,7 +169,7 @@ async def test_headers_that_dawdle_after_a_first_answer_are_hung_up_on(tmp_path:
 
 
 async def test_a_body_that_dawdles_is_a_408(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(arrival_seconds=0.05)) as world:
+    async with serving(tmp_path, limits=Limits(arrival_seconds=0.5)) as world:
         sent = b'POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"text"'
         status, headers, fields = await said(world, sent)
     assert (status, fields["code"]) == (408, "body_too_slow")
@@ -177,11 +177,11 @@ async def test_a_body_that_dawdles_is_a_408(tmp_path: Path) -> None:
 
 
 async def test_a_slow_answer_is_not_a_slow_body(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(arrival_seconds=0.05)) as world:
+    async with serving(tmp_path, limits=Limits(arrival_seconds=0.3)) as world:
         world.engine.may_answer.clear()
         async with world.client() as client:
             ask = asyncio.create_task(client.post("/generate", json={"text": "a"}))
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.6)
             world.engine.may_answer.set()
             assert (await ask).status_code == 200
 

@@ -79,7 +79,7 @@ async def test_small_bodies_pass_while_large_ones_take_all_there_is(world: World
 
 
 async def test_a_body_that_dawdles_gives_back_what_it_took(tmp_path: Path) -> None:
-    limits = Limits(body_bytes=2 * MEGA, bodies_bytes=2 * MEGA, arrival_seconds=0.2)
+    limits = Limits(body_bytes=2 * MEGA, bodies_bytes=2 * MEGA, arrival_seconds=0.5)
     async with serving(tmp_path, limits=limits) as world:
         reader, _ = await begun(world, 2 * MEGA - FREE_BYTES)
         assert (await answer_on(reader))[0] == 408
