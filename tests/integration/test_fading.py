@@ -17,7 +17,7 @@ ROOM = (
     "engine.args={max_total_tokens=2048,context_length=1024,max_running_requests=4,"
     "chunked_prefill_size=64}"
 )
-TIMES = 120
+TIMES = 72
 TOKENS = 5 * TIMES
 """A tiny model's answer is four tokens and an end; one that may not stop begins again."""
 
