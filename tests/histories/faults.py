@@ -89,8 +89,7 @@ def publish_slowly(world: World) -> str:
 def rewrite_live(world: World) -> str:
     """Other weights are written over the live ones' files, in place.
 
-    The daemon stands meanwhile: half of these and half of those, quiet for `settle` because this
-    process had no turn, would be a checkpoint like any other, and one that nobody noted.
+    The daemon stands meanwhile: both in part, and quiet because we had no turn, are a checkpoint.
     """
     folder = world.live_folder()
     if folder is None:

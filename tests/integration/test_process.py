@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,13 +109,15 @@ def test_what_answers_badly_at_the_start_is_passed_over_by_the_next_one(tmp_path
 def test_a_compilation_cache_torn_by_a_kill_costs_a_compilation_and_no_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = tmp_path / "jax"
+    cache, shared = tmp_path / "jax", Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or "none")
+    if shared.is_dir():  # or the first start compiles for long what is there already
+        shutil.copytree(shared, cache)
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(cache))
     process = Process(tmp_path)
     process.drop(1)
     with process.running():
         assert process.stop() == 0
-    for entry in cache.glob("*-cache"):
+    for entry in sorted(cache.glob("*-cache"))[::4]:  # a start reads many
         os.truncate(entry, entry.stat().st_size // 2)
     with process.running():
         assert process.ask()["text"] == words(1)
