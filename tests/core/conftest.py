@@ -146,4 +146,4 @@ class World(Witness):
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(tmp_path, Rules(drain_timeout=0.05, probe_timeout=0.05))
+    return World(tmp_path, Rules(drain_timeout=0.1, probe_timeout=0.25))
