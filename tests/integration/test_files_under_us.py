@@ -239,7 +239,7 @@ async def test_a_mount_of_one_megabyte_a_second_delays_the_swap_and_no_answer(
         answered = len(load.answers)
     assert attempt.outcome is Outcome.LIVE
     assert slept[0] > 3, "every byte was read at that speed"
-    assert answered > 50, "the loop stood still while a thread read"
+    assert answered > 3 * load.clients, "the loop stood still while a thread read"
     assert load.failures == []
     assert mixed(load.answers, running.generations) == []
 
