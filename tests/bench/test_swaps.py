@@ -100,7 +100,8 @@ async def test_how_soon_a_checkpoint_is_noticed(tmp_path: Path) -> None:
 
 
 async def test_two_hundred_swaps_leave_nothing_behind(tmp_path: Path) -> None:
-    running = Running(tmp_path, "source.settle=0")
+    # Folders of the same names come again: the newest is the one that was written last.
+    running = Running(tmp_path, "source.settle=0", "source.order=time")
     running.drop(1)
     async with running.serving():
         for number in (2, 3):
