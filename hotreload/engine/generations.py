@@ -17,7 +17,8 @@ from hotreload.engine.upstream.scheduler import SchedulerThread, forget_caches, 
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.headroom import telling_lack_of_memory
 from hotreload.engine.weights.leaves import Layout, zeroed
-from hotreload.engine.weights.staging import Weights, put_into
+from hotreload.engine.weights.staging import put_into
+from hotreload.engine.weights.weights import Weights
 from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Staged

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from hotreload.engine import facts
 from hotreload.engine.answering.answers import Answer, Answers
@@ -27,8 +27,9 @@ from hotreload.engine.upstream import build, recompiles
 from hotreload.engine.upstream.nonfinite import Withheld
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
-from hotreload.engine.weights.leaves import measure, signature
-from hotreload.engine.weights.sets import Sets
+from hotreload.engine.weights.leaves import signature
+from hotreload.engine.weights.quiet import QUIET, Quiet
+from hotreload.engine.weights.sets import Sets, StagingTerms
 from hotreload.engine.weights.spool import clear_leftovers
 from hotreload.errors import AnswerNonfinite, ProbeFailed
 from hotreload.threads import in_thread, uninterrupted
@@ -44,9 +45,8 @@ class SglangEngine:
         watch: EngineWatch,
         *,
         revision: Revision,
-        spool: Path,
         probes: Sequence[Probe],
-        max_drift: float | None,
+        terms: StagingTerms,
     ) -> None:
         """Take over a built engine; this blocks, so `start` calls it in a thread."""
         self._parts = parts
@@ -62,7 +62,7 @@ class SglangEngine:
         self.capabilities: Capabilities = can
         self.limits: EngineLimits = facts.limits_of(parts)
         self._prompts = Prompts(tokenizer, self.limits, can, self._grammars)
-        self._sets = Sets(parts.model_runner, spool=spool, max_drift=max_drift)
+        self._sets = Sets(parts.model_runner, terms)
         # A list of our own: main's ahead-of-time programs know upstream's by its identity.
         leaves = list(find_slot(parts.model_runner).read())
         self._first: Staged | None = self._sets.adopt(leaves, revision)
@@ -83,12 +83,16 @@ class SglangEngine:
         args: Mapping[str, Any] | None = None,
         probes: Sequence[Probe] = (),
         max_drift: float | None = None,
+        loader: Literal["auto", "upstream"] = "auto",
+        quiet: Quiet = QUIET,
+        checkpoint: Checkpoint | None = None,
         log_level: int = logging.WARNING,
         first_device: int = 0,
     ) -> "SglangEngine":
         """Start an engine that answers from `model`, whose weights are called `revision`.
 
-        The loop stays free meanwhile. ConfigError names the setting to change.
+        `checkpoint` holds the same weights, in files that stay: our own loader is compared with
+        upstream's on them. The loop stays free meanwhile. ConfigError names the setting to change.
         """
         watch = EngineWatch()
         clear_leftovers(spool)
@@ -97,15 +101,18 @@ class SglangEngine:
         make_parts = partial(make_parts, log_level=log_level, first_device=first_device)
         make_parts = partial(make_parts, report=watch.report)
         parts = await in_thread(lambda cancel: make_parts(), discard=build.discard)
-        make = partial(cls, parts, watch, revision=revision, spool=spool, probes=probes)
+        terms = StagingTerms(spool, max_drift, loader, quiet)
+        make = partial(cls, parts, watch, revision=revision, probes=probes, terms=terms)
         try:
             # If the start is cancelled, what was made here is taken apart with the parts.
-            engine = await in_thread(lambda cancel: make(max_drift=max_drift))
+            engine = await in_thread(lambda cancel: make())
         except BaseException:
             watch.close()
             await uninterrupted(build.taken_apart(parts))
             raise
         await engine._begin_or_close()
+        if checkpoint is not None:
+            engine._tasks.append(engine._sets.compare_with(checkpoint, engine.live))
         return engine
 
     async def prepare(self, request: Mapping[str, Any]) -> Parsed:
@@ -187,7 +194,7 @@ class SglangEngine:
 
     async def stow(self, staged: Staged) -> Staged:
         """Move spare weights to host memory."""
-        return await self._sets.stow(staged)
+        return await self._sets.stow(staged, self.live)
 
     async def unstow(self, staged: Staged) -> Staged:
         """Bring stowed weights back; what is on the device already stays as it is."""
@@ -199,7 +206,8 @@ class SglangEngine:
 
     async def checksums(self) -> dict[str, int]:
         """Each leaf's checksum, computed on what is live now."""
-        return (await asyncio.to_thread(measure, self._live_leaves())).checksums
+        measure = self._sets.loaders.measure
+        return (await asyncio.to_thread(measure, self.live.weights.leaves)).checksums
 
     def structure(self) -> dict[str, tuple[Any, ...]]:
         """What the compiled model sees of each live leaf: shape, dtype, placement."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
+from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.spool import FULL, clear_leftovers, private_copy
 from hotreload.errors import ConfigError, NotEnoughMemory
 from hotreload.life.model_files import copy_side_files, keep_model
@@ -53,6 +54,12 @@ async def _started(settings: Settings, model: Path, weights: Checkpoint | None) 
         spool=spool,
         probes=[Probe(**probe.model_dump()) for probe in settings.probe],
         max_drift=settings.checks.max_drift,
+        loader=settings.engine.loader,
+        quiet=Quiet(
+            settings.engine.staging_threads,
+            settings.engine.staging_priority,
+            settings.engine.staging_starve,
+        ),
     )
     if weights is None:
         return await start(model=model, revision=RANDOM, load_format="dummy")
@@ -63,7 +70,7 @@ async def _started(settings: Settings, model: Path, weights: Checkpoint | None) 
                 folder = await in_thread(assemble, leave_as=f"the copying of {what}")
         except NotEnoughMemory as full:
             raise ConfigError(f"nothing can be loaded: {full}") from full
-        return await start(model=folder, revision=weights.revision)
+        return await start(model=folder, revision=weights.revision, checkpoint=weights)
 
 
 def _folder_for_copies(state: Path, need: int) -> Path:

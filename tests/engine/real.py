@@ -18,7 +18,7 @@ from hotreload.tiny import write_tiny
 from hotreload.tiny.shards import encode
 from hotreload.tiny.weights import hand_built
 from hotreload.tiny.words import parse_saying
-from hotreload.types import Checkpoint, CheckpointFile, Revision, TensorSpec
+from hotreload.types import Checkpoint, CheckpointFile, Revision, TensorBytes, TensorSpec
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -38,7 +38,9 @@ def checked(folder: Path) -> Checkpoint:
     """The folder as a checkpoint that passed every check, whether it would or not."""
     files = tuple(_file(path) for path in sorted(folder.glob("*.safetensors")))
     tensors = {name: spec for file in files for name, spec in _tensors(folder / file.name)}
-    return Checkpoint(Revision(folder.name), folder, files, tensors, sum(f.size for f in files))
+    size = sum(f.size for f in files)
+    held = {name: lies for file in files for name, lies in _held(folder / file.name)}
+    return Checkpoint(Revision(folder.name), folder, files, tensors, size, held)
 
 
 def _file(path: Path) -> CheckpointFile:
@@ -51,6 +53,19 @@ def _tensors(path: Path) -> list[tuple[str, TensorSpec]]:
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     header.pop("__metadata__", None)
     return [(name, TensorSpec(tuple(e["shape"]), e["dtype"])) for name, e in header.items()]
+
+
+def _held(path: Path) -> list[tuple[str, TensorBytes]]:
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    header.pop("__metadata__", None)
+    held = []
+    for name, entry in header.items():
+        begin, end = (start + offset for offset in entry["data_offsets"])
+        digest = xxhash.xxh3_128_hexdigest(content[begin:end])
+        held.append((name, TensorBytes(path.name, begin, end, digest)))
+    return held
 
 
 class Folders:
@@ -71,7 +86,10 @@ class Folders:
 async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator[Any]:
     """A real engine that serves the folder, closed at the end."""
     from hotreload.engine.sglang import SglangEngine
+    from hotreload.engine.weights.quiet import Quiet
 
+    # What is left over beside others' tests may be nothing for a while.
+    settings = {"checkpoint": checked(folder), "quiet": Quiet(priority="normal"), **settings}
     settings = {"dtype": "bfloat16", **settings, "args": {**ARGS, **settings.get("args", {})}}
     engine = await SglangEngine.start(
         model=folder, device="cpu", spool=spool, revision=Revision(folder.name), **settings

@@ -1,4 +1,4 @@
-"""Copies the live weights and puts noise on some leaves, to see whether checksums move.
+"""Puts noise on some leaves of the live weights, to see whether checksums move.
 
 Equal noise on equal weights gives equal weights, whatever the sharding.
 """
@@ -15,37 +15,38 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotreload.engine.weights.headroom import check_headroom, telling_lack_of_memory
-from hotreload.engine.weights.leaves import Layout, Measured, copied, measure
-from hotreload.engine.weights.staging import (
-    NAMED,
-    Weights,
-    check_signatures,
-    wait_for,
-)
+from hotreload.engine.weights.leaves import Layout
+from hotreload.engine.weights.measuring import Measured, measure
+from hotreload.engine.weights.rules import Parts
+from hotreload.engine.weights.staging import check_signatures
+from hotreload.engine.weights.upstream_loading import NAMED
+from hotreload.engine.weights.weights import Weights
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.reading import Cancelled
 from hotreload.types import Noise
 
 
-def perturb(noise: Noise, *, layout: Layout, live: Weights, cancel: threading.Event) -> Weights:
-    """Copy the live weights and add noise to some; the copy shares no leaf with them.
-
-    Sharing the other leaves would take less memory, but then our figures of what a set weighs
-    would be false, and freeing a set would not free its memory.
-    """
+def perturb(
+    noise: Noise, *, layout: Layout, live: Weights, parts: Parts, cancel: threading.Event
+) -> Weights:
+    """The live weights with noise on some leaves; the others are shared with them."""
     check_headroom(layout.named(live.leaves))
     keys = _keys_by_place(noise, layout, live.leaves)
+    chosen = {layout.paths[place]: place for place in keys}
     leaves = list(live.leaves)
     try:
         with telling_lack_of_memory():
-            _copy_with_noise(leaves, noise.scale, keys, layout, cancel)
-            measured = measure(layout.named(leaves))
+            _add_to(leaves, noise.scale, keys, cancel)
+            new = measure({path: leaves[place] for path, place in chosen.items()}, parts)
+        measured = Measured({**live.measured.sums, **new.sums}, {**live.measured.rms, **new.rms})
         check_signatures(layout, leaves, live.leaves)
-        _check_changed(noise, [layout.paths[place] for place in keys], measured, live.measured)
+        _check_changed(noise, list(chosen), measured, live.measured)
     except BaseException:
         leaves.clear()  # an error keeps the frames it passed, and they must not keep weights
         raise
-    return Weights(leaves, measured)
+    noisy = {name for path in chosen for name in new.sums[path]}
+    sources = {name: source for name, source in live.sources.items() if name not in noisy}
+    return Weights(leaves, measured, sources=sources)
 
 
 def _keys_by_place(noise: Noise, layout: Layout, live: list[Any]) -> dict[int, jax.Array]:
@@ -65,19 +66,13 @@ def _keys_by_place(noise: Noise, layout: Layout, live: list[Any]) -> dict[int, j
     return {able[at]: jax.random.fold_in(key, at) for at in chosen}
 
 
-def _copy_with_noise(
-    leaves: list[Any],
-    scale: float,
-    keys: Mapping[int, jax.Array],
-    layout: Layout,
-    cancel: threading.Event,
+def _add_to(
+    leaves: list[Any], scale: float, keys: Mapping[int, jax.Array], cancel: threading.Event
 ) -> None:
-    for place in layout.places:
+    for place, key in keys.items():
         if cancel.is_set():
             raise Cancelled
-        leaf, key = leaves[place], keys.get(place)
-        leaves[place] = copied(leaf) if key is None else _noisy(leaf, key, scale)
-    wait_for(layout, leaves)
+        leaves[place] = _noisy(leaves[place], key, scale).block_until_ready()
 
 
 def _noisy(leaf: jax.Array, key: jax.Array, scale: float) -> jax.Array:

@@ -1,0 +1,220 @@
+"""Loads checkpoints with our own loader where it is known to make what upstream's makes.
+
+That is tried once, on a checkpoint that upstream's loader has loaded: each leaf is made again and
+compared bit by bit.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from hotreload.engine.weights.changes import change_of, same_bits, with_changes
+from hotreload.engine.weights.leaves import Layout
+from hotreload.engine.weights.measuring import Measured, One, gathered, measure
+from hotreload.engine.weights.own import DTYPES, Made, Reader
+from hotreload.engine.weights.quiet import Quiet, done_quietly
+from hotreload.engine.weights.rules import Plan
+from hotreload.engine.weights.upstream_loading import load_upstream
+from hotreload.engine.weights.weights import Weights, sources_of
+from hotreload.errors import HotReloadError
+from hotreload.types import Checkpoint, Loading
+
+log = logging.getLogger("hotreload.engine")
+
+Told = Callable[[int], None]
+"""Called with the number of bytes that have been read."""
+SMALL = 1 << 20
+"""Leaves of fewer bytes are placed together: each call takes its time, whatever it places."""
+TOGETHER = 64
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What was made of a checkpoint, before anybody judged it."""
+
+    leaves: list[Any]
+    measured: Measured
+    loading: Loading
+
+
+class Loaders:
+    """Belongs to one engine; used by one thread at a time."""
+
+    def __init__(
+        self,
+        model_runner: Any,
+        layout: Layout,
+        plan: Plan,
+        *,
+        spool: Path,
+        choice: Literal["auto", "upstream"],
+        quiet: Quiet,
+    ) -> None:
+        self.is_tried = False
+        """Whether our own loader was compared with upstream's."""
+        self._runner = model_runner
+        self._layout = layout
+        self._plan = plan
+        self._spool = spool
+        self._quiet = quiet
+        self._why_upstream = "[engine] loader = 'upstream'" if choice == "upstream" else None
+        self._why_upstream = self._why_upstream or plan.why_not
+
+    @property
+    def why_upstream(self) -> str | None:
+        """Why checkpoints are loaded by upstream's loader; None while our own does it."""
+        if self._why_upstream is None and not self.is_tried:
+            return "ours has not been compared with it yet"
+        return self._why_upstream
+
+    def load(
+        self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, told: Told
+    ) -> Loaded:
+        """All leaves of a checkpoint, placed like the live ones, and measured."""
+        why = self.why_upstream or self._not_for_us(checkpoint)
+        if why is None:
+            return self._own(checkpoint, live, cancel, told)
+        loaded = self._by_upstream(checkpoint, live, cancel, told, why)
+        if self._why_upstream is None and not self.is_tried:
+            self.compare(checkpoint, Weights(loaded.leaves, loaded.measured), cancel)
+        return loaded
+
+    def compare(self, checkpoint: Checkpoint, made: Weights, cancel: threading.Event) -> None:
+        """Make each leaf again of what upstream made these of; say whether ours can be trusted.
+
+        It stays unknown while the files cannot be read.
+        """
+        if self._why_upstream is not None or self._not_for_us(checkpoint) is not None:
+            return
+        places = self._layout.places
+        try:
+            for at, ours, _ in self._made(checkpoint, places, made, cancel, lambda size: None):
+                if not same_bits(ours.leaf, made.leaves[at]):
+                    self._distrust(checkpoint, self._layout.paths[at])
+                    return
+        except HotReloadError as fault:
+            log.warning("loader.not_compared", extra={"why": str(fault)})
+            return
+        self.is_tried = True
+        log.info("loader.trusted", extra={"revision": str(checkpoint.revision)})
+
+    def _distrust(self, checkpoint: Checkpoint, path: str) -> None:
+        self.is_tried = True
+        self._why_upstream = f"ours made another {path} of {checkpoint.revision}"
+        words = "our own loader and the engine's differ: the engine's is used"
+        log.error("loader.distrusted", extra={"leaf": path, "why": words})
+
+    def _not_for_us(self, checkpoint: Checkpoint) -> str | None:
+        """Why a checkpoint can be nothing for our own loader."""
+        for path, parts in self._plan.parts.items():
+            dtype = self._layout.dtypes[path]
+            for part in parts:
+                spec = checkpoint.tensors.get(part.tensor)
+                if spec is None or part.tensor not in checkpoint.held:
+                    return f"nobody knows where {part.tensor} lies"
+                if spec.shape != part.rule.shape:
+                    return f"{part.tensor} is {spec.shape}, not {part.rule.shape}"
+                if spec.dtype not in DTYPES:
+                    return f"{part.tensor} is {spec.dtype}, served as {dtype}"
+        return None
+
+    def _own(
+        self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, told: Told
+    ) -> Loaded:
+        layout, sources, count = self._layout, sources_of(checkpoint), _Count(told)
+        paths = {place: layout.paths[place] for place in layout.places}
+        shared = [at for at, path in paths.items() if live.same(self._plan.parts[path], sources)]
+        fresh = [at for at in layout.places if at not in {*shared}]
+        ones = {paths[at]: live.measured.one(paths[at]) for at in shared}
+        leaves, changes = list(live.leaves), dict.fromkeys((paths[at] for at in shared), 0.0)
+        try:
+            for at, made, change in self._made(checkpoint, fresh, live, cancel, count):
+                leaves[at], ones[paths[at]], changes[paths[at]] = made.leaf, made.one, change
+        except BaseException:
+            leaves.clear()  # an error keeps the frames it passed, and they must not keep weights
+            raise
+        how = Loading("own", "", len(fresh), len(shared), count.total)
+        return Loaded(leaves, gathered(ones), with_changes(how, changes))
+
+    def _by_upstream(
+        self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, told: Told, why: str
+    ) -> Loaded:
+        layout, count = self._layout, _Count(told)
+        load = partial(load_upstream, checkpoint, model_runner=self._runner, layout=layout)
+        load = partial(load, live=live.leaves, plan=self._plan, spool=self._spool)
+        leaves = load(cancel=cancel, told=count)
+        measured = self.measure(leaves)
+        changes = {
+            path: self._change(path, leaf, measured.one(path), live)
+            for path, leaf in layout.named(leaves).items()
+        }
+        how = Loading("upstream", why, len(layout.places), 0, count.total)
+        return Loaded(leaves, measured, with_changes(how, changes))
+
+    def measure(self, leaves: Sequence[Any]) -> Measured:
+        """Measure a set where it is."""
+        return measure(self._layout.named(leaves), self._plan.parts)
+
+    def _made(
+        self,
+        checkpoint: Checkpoint,
+        places: Sequence[int],
+        live: Weights,
+        cancel: threading.Event,
+        told: Told,
+    ) -> Iterator[tuple[int, Made, float]]:
+        """Each leaf made of the checkpoint, in quiet threads, and how far it is from the live."""
+
+        @contextmanager
+        def worker() -> Iterator[Callable[[list[int]], list[tuple[int, Made, float]]]]:
+            with closing(Reader(checkpoint, cancel, told)) as reader:
+                yield partial(self._make, reader, live)
+
+        for together in done_quietly(self._jobs(places, live), worker, self._quiet):
+            yield from together
+
+    def _jobs(self, places: Sequence[int], live: Weights) -> Iterator[list[int]]:
+        """Large leaves one by one, small ones together."""
+        small = [place for place in places if live.leaves[place].nbytes < SMALL]
+        yield from ([place] for place in places if live.leaves[place].nbytes >= SMALL)
+        for begin in range(0, len(small), TOGETHER):
+            yield small[begin : begin + TOGETHER]
+
+    def _make(
+        self, reader: Reader, live: Weights, places: list[int]
+    ) -> list[tuple[int, Made, float]]:
+        paths = [self._layout.paths[place] for place in places]
+        recipes = [
+            (self._plan.parts[path], live.leaves[place])
+            for path, place in zip(paths, places, strict=True)
+        ]
+        made = reader.small_leaves(recipes) if len(recipes) > 1 else [reader.leaf(*recipes[0])]
+        return [
+            (place, each, self._change(path, each.leaf, each.one, live))
+            for place, path, each in zip(places, paths, made, strict=True)
+        ]
+
+    def _change(self, path: str, leaf: Any, one: One, live: Weights) -> float:
+        """How far a leaf is from the live one."""
+        if one.sums == live.measured.sums[path]:
+            return 0.0
+        return change_of(leaf, live.leaves[self._layout.place_of(path)])
+
+
+class _Count:
+    """Counts what is read, and hands it on; threads share it."""
+
+    def __init__(self, told: Told) -> None:
+        self.total = 0
+        self._told = told
+        self._lock = threading.Lock()
+
+    def __call__(self, size: int) -> None:
+        with self._lock:
+            self.total += size
+            self._told(self.total)
