@@ -103,8 +103,8 @@ class Checkpoint:
     files: tuple[CheckpointFile, ...]
     tensors: Mapping[str, TensorSpec] = field(repr=False)
     bytes: int
-    held: Mapping[str, TensorBytes] = field(default_factory=dict, repr=False)
-    """Where each tensor lies, by its name."""
+    held: Mapping[str, TensorBytes] = field(repr=False)
+    """Where each tensor's bytes lie and what they were, by its name."""
 
     @property
     def weight_files(self) -> tuple[CheckpointFile, ...]:

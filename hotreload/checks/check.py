@@ -42,7 +42,14 @@ from hotreload.checks.fit import (
 from hotreload.checks.reading import with_file
 from hotreload.errors import CheckpointCorrupt, CheckpointIncompatible, CheckpointRejected
 from hotreload.reading import Opened
-from hotreload.types import Checkpoint, CheckpointFile, Revision, Served, TensorSpec
+from hotreload.types import (
+    Checkpoint,
+    CheckpointFile,
+    Revision,
+    Served,
+    TensorBytes,
+    TensorSpec,
+)
 
 log = logging.getLogger("hotreload.checks")
 
@@ -56,6 +63,8 @@ class Report:
     files: tuple[CheckpointFile, ...]
     tensors: Mapping[str, TensorSpec] = field(repr=False)
     bytes: int
+    held: Mapping[str, TensorBytes] = field(repr=False)
+    """Where the tensors lie that could be read."""
 
     @property
     def fit(self) -> bool:
@@ -91,11 +100,11 @@ def findings(
     else:
         misfits = _misfits(looked, found, served, policy, notes)
     wrong = (*wrong, *bounded(index_findings(looked, found)), *misfits)
-    files, content = _read_all(looked, policy, cancel, digests or Digests())
-    tensors = {n: TensorSpec(held.tensor.shape, held.tensor.dtype) for n, held in found.items()}
+    files, held, content = _read_all(looked, policy, cancel, digests or Digests())
+    tensors = {n: TensorSpec(at.tensor.shape, at.tensor.dtype) for n, at in found.items()}
     weights = sum(header.data_bytes for header in looked.headers.values())
     every = bounded((*looked.findings, *wrong, *content))
-    return Report(every, tuple(notes), files, tensors, weights)
+    return Report(every, tuple(notes), files, tensors, weights, held)
 
 
 def _config_alone(looked: Survey) -> tuple[Finding, ...]:
@@ -126,9 +135,10 @@ def _misfits(
 
 def _read_all(
     looked: Survey, policy: Policy, cancel: threading.Event | None, digests: Digests
-) -> tuple[tuple[CheckpointFile, ...], tuple[Finding, ...]]:
-    """Digest every file; in shards with a sound header also look at the values."""
+) -> tuple[tuple[CheckpointFile, ...], dict[str, TensorBytes], tuple[Finding, ...]]:
+    """Digest every file; in shards with a sound header also look at tensors and their values."""
     files: list[CheckpointFile] = []
+    held: dict[str, TensorBytes] = {}
     wrong = Findings()
     any_nonzero = not any(header.data_bytes for header in looked.headers.values())
     for file in looked.files:
@@ -139,11 +149,12 @@ def _read_all(
             any_nonzero = True  # nobody knows what is in an unread file
             continue
         files.append(CheckpointFile(file.name, file.identity.size, content.digest))
+        held |= content.held
         any_nonzero = any_nonzero or content.any_nonzero
         wrong.add(*content.nonfinite)
     if not any_nonzero:
         wrong.add(Finding("zeros", "every value of every tensor is zero"))
-    return tuple(files), wrong.all()
+    return tuple(files), held, wrong.all()
 
 
 def _content(
@@ -157,7 +168,7 @@ def _content(
     header = looked.headers.get(file.name)
     if header is None or header.file_size > file.identity.size:
         # Nobody knows what is in a shard that cannot be parsed, so it does not count as zero.
-        return Content(digests.of(file), file.name in looked.shards, ())
+        return Content(digests.of(file), file.name in looked.shards, (), {})
 
     def work(opened: Opened) -> Content:
         require_same(opened, file)
@@ -197,7 +208,7 @@ def check_checkpoint(
         wrong = (Finding("changed", words), *wrong)
     if wrong:
         raise rejection(wrong)
-    return Checkpoint(revision, folder, report.files, report.tensors, report.bytes)
+    return Checkpoint(revision, folder, report.files, report.tensors, report.bytes, report.held)
 
 
 def rejection(findings: tuple[Finding, ...]) -> CheckpointRejected:

@@ -1,19 +1,21 @@
-"""Reads every byte of a shard once: its digest, and the values that must not be in weights.
+"""Reads every byte of a shard once: digests, and the values that must not be in weights.
 
 Bounded memory (one buffer, reused); all the heavy calls release the GIL.
 """
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from hotreload.checks.findings import Finding, bounded, quoted, shown
 from hotreload.checks.safetensors import SIZES, Header, Tensor
 from hotreload.reading import Hashing, Opened
+from hotreload.types import TensorBytes
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -66,6 +68,8 @@ class Content:
     digest: str
     any_nonzero: bool
     nonfinite: tuple[Finding, ...]
+    held: Mapping[str, TensorBytes]
+    """Where each tensor lies in the file, and the digest of its bytes."""
 
 
 def examine(
@@ -73,11 +77,12 @@ def examine(
 ) -> Content:
     """Read the whole file once; with `nonfinite`, also look for NaN and infinities."""
     hashing = Hashing(file, BUFFER, cancel)
-    scan = _Scan(file.name, nonfinite)
+    scan, tensors = _Scan(file.name, nonfinite), _TensorDigests(file.name, header)
     for run in _runs(header, file.identity.size):
         for offset, piece in hashing.pieces(run.begin, run.end):
+            tensors.update(piece, offset)
             scan.look(np.frombuffer(piece, np.uint8), offset, run)
-    return Content(hashing.digest(), scan.any_nonzero, scan.findings())
+    return Content(hashing.digest(), scan.any_nonzero, scan.findings(), tensors.held)
 
 
 def _runs(header: Header, size: int) -> Iterator[_Run]:
@@ -92,6 +97,28 @@ def _runs(header: Header, size: int) -> Iterator[_Run]:
     yield run
     if run.end < size:  # bytes that belong to no tensor count for the digest alone
         yield _Run(None, run.end, size, [], [])
+
+
+class _TensorDigests:
+    """Digests each tensor's bytes while a file's pieces pass, in the order in which they lie."""
+
+    def __init__(self, name: str, header: Header) -> None:
+        self.held: dict[str, TensorBytes] = {}
+        self._name = name
+        self._header = header
+        self._digest = xxhash.xxh3_128()  # one for all, as the tensors neither overlap nor mix
+
+    def update(self, piece: memoryview, offset: int) -> None:
+        """Take in the next piece: a tensor may begin before it, and end behind it."""
+        start, tensors = self._header.data_start, self._header.tensors
+        while len(self.held) < len(tensors):
+            tensor = tensors[len(self.held)]
+            begin, end = start + tensor.begin, start + tensor.end
+            self._digest.update(piece[max(begin - offset, 0) : end - offset])
+            if end > offset + len(piece):
+                break
+            self.held[tensor.name] = TensorBytes(self._name, begin, end, self._digest.hexdigest())
+            self._digest.reset()
 
 
 class _Scan:

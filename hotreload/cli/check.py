@@ -102,7 +102,7 @@ def _refused(refused: "CheckpointRejected") -> "Report":
     from hotreload.checks.check import Report
     from hotreload.checks.findings import Finding
 
-    return Report((Finding(refused.code, str(refused)),), (), (), {}, 0)
+    return Report((Finding(refused.code, str(refused)),), (), (), {}, 0, {})
 
 
 def _policy(args: argparse.Namespace) -> "Policy":

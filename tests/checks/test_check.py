@@ -89,6 +89,10 @@ def test_a_sound_checkpoint_is_made_of_the_bytes_that_were_read(
     assert {file.name for file in made.files} == {path.name for path in folder.iterdir()}
     assert identify(made.files) == identity
     assert made.tensors == served.tensors
+    assert made.held.keys() == made.tensors.keys()
+    for lies in made.held.values():
+        held = (folder / lies.file).read_bytes()[lies.begin : lies.end]
+        assert lies.digest == xxhash.xxh3_128_hexdigest(held)
 
 
 MIB = 2**20

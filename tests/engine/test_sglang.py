@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,6 @@ from hotreload.errors import (
     ProbeFailed,
 )
 from hotreload.tiny import write_tiny
-from hotreload.types import Checkpoint
 from tests.engine import real
 from tests.waiting import turn_until
 
@@ -376,9 +376,7 @@ async def test_a_tensor_the_checks_overlooked_is_found_after_loading(
     engine: Engine, folders: real.Folders
 ) -> None:
     checkpoint, whole = folders.checkpoint(6, "missing-tensor"), folders.checkpoint(6)
-    believed = Checkpoint(
-        checkpoint.revision, checkpoint.path, checkpoint.files, whole.tensors, checkpoint.bytes
-    )
+    believed = replace(checkpoint, tensors=whole.tensors)
     with pytest.raises(CheckpointRejected, match=r"layers\.0\.mlp\.up_proj\.weight") as refused:
         await engine.stage(believed)
     assert refused.value.code == "missing"
