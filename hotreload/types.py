@@ -129,7 +129,7 @@ class Served:
     side_files: Mapping[str, str] = field(repr=False)
     """Digests of the side files the engine booted with (tokenizer, template …), by file name."""
     ignorable: frozenset[str] = frozenset()
-    """Names a file may hold though the engine loads none of them (tied weights)."""
+    """Patterns of names a file may hold though the engine loads none of them (tied weights)."""
 
 
 @dataclass(frozen=True, slots=True)

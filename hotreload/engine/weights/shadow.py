@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
+from hotreload.checkpoint_tensors import ignorable_names
 from hotreload.engine.weights.leaves import is_placeholder, leaves_by_path
 from hotreload.types import TensorSpec
 
@@ -74,13 +75,13 @@ def record_plan(model_runner: Any) -> Plan:
     del shadow
     found = leaves_by_path(model_runner.model).items()
     leaves = {path: leaf for path, leaf in found if not is_placeholder(leaf)}
-    config = model_runner.model_config
+    tied = bool(getattr(model_runner.model_config.hf_config, "tie_word_embeddings", False))
     # A mapping may lead to a leaf this model lacks (qwen2's o_proj.bias): nobody needs it.
     targets = {n: paths for n, paths in _targets(recorded).items() if leaves.keys() >= {*paths}}
     return Plan(
         targets,
         {name: _spec(name, recorded.get(name), leaves, loaders[0]) for name in targets},
-        _ignorable(config.hf_config) - targets.keys(),
+        ignorable_names(tied=tied) - targets.keys(),
     )
 
 
@@ -144,11 +145,3 @@ def _invertible(mapping: Any, loader: Any) -> bool:
         getattr(mapping, "kv_head_padding", False)
         and loader.model_config.needs_kv_head_replication(loader.sharding_size)
     )
-
-
-def _ignorable(config: Any) -> frozenset[str]:
-    """Names of tensors that exporters write and the loader rightly skips."""
-    layers = range(getattr(config, "num_hidden_layers", 0))
-    rotary = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in layers}
-    tied = {"lm_head.weight"} if getattr(config, "tie_word_embeddings", False) else set()
-    return frozenset(rotary | tied)
