@@ -17,8 +17,8 @@ from hotreload.life.joints import _weights_held
 from hotreload.life.parts import make_rules
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
-from hotreload.types import Checkpoint, Generation, Lease, Mode, Revision
-from tests.fakes import FakeEngine, Steps
+from hotreload.types import Generation, Lease, Mode, Revision
+from tests.fakes import FakeEngine, Steps, unread
 from tests.waiting import turn_until
 
 LIVE = Generation(1, Revision("aaaa", "step_1"), "fp", 1.0)
@@ -144,7 +144,7 @@ async def test_old_generations_are_seen_out_and_kept_as_decided(
     replica = daemon.arrival.serving.replica
     task = asyncio.create_task(daemon._lasting["see old generations out"]())
     async with daemon.gate.passing():
-        staged = await engine.stage(Checkpoint(Revision("new"), Path(), (), {}, 0))
+        staged = await engine.stage(unread(Revision("new")))
         replica.pass_on(replace(LIVE, number=2), await engine.flip(staged))
         assert _weights_held(replica, False)["previous"] == 10
     await turn_until(lambda: not replica.fading)

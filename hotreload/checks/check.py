@@ -5,11 +5,12 @@ Reads the weights once: the bytes it hashes are the bytes it looked at.
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hotreload.checks.content import Content, examine
+from hotreload.checks.counted import Counted, what_counts
 from hotreload.checks.files import (
     Digests,
     Roots,
@@ -41,8 +42,16 @@ from hotreload.checks.fit import (
 )
 from hotreload.checks.reading import with_file
 from hotreload.errors import CheckpointCorrupt, CheckpointIncompatible, CheckpointRejected
+from hotreload.fingerprint import fingerprint
 from hotreload.reading import Opened
-from hotreload.types import Checkpoint, CheckpointFile, Revision, Served, TensorSpec
+from hotreload.types import (
+    Checkpoint,
+    CheckpointFile,
+    Revision,
+    Served,
+    TensorBytes,
+    TensorSpec,
+)
 
 log = logging.getLogger("hotreload.checks")
 
@@ -56,6 +65,10 @@ class Report:
     files: tuple[CheckpointFile, ...]
     tensors: Mapping[str, TensorSpec] = field(repr=False)
     bytes: int
+    held: Mapping[str, TensorBytes] = field(repr=False)
+    """Where the tensors lie that could be read."""
+    fingerprint: str | None = None
+    """What a daemon says is live, once it serves this; None where nobody asked, or can tell."""
 
     @property
     def fit(self) -> bool:
@@ -76,12 +89,14 @@ def findings(
     cancel: threading.Event | None = None,
     *,
     digests: Digests | None = None,
+    compute_in: str | None = None,
 ) -> Report:
     """Run every check there is; a bad checkpoint makes findings, and no exception.
 
     It raises Cancelled at `cancel`, and NotEnoughMemory when this machine cannot read now.
     Without `served` the files are judged by themselves. `digests` remembers what was read, so
-    that nobody reads it again for the revision id.
+    that nobody reads it again for the revision id. With `compute_in`, the [engine] dtype, a fit
+    checkpoint has a fingerprint.
     """
     looked = survey(folder, root)
     found, wrong = tensors_by_name(looked)
@@ -91,11 +106,17 @@ def findings(
     else:
         misfits = _misfits(looked, found, served, policy, notes)
     wrong = (*wrong, *bounded(index_findings(looked, found)), *misfits)
-    files, content = _read_all(looked, policy, cancel, digests or Digests())
-    tensors = {n: TensorSpec(held.tensor.shape, held.tensor.dtype) for n, held in found.items()}
+    counted = Counted()
+    if compute_in is not None and not (looked.findings or wrong):
+        counted = what_counts(looked, found, served, policy, compute_in)
+    read = _read_all(looked, policy, counted.names, cancel, digests or Digests())
+    tensors = {n: TensorSpec(at.tensor.shape, at.tensor.dtype) for n, at in found.items()}
     weights = sum(header.data_bytes for header in looked.headers.values())
-    every = bounded((*looked.findings, *wrong, *content))
-    return Report(every, tuple(notes), files, tensors, weights)
+    every = bounded((*looked.findings, *wrong, *read.findings.all()))
+    of_all = fingerprint(read.sums) if counted.names and not every else None
+    if not every:
+        notes += counted.unknown
+    return Report(every, tuple(notes), tuple(read.files), tensors, weights, read.held, of_all)
 
 
 def _config_alone(looked: Survey) -> tuple[Finding, ...]:
@@ -124,32 +145,51 @@ def _misfits(
     return wrong
 
 
+@dataclass(slots=True)
+class _Contents:
+    """What the bytes of all files turned out to be."""
+
+    files: list[CheckpointFile] = field(default_factory=list)
+    held: dict[str, TensorBytes] = field(default_factory=dict)
+    sums: dict[str, int] = field(default_factory=dict)
+    findings: Findings = field(default_factory=Findings)
+
+
 def _read_all(
-    looked: Survey, policy: Policy, cancel: threading.Event | None, digests: Digests
-) -> tuple[tuple[CheckpointFile, ...], tuple[Finding, ...]]:
-    """Digest every file; in shards with a sound header also look at the values."""
-    files: list[CheckpointFile] = []
-    wrong = Findings()
+    looked: Survey,
+    policy: Policy,
+    counted: Container[str],
+    cancel: threading.Event | None,
+    digests: Digests,
+) -> _Contents:
+    """Digest every file; in shards with a sound header also look at tensors and their values."""
+    read = _Contents()
     any_nonzero = not any(header.data_bytes for header in looked.headers.values())
     for file in looked.files:
         try:
-            content = _content(file, looked, policy, cancel, digests)
+            content = _content(
+                file, looked, policy, counted=counted, cancel=cancel, digests=digests
+            )
         except Unfit as unfit:
-            wrong.add(unfit.finding)
+            read.findings.add(unfit.finding)
             any_nonzero = True  # nobody knows what is in an unread file
             continue
-        files.append(CheckpointFile(file.name, file.identity.size, content.digest))
+        read.files.append(CheckpointFile(file.name, file.identity.size, content.digest))
+        read.held |= content.held
+        read.sums |= content.sums
         any_nonzero = any_nonzero or content.any_nonzero
-        wrong.add(*content.nonfinite)
+        read.findings.add(*content.nonfinite)
     if not any_nonzero:
-        wrong.add(Finding("zeros", "every value of every tensor is zero"))
-    return tuple(files), wrong.all()
+        read.findings.add(Finding("zeros", "every value of every tensor is zero"))
+    return read
 
 
 def _content(
     file: ServingFile,
     looked: Survey,
     policy: Policy,
+    *,
+    counted: Container[str],
     cancel: threading.Event | None,
     digests: Digests,
 ) -> Content:
@@ -157,11 +197,12 @@ def _content(
     header = looked.headers.get(file.name)
     if header is None or header.file_size > file.identity.size:
         # Nobody knows what is in a shard that cannot be parsed, so it does not count as zero.
-        return Content(digests.of(file), file.name in looked.shards, ())
+        return Content(digests.of(file), file.name in looked.shards, (), {}, {})
 
     def work(opened: Opened) -> Content:
         require_same(opened, file)
-        return examine(opened, header, nonfinite=policy.nonfinite == "reject", cancel=cancel)
+        finite = policy.nonfinite == "reject"
+        return examine(opened, header, nonfinite=finite, counted=counted, cancel=cancel)
 
     content = with_file(file.path, file.name, work)
     digests.note(file, content.digest)
@@ -197,7 +238,7 @@ def check_checkpoint(
         wrong = (Finding("changed", words), *wrong)
     if wrong:
         raise rejection(wrong)
-    return Checkpoint(revision, folder, report.files, report.tensors, report.bytes)
+    return Checkpoint(revision, folder, report.files, report.tensors, report.bytes, report.held)
 
 
 def rejection(findings: tuple[Finding, ...]) -> CheckpointRejected:

@@ -89,6 +89,10 @@ def test_a_sound_checkpoint_is_made_of_the_bytes_that_were_read(
     assert {file.name for file in made.files} == {path.name for path in folder.iterdir()}
     assert identify(made.files) == identity
     assert made.tensors == served.tensors
+    assert made.held.keys() == made.tensors.keys()
+    for lies in made.held.values():
+        held = (folder / lies.file).read_bytes()[lies.begin : lies.end]
+        assert lies.digest == xxhash.xxh3_128_hexdigest(held)
 
 
 MIB = 2**20
@@ -322,7 +326,22 @@ def run(*words: object) -> int:
 def test_the_verb_says_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_tiny(tmp_path / "good")
     assert run(folder, "--against", folder) == 0
-    assert capsys.readouterr().out == "fit: 25 tensors, 6 files, 3.4 MB\n"
+    fit, fingerprint = capsys.readouterr().out.splitlines()
+    assert fit == "fit: 25 tensors, 6 files, 3.4 MB"
+    assert run(folder, "--json") == 0
+    said = json.loads(capsys.readouterr().out)["fingerprint"]
+    assert re.fullmatch("[0-9a-f]{16}", said)
+    assert fingerprint == f"fingerprint {said}"
+
+
+def test_the_verb_takes_the_dtype_of_the_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_tiny(tmp_path / "good")
+    assert run(folder, "--set", "engine.dtype=float32") == 0
+    note, fit = capsys.readouterr().out.splitlines()
+    assert note.endswith("casts 25 tensors to F32, 'lm_head.weight' of BF16 for one")
+    assert fit.startswith("fit: ")
 
 
 def test_the_verb_lists_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -339,7 +358,7 @@ def test_the_verb_speaks_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     folder = write_tiny(tmp_path / "bad", damage="nan")
     assert run(folder, "--json") == 1
     said = json.loads(capsys.readouterr().out)
-    assert (said["fit"], said["tensors"]) == (False, 25)
+    assert (said["fit"], said["tensors"], said["fingerprint"]) == (False, 25, None)
     assert said["findings"][0]["code"] == "nonfinite"
     assert said["content_id"] == content_id(survey(folder))
 

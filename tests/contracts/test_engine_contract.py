@@ -20,7 +20,7 @@ from hotreload.life.running import RunningEngine
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 from tests.engine import real
 from tests.fake_answers import FOR_EVER
-from tests.fakes import OVERFLOWS_ON, FakeEngine, Steps
+from tests.fakes import OVERFLOWS_ON, FakeEngine, Steps, unread
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -92,16 +92,16 @@ class FakeCase:
 
     def checkpoint(self, number: int) -> Checkpoint:
         tensors = {"leaf": TensorSpec((1,), "BF16")}
-        return Checkpoint(Revision(str(number), f"step_{number}"), Path(), (), tensors, 0)
+        return unread(Revision(str(number), f"step_{number}"), tensors=tensors)
 
     def overflowing_checkpoint(self) -> Checkpoint:
-        return Checkpoint(Revision("overflow", "step_overflow"), Path(), (), {}, 0)
+        return unread(Revision("overflow", "step_overflow"))
 
     def busy_with(self) -> int:
         return self._fake.running
 
     def bad_checkpoint(self) -> Checkpoint:
-        return Checkpoint(Revision("bad", "bad"), Path(), (), {}, 0)
+        return unread(Revision("bad", "bad"))
 
     async def answer(self) -> object:
         return self._fake.answer()

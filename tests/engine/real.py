@@ -7,7 +7,7 @@ and of two devices run in the same process (each takes only the devices it is to
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,12 @@ ENDLESS = {"temperature": 0, "max_new_tokens": 480, "ignore_eos": True}
 def checked(folder: Path) -> Checkpoint:
     """The folder as a checkpoint that passed every check, whether it would or not."""
     files = tuple(_file(path) for path in sorted(folder.glob("*.safetensors")))
-    tensors = {name: spec for file in files for name, spec in _tensors(folder / file.name)}
-    size = sum(f.size for f in files)
-    held = {name: lies for file in files for name, lies in _held(folder / file.name)}
+    tensors: dict[str, TensorSpec] = {}
+    held: dict[str, TensorBytes] = {}
+    for file in files:
+        for name, spec, lies in _tensors(folder / file.name):
+            tensors[name], held[name] = spec, lies
+    size = sum(file.size for file in files)
     return Checkpoint(Revision(folder.name), folder, files, tensors, size, held)
 
 
@@ -48,24 +51,16 @@ def _file(path: Path) -> CheckpointFile:
     return CheckpointFile(path.name, len(content), xxhash.xxh3_128_hexdigest(content))
 
 
-def _tensors(path: Path) -> list[tuple[str, TensorSpec]]:
-    content = path.read_bytes()
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    header.pop("__metadata__", None)
-    return [(name, TensorSpec(tuple(e["shape"]), e["dtype"])) for name, e in header.items()]
-
-
-def _held(path: Path) -> list[tuple[str, TensorBytes]]:
+def _tensors(path: Path) -> Iterator[tuple[str, TensorSpec, TensorBytes]]:
     content = path.read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:start])
     header.pop("__metadata__", None)
-    held = []
     for name, entry in header.items():
         begin, end = (start + offset for offset in entry["data_offsets"])
         digest = xxhash.xxh3_128_hexdigest(content[begin:end])
-        held.append((name, TensorBytes(path.name, begin, end, digest)))
-    return held
+        spec = TensorSpec(tuple(entry["shape"]), entry["dtype"])
+        yield name, spec, TensorBytes(path.name, begin, end, digest)
 
 
 class Folders:

@@ -8,6 +8,7 @@ import pytest
 
 from hotreload.engine.weights import staging
 from hotreload.errors import CheckpointRejected
+from hotreload.fingerprint import TensorSum
 from tests.engine import real
 
 assert real  # it makes two devices before JAX looks
@@ -39,6 +40,14 @@ def sum_of(array: Any) -> int:
 def test_a_checksum_is_the_same_for_every_sharding(dtype: Any, spec: tuple[str | None]) -> None:
     array = jnp.asarray(VALUES, dtype)
     assert sum_of(sharded(array, *spec)) == sum_of(array)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, jnp.uint8, jnp.bool_])
+def test_a_checksum_is_what_numpy_alone_makes_of_the_same_bytes(dtype: Any) -> None:
+    values = np.asarray(jnp.asarray(VALUES * 20, dtype))
+    total = TensorSum()
+    total.update(values.tobytes())
+    assert sum_of(jnp.asarray(values)) == total.value
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

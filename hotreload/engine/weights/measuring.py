@@ -45,7 +45,7 @@ class Measured:
     @property
     def fingerprint(self) -> str:
         """Sixteen hex digits for the whole set."""
-        return fingerprint.fingerprint_of(
+        return fingerprint.fingerprint(
             {name: value for sums in self.sums.values() for name, value in sums.items()}
         )
 
@@ -53,7 +53,7 @@ class Measured:
 def _checksum(sums: Mapping[str, int]) -> int:
     if len(sums) == 1:
         return next(iter(sums.values()))
-    return int(fingerprint.fingerprint_of(sums), 16)  # of many experts
+    return int(fingerprint.fingerprint(sums), 16)  # of many experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,11 @@ def measure_leaf(leaf: jax.Array, parts: Sequence[Part]) -> One:
     rules = tuple((part.rule, part.expert) for part in parts)
     results = jax.device_get(_measured(leaf, rules))
     sums = {
-        part.tensor: fingerprint.number_of(int(first), int(second))
-        for part, (first, second, _) in zip(parts, results, strict=True)
+        part.tensor: fingerprint.joined(lanes)
+        for part, (*lanes, _) in zip(parts, results, strict=True)
     }
     count = sum(math.prod(part.rule.shape) for part in parts)
-    return One(sums, _root(sum(float(square) for _, _, square in results), count))
+    return One(sums, _root(sum(float(square) for *_, square in results), count))
 
 
 class Tally:
@@ -105,7 +105,9 @@ class Tally:
 
     def add(self, name: str, tensor: Array) -> None:
         """Measure one tensor."""
-        self._sums[name] = fingerprint.sum_of(tensor)
+        total = fingerprint.TensorSum()
+        total.update(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8))
+        self._sums[name] = total.value
         self._squares += _squares(tensor)
         self._count += tensor.size
 
@@ -158,11 +160,10 @@ def _measured(
 def _sums(tensor: jax.Array) -> tuple[jax.Array, ...]:
     words, at = _words(tensor)
     fold = fingerprint.folded(words)
-    block = fingerprint.place_number(at // fingerprint.BLOCK, fingerprint.LANES)
-    place = at % fingerprint.BLOCK
+    block = fingerprint.number_of_block(at // fingerprint.BLOCK)
+    numbers = partial(fingerprint.number_of_place, at % fingerprint.BLOCK)
     return tuple(
-        jnp.sum(fold * fingerprint.place_number(place, lane) * block, dtype=jnp.uint32)
-        for lane in range(fingerprint.LANES)
+        jnp.sum(fold * numbers(lane) * block, dtype=jnp.uint32) for lane in range(fingerprint.LANES)
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from hotreload.checkpoint_tensors import ignorable_names
 from hotreload.engine.weights.leaves import Layout
 from hotreload.engine.weights.mappings import Inexpressible, Mappings
 from hotreload.engine.weights.rules import Part, Parts, Plan, Shape
@@ -42,7 +43,8 @@ def record_plan(model_runner: Any, layout: Layout) -> Plan:
     # A mapping may lead to a leaf this model lacks (qwen2's o_proj.bias): nobody needs it.
     targets = {n: paths for n, paths in _targets(recorded).items() if leaves.keys() >= {*paths}}
     parts, faults = _parts(recorded, leaves, targets, loaders[0])
-    ignorable = _ignorable(model_runner.model_config.hf_config) - targets.keys()
+    tied = bool(getattr(model_runner.model_config.hf_config, "tie_word_embeddings", False))
+    ignorable = ignorable_names(tied=tied) - targets.keys()
     tensors = _specs(targets, parts, loaders[0])
     return Plan(targets, tensors, ignorable, parts, _why_not(parts, leaves, faults))
 
@@ -126,11 +128,3 @@ def _specs(
     dtype = _SAFETENSORS.get(jnp.dtype(loader.dtype), str(jnp.dtype(loader.dtype)).upper())
     shapes = {part.tensor: part.rule.shape for made in parts.values() for part in made}
     return {name: TensorSpec(shapes.get(name), dtype) for name in targets}
-
-
-def _ignorable(config: Any) -> frozenset[str]:
-    """Names of tensors that exporters write and the loader rightly skips."""
-    layers = range(getattr(config, "num_hidden_layers", 0))
-    rotary = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in layers}
-    tied = {"lm_head.weight"} if getattr(config, "tie_word_embeddings", False) else set()
-    return frozenset(rotary | tied)
