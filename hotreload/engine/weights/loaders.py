@@ -34,7 +34,7 @@ TOGETHER = 64
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedSet:
     """What was made of a checkpoint, before anybody judged it."""
 
     leaves: list[Any]
@@ -74,7 +74,7 @@ class Loaders:
 
     def load(
         self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, told: Told
-    ) -> Loaded:
+    ) -> LoadedSet:
         """All leaves of a checkpoint, placed like the live ones, and measured."""
         why = self.why_upstream or self._not_for_us(checkpoint)
         if why is None:
@@ -125,7 +125,7 @@ class Loaders:
 
     def _own(
         self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, told: Told
-    ) -> Loaded:
+    ) -> LoadedSet:
         layout, sources, count = self._layout, sources_of(checkpoint), _Count(told)
         paths = {place: layout.paths[place] for place in layout.places}
         shared = [at for at, path in paths.items() if live.same(self._plan.parts[path], sources)]
@@ -139,11 +139,11 @@ class Loaders:
             leaves.clear()  # an error keeps the frames it passed, and they must not keep weights
             raise
         how = Loading("own", "", len(fresh), len(shared), count.total)
-        return Loaded(leaves, gathered(ones), with_changes(how, changes))
+        return LoadedSet(leaves, gathered(ones), with_changes(how, changes))
 
     def _by_upstream(
         self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, told: Told, why: str
-    ) -> Loaded:
+    ) -> LoadedSet:
         layout, count = self._layout, _Count(told)
         load = partial(load_upstream, checkpoint, model_runner=self._runner, layout=layout)
         load = partial(load, live=live.leaves, plan=self._plan, spool=self._spool)
@@ -154,7 +154,7 @@ class Loaders:
             for path, leaf in layout.named(leaves).items()
         }
         how = Loading("upstream", why, len(layout.places), 0, count.total)
-        return Loaded(leaves, measured, with_changes(how, changes))
+        return LoadedSet(leaves, measured, with_changes(how, changes))
 
     def measure(self, leaves: Sequence[Any]) -> Measured:
         """Measure a set where it is."""

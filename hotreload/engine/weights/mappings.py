@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hotreload.engine.weights.rules import Heads, Part, Rule, Shape
+from hotreload.engine.weights.rules import Heads, Ingredient, Rule, Shape
 
 _NOT_UNDERSTOOD = ("reshape", "repeat", "concat_axis", "physical_to_logical_map")
 _BY_HEAD = ("q_proj", "k_proj", "v_proj")
@@ -30,15 +30,15 @@ class Mappings:
 
     def parts(
         self, name: str, mapping: Any, experts: Sequence[str] | None, leaf: Shape
-    ) -> tuple[Part, ...]:
+    ) -> tuple[Ingredient, ...]:
         """What a leaf of this shape is made of: one tensor, or one for each expert."""
         self._check(name, mapping)
         if experts is None:
-            return (Part(name, self._rule(name, mapping, leaf)),)
+            return (Ingredient(name, self._rule(name, mapping, leaf)),)
         if not leaf or leaf[0] != len(experts):
             raise Inexpressible(f"names {len(experts)} experts for a leaf of {list(leaf)}")
         return tuple(
-            Part(expert, self._turning(expert, mapping, leaf[1:]), at)
+            Ingredient(expert, self._turning(expert, mapping, leaf[1:]), at)
             for at, expert in enumerate(experts)
         )
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from hotreload import fingerprint
 from hotreload.engine.weights.host_arrays import in_order, is_on_host, on_host
-from hotreload.engine.weights.rules import Array, Part, Parts, Rule
+from hotreload.engine.weights.rules import Array, Ingredient, Ingredients, Rule
 
 CHECKSUM_BITS = 53
 """A gauge is a float64: it holds whole numbers up to 2**53 exactly."""
@@ -70,15 +70,15 @@ def gathered(ones: Mapping[str, One]) -> Measured:
     return Measured(sums, {path: one.rms for path, one in ones.items()})
 
 
-def measure(named: Mapping[str, jax.Array], parts: Parts = MappingProxyType({})) -> Measured:
+def measure(named: Mapping[str, jax.Array], parts: Ingredients = MappingProxyType({})) -> Measured:
     """Measure leaves by path; a leaf without parts counts as a tensor of its own name."""
-    whole = {path: (Part(path, Rule(leaf.shape)),) for path, leaf in named.items()}
+    whole = {path: (Ingredient(path, Rule(leaf.shape)),) for path, leaf in named.items()}
     return gathered(
         {path: measure_leaf(leaf, parts.get(path) or whole[path]) for path, leaf in named.items()}
     )
 
 
-def measure_leaf(leaf: jax.Array, parts: Sequence[Part]) -> One:
+def measure_leaf(leaf: jax.Array, parts: Sequence[Ingredient]) -> One:
     """Measure one leaf where it is: on its device, or in host memory that is the device's."""
     if is_on_host(leaf):
         held, tally = on_host(leaf), Tally()
@@ -117,7 +117,7 @@ class Tally:
         return One(self._sums, _root(self._squares, self._count))
 
 
-def _share(leaf: Any, part: Part) -> Any:
+def _share(leaf: Any, part: Ingredient) -> Any:
     return leaf if part.expert is None else leaf[part.expert]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from hotreload.engine.weights.headroom import check_headroom, telling_lack_of_memory
 from hotreload.engine.weights.leaves import Layout
 from hotreload.engine.weights.measuring import Measured, measure
-from hotreload.engine.weights.rules import Parts
+from hotreload.engine.weights.rules import Ingredients
 from hotreload.engine.weights.staging import check_signatures
 from hotreload.engine.weights.upstream_loading import NAMED
 from hotreload.engine.weights.weights import Weights
@@ -27,7 +27,7 @@ from hotreload.types import Noise
 
 
 def perturb(
-    noise: Noise, *, layout: Layout, live: Weights, parts: Parts, cancel: threading.Event
+    noise: Noise, *, layout: Layout, live: Weights, parts: Ingredients, cancel: threading.Event
 ) -> Weights:
     """The live weights with noise on some leaves; the others are shared with them."""
     check_headroom(layout.named(live.leaves))

@@ -19,7 +19,7 @@ import numpy as np
 from hotreload.engine.weights.faults import words_for
 from hotreload.engine.weights.host_arrays import fresh, in_order, is_on_host, is_within
 from hotreload.engine.weights.measuring import One, Tally, measure_leaf
-from hotreload.engine.weights.rules import Array, Part
+from hotreload.engine.weights.rules import Array, Ingredient
 from hotreload.reading import Changed, Hashing, Opened
 from hotreload.types import Checkpoint, TensorBytes
 
@@ -42,7 +42,7 @@ class Made:
     one: One
 
 
-Recipe = tuple[Sequence[Part], jax.Array]
+Recipe = tuple[Sequence[Ingredient], jax.Array]
 """What a leaf is made of, and the live one that it is to be like."""
 
 
@@ -59,7 +59,7 @@ class Reader:
         self._files: dict[str, Opened] = {}
         self._scratch = fresh(0)
 
-    def leaf(self, parts: Sequence[Part], live: jax.Array) -> Made:
+    def leaf(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
         """The leaf that these tensors make, placed like the live one."""
         array, tally = self.array(parts, live)
         leaf = _placed([array], [live])[0].block_until_ready()
@@ -78,7 +78,7 @@ class Reader:
         jax.block_until_ready(leaves)  # type: ignore[no-untyped-call]
         return [Made(leaf, one) for leaf, one in zip(leaves, ones, strict=True)]
 
-    def array(self, parts: Sequence[Part], live: jax.Array) -> tuple[Array, Tally]:
+    def array(self, parts: Sequence[Ingredient], live: jax.Array) -> tuple[Array, Tally]:
         """The leaf in host memory, measured; the next call may overwrite it."""
         tally = Tally()
         if parts[0].expert is None:
@@ -99,7 +99,7 @@ class Reader:
                 file.close()
             self._files = {}
 
-    def _tensor(self, part: Part, dtype: Any, tally: Tally) -> Array:
+    def _tensor(self, part: Ingredient, dtype: Any, tally: Tally) -> Array:
         """What a part becomes; measured as it lies in the file, before anything turns it."""
         held = self._checkpoint.held[part.tensor]
         stored = DTYPES[self._checkpoint.tensors[part.tensor].dtype]

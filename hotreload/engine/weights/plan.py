@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from hotreload.checkpoint_tensors import ignorable_names
 from hotreload.engine.weights.leaves import Layout
 from hotreload.engine.weights.mappings import Inexpressible, Mappings
-from hotreload.engine.weights.rules import Part, Parts, Plan, Shape
+from hotreload.engine.weights.rules import Ingredient, Ingredients, Plan, Shape
 from hotreload.engine.weights.shadow import config_for, load
 from hotreload.types import TensorSpec
 
@@ -92,10 +92,10 @@ def _parts(
     leaves: Mapping[str, Shape],
     targets: Mapping[str, tuple[str, ...]],
     loader: Any,
-) -> tuple[Parts, dict[str, str]]:
+) -> tuple[Ingredients, dict[str, str]]:
     """What each leaf is made of, and why that cannot be said of the others."""
     mappings = Mappings(loader)
-    parts: dict[str, tuple[Part, ...]] = {}
+    parts: dict[str, tuple[Ingredient, ...]] = {}
     faults: dict[str, str] = {}
     for name, mapping in recorded.items():
         path = getattr(mapping, "target_path", mapping)
@@ -115,14 +115,16 @@ def _parts(
     return {path: made for path, made in parts.items() if path not in faults}, faults
 
 
-def _why_not(parts: Parts, leaves: Mapping[str, Shape], faults: Mapping[str, str]) -> str | None:
+def _why_not(
+    parts: Ingredients, leaves: Mapping[str, Shape], faults: Mapping[str, str]
+) -> str | None:
     for path in sorted(leaves.keys() - parts.keys()):
         return f"{path}: {faults.get(path, 'no tensor is mapped to it')}"
     return None
 
 
 def _specs(
-    targets: Mapping[str, tuple[str, ...]], parts: Parts, loader: Any
+    targets: Mapping[str, tuple[str, ...]], parts: Ingredients, loader: Any
 ) -> dict[str, TensorSpec]:
     """The shape and dtype each tensor must have; no shape where no rule can say it."""
     dtype = _SAFETENSORS.get(jnp.dtype(loader.dtype), str(jnp.dtype(loader.dtype)).upper())

@@ -92,7 +92,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Ingredient:
     """A tensor that a leaf is made of: all of it, or one expert's share of it."""
 
     tensor: str
@@ -100,7 +100,7 @@ class Part:
     expert: int | None = None
 
 
-Parts = Mapping[str, tuple[Part, ...]]
+Ingredients = Mapping[str, tuple[Ingredient, ...]]
 """What each leaf is made of, by its path."""
 
 
@@ -112,7 +112,7 @@ class Plan:
     """The leaves that upstream's loader makes of each tensor."""
     tensors: Mapping[str, TensorSpec] = field(repr=False)
     ignorable: frozenset[str]
-    parts: Parts = field(default_factory=dict, repr=False)
+    parts: Ingredients = field(default_factory=dict, repr=False)
     """Of the leaves that rules can make."""
     why_not: str | None = None
     """Why rules cannot say how some leaf is made; None when they can."""

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from hotreload.engine.weights.measuring import Measured
-from hotreload.engine.weights.rules import Part
+from hotreload.engine.weights.rules import Ingredient
 from hotreload.types import Checkpoint
 
 
@@ -40,7 +40,7 @@ class Weights:
         while self.host:
             self.host.popitem()
 
-    def same(self, parts: tuple[Part, ...], sources: Mapping[str, str]) -> bool:
+    def same(self, parts: tuple[Ingredient, ...], sources: Mapping[str, str]) -> bool:
         """Whether a leaf was made of tensors that these sources have too."""
         names = [part.tensor for part in parts]
         return all(name in self.sources and self.sources[name] == sources[name] for name in names)
