@@ -53,6 +53,7 @@ async def _started(settings: Settings, model: Path, weights: Checkpoint | None) 
         spool=spool,
         probes=[Probe(**probe.model_dump()) for probe in settings.probe],
         max_drift=settings.checks.max_drift,
+        memory=settings.reload.memory,
     )
     if weights is None:
         return await start(model=model, revision=RANDOM, load_format="dummy")

@@ -6,7 +6,7 @@ Equal noise on equal weights gives equal weights, whatever the sharding.
 import math
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotreload.engine.weights.headroom import check_headroom, telling_lack_of_memory
+from hotreload.engine.weights.headroom import check_headroom, size_of, telling_lack_of_memory
 from hotreload.engine.weights.leaves import Layout, Measured, copied, measure
 from hotreload.engine.weights.staging import (
     NAMED,
@@ -26,26 +26,32 @@ from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.reading import Cancelled
 from hotreload.types import Noise
 
+AT_WORK = 3
+"""How many copies of a leaf in float32 may be there while noise is put on it."""
 
-def perturb(noise: Noise, *, layout: Layout, live: Weights, cancel: threading.Event) -> Weights:
+
+def perturb(
+    noise: Noise,
+    *,
+    layout: Layout,
+    live: Weights,
+    cancel: threading.Event,
+    to_host: bool = False,
+) -> Weights:
     """Copy the live weights and add noise to some; the copy shares no leaf with them.
 
     Sharing the other leaves would take less memory, but then our figures of what a set weighs
     would be false, and freeing a set would not free its memory.
     """
-    check_headroom(layout.named(live.leaves))
     keys = _keys_by_place(noise, layout, live.leaves)
-    leaves = list(live.leaves)
+    copy = _copy_to_host if to_host else _copy_beside
+    made = copy(live, noise.scale, keys, layout, cancel)
     try:
-        with telling_lack_of_memory():
-            _copy_with_noise(leaves, noise.scale, keys, layout, cancel)
-            measured = measure(layout.named(leaves))
-        check_signatures(layout, leaves, live.leaves)
-        _check_changed(noise, [layout.paths[place] for place in keys], measured, live.measured)
+        _check_changed(noise, [layout.paths[place] for place in keys], made.measured, live.measured)
     except BaseException:
-        leaves.clear()  # an error keeps the frames it passed, and they must not keep weights
+        made.drop()  # an error keeps the frames it passed, and they must not keep weights
         raise
-    return Weights(leaves, measured)
+    return made
 
 
 def _keys_by_place(noise: Noise, layout: Layout, live: list[Any]) -> dict[int, jax.Array]:
@@ -65,19 +71,70 @@ def _keys_by_place(noise: Noise, layout: Layout, live: list[Any]) -> dict[int, j
     return {able[at]: jax.random.fold_in(key, at) for at in chosen}
 
 
-def _copy_with_noise(
-    leaves: list[Any],
+def _copy_beside(
+    live: Weights,
     scale: float,
     keys: Mapping[int, jax.Array],
     layout: Layout,
     cancel: threading.Event,
-) -> None:
+) -> Weights:
+    check_headroom(layout.named(live.leaves).values())
+    leaves = list(live.leaves)
+    try:
+        with telling_lack_of_memory():
+            for place in _places_until(cancel, layout):
+                leaf, key = leaves[place], keys.get(place)
+                leaves[place] = copied(leaf) if key is None else _noisy(leaf, key, scale)
+            wait_for(layout, leaves)
+            measured = measure(layout.named(leaves))
+        check_signatures(layout, leaves, live.leaves)
+    except BaseException:
+        leaves.clear()
+        raise
+    return Weights(leaves, measured)
+
+
+def _copy_to_host(
+    live: Weights,
+    scale: float,
+    keys: Mapping[int, jax.Array],
+    layout: Layout,
+    cancel: threading.Event,
+) -> Weights:
+    """One leaf at a time: none but that with the noise is on the device twice."""
+    alive = layout.named(live.leaves)
+    check_headroom(_at_work(alive.values()), on_host=size_of(alive))
+    sums, rms = dict(live.measured.sums), dict(live.measured.rms)
+    made = Weights([], Measured(sums, rms))
+    try:
+        with telling_lack_of_memory():
+            for place in _places_until(cancel, layout):
+                leaf, key, path = live.leaves[place], keys.get(place), layout.paths[place]
+                if key is not None:
+                    leaf = _noisy(leaf, key, scale)
+                    measured = measure({path: leaf})
+                    sums |= measured.sums
+                    rms |= measured.rms
+                made.host[place] = np.array(leaf)
+    except BaseException:
+        made.drop()
+        raise
+    return made
+
+
+def _at_work(leaves: Iterable[jax.Array]) -> list[jax.ShapeDtypeStruct]:
+    """What may be on the device while noise is put on the largest leaf."""
+    largest = max(leaves, key=lambda leaf: leaf.size)
+    shape, sharding = largest.shape, largest.sharding
+    each = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)  # type: ignore[no-untyped-call]
+    return [each] * AT_WORK
+
+
+def _places_until(cancel: threading.Event, layout: Layout) -> Iterator[int]:
     for place in layout.places:
         if cancel.is_set():
             raise Cancelled
-        leaf, key = leaves[place], keys.get(place)
-        leaves[place] = copied(leaf) if key is None else _noisy(leaf, key, scale)
-    wait_for(layout, leaves)
+        yield place
 
 
 def _noisy(leaf: jax.Array, key: jax.Array, scale: float) -> jax.Array:

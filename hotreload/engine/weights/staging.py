@@ -6,7 +6,7 @@ Runs in a worker thread of its own. Nothing here touches what serves.
 import gc
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from hotreload.engine.weights.headroom import check_headroom, telling_lack_of_memory
+from hotreload.engine.weights.headroom import check_headroom, size_of, telling_lack_of_memory
 from hotreload.engine.weights.leaves import (
     Layout,
     Measured,
@@ -60,14 +60,16 @@ def stage(
     plan: Plan,
     spool: Path,
     max_drift: float | None,
-    beside: int,
+    beside: Sequence[Any],
     cancel: threading.Event,
 ) -> Weights:
     """Load a checkpoint beside the live weights; whatever goes wrong, nothing is left behind.
 
-    `beside` is how many bytes must be free beside them, for the KV pool they are proven in.
+    `beside` describes what must fit beside them: the KV pool they are proven in.
     """
-    check_headroom(layout.named(live.leaves), beside)
+    alive = layout.named(live.leaves)
+    # Upstream's loader has all its tensors in host memory before ours are made of them.
+    check_headroom(alive.values(), beside=beside, on_host=size_of(alive))
     _check_complete(checkpoint, plan)
     with telling_lack_of_memory():
         with private_copy(checkpoint, spool, cancel) as folder:
@@ -227,7 +229,7 @@ def stow(weights: Weights, layout: Layout) -> Weights:
 
 def unstow(stowed: Weights, layout: Layout, live: list[Any]) -> Weights:
     """The stowed weights on the device again, placed like the live ones."""
-    check_headroom(layout.named(live))
+    check_headroom(layout.named(live).values())
     leaves = list(live)
     with telling_lack_of_memory():
         for place in layout.places:
