@@ -106,27 +106,31 @@ class Generations:
         weights, before = staged.weights, self.live
         assert weights.leaves or weights.host, "released weights cannot go live"
         if weights.leaves:
-            await self._exchanged(weights)
+            await self._exchanged(staged)
         else:
             # To its end even when cancelled: half of a set answers nobody.
-            await uninterrupted(self._traded(weights, before.weights))
-        before.weights.lane, weights.lane = None, before.weights.lane
-        self.live = staged
+            await uninterrupted(self._traded(staged))
         return before
 
-    async def _exchanged(self, weights: Weights) -> None:
-        values = put_into(self._layout, weights)
+    def _takes_over(self, staged: Staged) -> None:
+        before = self.live.weights
+        before.lane, staged.weights.lane = None, before.lane
+        self.live = staged
+
+    async def _exchanged(self, staged: Staged) -> None:
+        values = put_into(self._layout, staged.weights)
         try:
-            swap = partial(self._swap, weights, values)
+            swap = partial(self._swap, staged.weights, values)
             self.last_exchange_seconds = await self._between.run(swap)
         except (DrainTimedOut, EngineLost):
             raise
         except Exception as fault:
             self._lose("the exchange", fault)
+        self._takes_over(staged)
 
-    async def _traded(self, weights: Weights, live: Weights) -> None:
+    async def _traded(self, staged: Staged) -> None:
         started = time.perf_counter()
-        trade = partial(self._trade, weights, live)
+        trade = partial(self._trade, staged.weights, self.live.weights)
         async with self.unchanged, self._between.standing_still(self._forget):
             try:
                 name = "the exchange of weights"
@@ -136,6 +140,7 @@ class Generations:
             except EngineLost as lost:
                 self._watch.lose(str(lost))
                 raise
+            self._takes_over(staged)
         self.last_exchange_seconds = time.perf_counter() - started
 
     async def scrub(self) -> None:
