@@ -71,6 +71,7 @@ class FakeEngine(FakeAnswers):
         self.old: list[Staged] = []
         """What answers older requests still."""
         self.cannot_overlap: str | None = None
+        self.spares_wait_on_host = False
         self.staging: HowFar | None = None
         self.cache: set[str] = {"clean"}
         self.scrubs = 0
@@ -103,27 +104,29 @@ class FakeEngine(FakeAnswers):
             self.staging = None
         revision = checkpoint.revision
         weights = FakeWeights(revision.id, "bad" in revision.label, "overflow" in revision.label)
-        staged = self._staged(revision, weights)
-        self.spares.append(staged)
-        return staged
+        return self._spare(self._staged(revision, weights))
 
     async def perturb(self, revision: Revision, noise: Noise) -> Staged:
         await self.steps.pass_through("perturb")
         live, is_loud = self.live.weights, noise.scale >= 1
         says = f"{live.says} with {noise}"
-        staged = self._staged(revision, FakeWeights(says, live.is_bad or is_loud))
+        return self._spare(self._staged(revision, FakeWeights(says, live.is_bad or is_loud)))
+
+    def _spare(self, staged: Staged) -> Staged:
+        staged.weights.is_on_device = not self.spares_wait_on_host
         self.spares.append(staged)
         return staged
 
     async def exchange(self, staged: Staged) -> Staged:
         await self.steps.pass_through("exchange")
         assert staged in self.spares, "only spare weights can be made live"
-        assert staged.weights.is_on_device, "stowed weights must be unstowed first"
+        is_there = staged.weights.is_on_device is not self.spares_wait_on_host
+        assert is_there, "weights go live from where spare ones wait"
         assert not self.old, "weights are exchanged only while no others answer"
         self.spares.remove(staged)
         old, self.live = self.live, staged
-        self.spares.append(old)
-        return old
+        staged.weights.is_on_device = True
+        return self._spare(old)
 
     async def prove(self, staged: Staged) -> None:
         await self.steps.pass_through("prove")
@@ -185,7 +188,7 @@ class FakeEngine(FakeAnswers):
 
     async def unstow(self, staged: Staged) -> Staged:
         await self.steps.pass_through("unstow")
-        staged.weights.is_on_device = True
+        staged.weights.is_on_device = not self.spares_wait_on_host
         return staged
 
     async def release(self, staged: Staged) -> None:

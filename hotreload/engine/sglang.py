@@ -84,6 +84,7 @@ class SglangEngine:
         probes: Sequence[Probe] = (),
         max_drift: float | None = None,
         loader: Literal["auto", "upstream"] = "auto",
+        memory: Literal["double", "host", "auto"] = "double",
         quiet: Quiet = QUIET,
         checkpoint: Checkpoint | None = None,
         log_level: int = logging.WARNING,
@@ -101,7 +102,7 @@ class SglangEngine:
         make_parts = partial(make_parts, log_level=log_level, first_device=first_device)
         make_parts = partial(make_parts, report=watch.report)
         parts = await in_thread(lambda cancel: make_parts(), discard=build.discard)
-        terms = StagingTerms(spool, max_drift, loader, quiet)
+        terms = StagingTerms(spool, max_drift, loader, memory, quiet)
         make = partial(cls, parts, watch, revision=revision, probes=probes, terms=terms)
         try:
             # If the start is cancelled, what was made here is taken apart with the parts.
@@ -148,10 +149,15 @@ class SglangEngine:
     @property
     def cannot_overlap(self) -> str | None:
         """Why two sets of weights cannot answer side by side in it; None when they can."""
-        return self._scheduler.cannot_overlap
+        return self._sets.why_one_set or self._scheduler.cannot_overlap
+
+    @property
+    def spares_wait_on_host(self) -> bool:
+        """Whether one set of weights at a time is on the device."""
+        return self._sets.why_one_set is not None
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
-        """Load beside the live weights; a cancelled or failed call leaves nothing behind."""
+        """Load beside the live weights, or to the host; a cancelled call leaves nothing behind."""
         return await self._sets.stage(checkpoint, self.live)
 
     @property
@@ -193,11 +199,11 @@ class SglangEngine:
         self._generations.abort(staged)
 
     async def stow(self, staged: Staged) -> Staged:
-        """Move spare weights to host memory."""
+        """Move spare weights to host memory; what is there already stays as it is."""
         return await self._sets.stow(staged, self.live)
 
     async def unstow(self, staged: Staged) -> Staged:
-        """Bring stowed weights back; what is on the device already stays as it is."""
+        """Bring stowed weights back to where spare ones wait."""
         return await self._sets.unstow(staged, self.live)
 
     async def release(self, staged: Staged) -> None:
@@ -206,8 +212,10 @@ class SglangEngine:
 
     async def checksums(self) -> dict[str, int]:
         """Each leaf's checksum, computed on what is live now."""
-        measure = self._sets.loaders.measure
-        return (await asyncio.to_thread(measure, self.live.weights.leaves)).checksums
+        async with self._generations.unchanged:
+            # A cancel waits for the thread: it holds leaves that a trade must be able to free.
+            leaves, measure = self.live.weights.leaves, self._sets.loaders.measure
+            return (await in_thread(lambda cancel: measure(leaves))).checksums
 
     def structure(self) -> dict[str, tuple[Any, ...]]:
         """What the compiled model sees of each live leaf: shape, dtype, placement."""
@@ -301,11 +309,7 @@ class SglangEngine:
         first, self._first = self._first, None
         assert first is not None, "an engine begins once"
         self._generations = Generations(
-            self._scheduler,
-            self._front,
-            self._watch,
-            live=first,
-            layout=self._sets.layout,
+            self._scheduler, self._front, self._watch, live=first, layout=self._sets.layout
         )
         recompiles.start_counting()
         await self.scrub()  # compiles the scrub: the first failed probe must not wait for that
@@ -319,14 +323,15 @@ class SglangEngine:
 
     async def _ready_shadow(self) -> None:
         """Compile what weights are proven with: the first checkpoint must not wait for that."""
-        if self.cannot_overlap:
+        if self._scheduler.cannot_overlap:
+            self._sets.decide(self.live)
             return
         asked = [self._prompts.parse(request_for(probe)).items[0] for probe in self._probes]
         longest = max(len(a.input_ids) + a.sampling_params["max_new_tokens"] for a in asked)
         allocator = self._scheduler.lanes.allocator
         self._shadow_pool = ShadowPool(allocator, longest)
-        self._sets.beside = self._shadow_pool.bytes
-        if self._shadow_pool.has_own_programs:
+        self._sets.decide(self.live, self._shadow_pool.buffers)
+        if self._shadow_pool.has_own_programs and not self.cannot_overlap:
             with suppress(ProbeFailed):  # the start says what its weights answer
                 await self.prove(self.live)
 

@@ -55,6 +55,7 @@ async def _started(settings: Settings, model: Path, weights: Checkpoint | None) 
         probes=[Probe(**probe.model_dump()) for probe in settings.probe],
         max_drift=settings.checks.max_drift,
         loader=settings.engine.loader,
+        memory=settings.reload.memory,
         quiet=Quiet(
             settings.engine.staging_threads,
             settings.engine.staging_priority,

@@ -22,7 +22,7 @@ class Readings:
     staged_bytes: Callable[[], int] = int
     """All bytes ever staged."""
     weights: Callable[[], Mapping[str, int]] = dict
-    """Bytes held now, by place: live, previous, staged."""
+    """Bytes held on the device now, by place: live, previous, staged."""
     lost_at: Callable[[], float] = float
     """When an engine was last lost, in this life or an earlier one; 0 for never."""
     overruled: Callable[[], bool] = bool
@@ -103,7 +103,7 @@ class Now(Collector):
             now.overruled(),
         )
         held = GaugeMetricFamily(
-            "hotreload_weights_bytes", "Bytes of weights held, by place.", labels=["place"]
+            "hotreload_weights_bytes", "Bytes of weights on the device, by place.", labels=["place"]
         )
         for place, count in {**dict.fromkeys(PLACES, 0), **now.weights()}.items():
             held.add_metric([place], count)

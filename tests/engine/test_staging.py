@@ -98,20 +98,23 @@ async def test_a_device_without_room_is_named_before_anything_is_read(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full:
+        platform = "tpu"
+
         def memory_stats(self) -> dict[str, int]:
             return {"bytes_limit": 16 * 10**9, "bytes_in_use": 15 * 10**9}
 
         def __str__(self) -> str:
             return "TPU_7"
 
-    monkeypatch.setattr(headroom, "_need_by_device", lambda live: {Full(): 2 * 10**9})
-    with pytest.raises(NotEnoughMemory, match=r"TPU_7 has 1\.00 GB free.*needs 2\.00 GB"):
+    monkeypatch.setattr(headroom, "shares_of", lambda arrays: {Full(): 2 * 10**9})
+    said = r"TPU_7 has 1\.00 GB free.*needs 2\.00 GB: 1000000000 bytes are missing.*'host'"
+    with pytest.raises(NotEnoughMemory, match=said):
         await engine.stage(folders.checkpoint(2))
 
 
 async def test_each_device_needs_its_share_of_every_leaf(engine: Engine) -> None:
     leaves = staging_layout(engine)
-    (need,) = headroom._need_by_device(leaves).values()
+    (need,) = headroom.shares_of(leaves.values()).values()
     assert need == headroom.size_of(leaves) == engine.weights_bytes
 
 

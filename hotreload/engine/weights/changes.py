@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +19,12 @@ LARGEST = 1e6
 """What is told of a change that is larger, or no number."""
 
 
-def change_of(new: jax.Array, live: jax.Array) -> float:
+def change_of(new: jax.Array | Array, live: jax.Array) -> float:
     """The root mean square of the difference over that of the live leaf, from a sample of both."""
     steps = _steps(new.shape)
-    if is_on_host(new):
-        with np.errstate(all="ignore"):
-            figures = _squares(_sample(on_host(new), steps), _sample(on_host(live), steps))
-    else:
-        figures = jax.device_get(_compared(new, live, steps))
+    one, other = _sample(new, steps), _sample(live, steps)
+    with np.errstate(all="ignore"):
+        figures = ((one - other) ** 2).sum(), (other**2).sum(), (one**2).sum()
     difference, before, after = (math.sqrt(abs(float(each))) for each in figures)
     if difference == 0:  # none in the sample, though there is one
         return 1 / LARGEST
@@ -63,17 +60,20 @@ def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(steps)
 
 
-def _sample(leaf: Any, steps: tuple[int, ...]) -> Any:
-    return leaf[tuple(slice(None, None, step) for step in steps)].astype(jnp.float32)
+def _sample(leaf: jax.Array | Array, steps: tuple[int, ...]) -> Array:
+    if isinstance(leaf, jax.Array) and not is_on_host(leaf):
+        return np.asarray(jax.device_get(_sliced(leaf, steps)), np.float32)
+    held = on_host(leaf) if isinstance(leaf, jax.Array) else leaf
+    return held[_every(steps)].astype(np.float32)
 
 
-def _squares(new: Any, live: Any) -> tuple[Any, Any, Any]:
-    return ((new - live) ** 2).sum(), (live**2).sum(), (new**2).sum()
+def _every(steps: tuple[int, ...]) -> tuple[slice, ...]:
+    return tuple(slice(None, None, step) for step in steps)
 
 
-@partial(jax.jit, static_argnums=2)
-def _compared(new: jax.Array, live: jax.Array, steps: tuple[int, ...]) -> tuple[jax.Array, ...]:
-    return _squares(_sample(new, steps), _sample(live, steps))
+@partial(jax.jit, static_argnums=1)
+def _sliced(leaf: jax.Array, steps: tuple[int, ...]) -> jax.Array:
+    return leaf[_every(steps)]
 
 
 @jax.jit

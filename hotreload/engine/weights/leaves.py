@@ -109,16 +109,24 @@ def signature(leaf: jax.Array) -> tuple[Any, ...]:
 
 
 def like(leaf: jax.Array | np.ndarray[Any, Any], live: jax.Array) -> jax.Array:
-    """`leaf` with the sharding of `live`, in memory of its own.
+    """`leaf` with the sharding of `live`, in memory of its own."""
+    return placed(leaf, live.sharding if live.committed else None)
+
+
+def placed(
+    leaf: jax.Array | np.ndarray[Any, Any], sharding: jax.sharding.Sharding | None
+) -> jax.Array:
+    """`leaf` in memory of its own, with this sharding; None for one that is committed to none.
 
     On CPU `device_put` aliases aligned host memory, a mapped file too: there only the copy makes
     the memory our own. On an accelerator the transfer is the copy.
     """
-    if not live.committed:
+    if sharding is None:
         return _copy(jnp.asarray(leaf))
-    placed = jax.device_put(leaf, live.sharding)
-    is_on_host = any(device.platform == "cpu" for device in live.devices())
-    return _copy_to(live.sharding)(placed) if is_on_host else placed
+    put = jax.device_put(leaf, sharding)
+    devices: set[Any] = sharding.device_set
+    is_on_host = any(device.platform == "cpu" for device in devices)
+    return _copy_to(sharding)(put) if is_on_host else put
 
 
 _copy: Callable[[jax.Array], jax.Array] = jax.jit(jnp.copy)

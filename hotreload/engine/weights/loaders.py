@@ -13,10 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from hotreload.engine.weights.changes import change_of, same_bits, with_changes
+from hotreload.engine.weights.headroom import check_headroom, size_of
 from hotreload.engine.weights.leaves import Layout
 from hotreload.engine.weights.measuring import Measured, One, gathered, measure
-from hotreload.engine.weights.own import DTYPES, Made, Reader
+from hotreload.engine.weights.own import DTYPES, Made, Reader, Recipe
 from hotreload.engine.weights.quiet import Quiet, done_quietly
 from hotreload.engine.weights.rules import Plan
 from hotreload.engine.weights.upstream_loading import load_upstream
@@ -33,13 +36,14 @@ SMALL = 1 << 20
 TOGETHER = 64
 
 
-@dataclass(slots=True)
-class LoadedSet:
-    """What was made of a checkpoint, before anybody judged it."""
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a set is made."""
 
-    leaves: list[Any]
-    measured: Measured
-    loading: Loading
+    is_host: bool = False
+    """In host memory, and no second set on the device."""
+    beside: Sequence[Any] = ()
+    """What must fit beside a set on the device: the KV pool it is proven in."""
 
 
 class Loaders:
@@ -73,16 +77,22 @@ class Loaders:
         return self._why_upstream
 
     def load(
-        self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, told: Told
-    ) -> LoadedSet:
-        """All leaves of a checkpoint, placed like the live ones, and measured."""
-        why = self.why_upstream or self._not_for_us(checkpoint)
-        if why is None:
-            return self._own(checkpoint, live, cancel, told)
-        loaded = self._by_upstream(checkpoint, live, cancel, told, why)
-        if self._why_upstream is None and not self.is_tried:
-            self.compare(checkpoint, Weights(loaded.leaves, loaded.measured), cancel)
-        return loaded
+        self,
+        checkpoint: Checkpoint,
+        live: Weights,
+        place: Destination,
+        cancel: threading.Event,
+        told: Told,
+    ) -> tuple[Weights, Loading]:
+        """All leaves of a checkpoint, placed like the live ones or on the host, and measured."""
+        why, count = self.why_upstream or self._not_for_us(checkpoint), _Count(told)
+        if why is not None:
+            made = self._by_upstream(checkpoint, live, place, cancel, count)
+            how = Loading("upstream", why, len(self._layout.places), 0, count.total)
+            return made, with_changes(how, self._changes(made, live))
+        if place.is_host:
+            return self._to_host(checkpoint, live, cancel, count)
+        return self._beside(checkpoint, live, place, cancel, count)
 
     def compare(self, checkpoint: Checkpoint, made: Weights, cancel: threading.Event) -> None:
         """Make each leaf again of what upstream made these of; say whether ours can be trusted.
@@ -91,9 +101,11 @@ class Loaders:
         """
         if self._why_upstream is not None or self._not_for_us(checkpoint) is not None:
             return
-        places = self._layout.places
+        places, make = self._layout.places, Reader.made
         try:
-            for at, ours, _ in self._made(checkpoint, places, made, cancel, lambda size: None):
+            for at, ours, _ in self._made(
+                checkpoint, places, made, make, cancel=cancel, told=lambda size: None
+            ):
                 if not same_bits(ours.leaf, made.leaves[at]):
                     self._distrust(checkpoint, self._layout.paths[at])
                     return
@@ -123,38 +135,94 @@ class Loaders:
                     return f"{part.tensor} is {spec.dtype}, served as {dtype}"
         return None
 
-    def _own(
-        self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, told: Told
-    ) -> LoadedSet:
-        layout, sources, count = self._layout, sources_of(checkpoint), _Count(told)
-        paths = {place: layout.paths[place] for place in layout.places}
-        shared = [at for at, path in paths.items() if live.same(self._plan.parts[path], sources)]
-        fresh = [at for at in layout.places if at not in {*shared}]
+    def _beside(
+        self,
+        checkpoint: Checkpoint,
+        live: Weights,
+        place: Destination,
+        cancel: threading.Event,
+        count: "_Count",
+    ) -> tuple[Weights, Loading]:
+        """Leaves that would be equal to the live ones are shared with them."""
+        paths, sources = self._layout.paths, sources_of(checkpoint)
+        parts = self._plan.parts
+        shared = [at for at in self._layout.places if live.same(parts[paths[at]], sources)]
+        fresh = [at for at in self._layout.places if at not in {*shared}]
+        need = [live.leaves[at] for at in fresh]
+        check_headroom(need, beside=place.beside, on_host=self._largest_tensor(checkpoint))
         ones = {paths[at]: live.measured.one(paths[at]) for at in shared}
-        leaves, changes = list(live.leaves), dict.fromkeys((paths[at] for at in shared), 0.0)
+        leaves, changes = list(live.leaves), dict[str, float]()
         try:
-            for at, made, change in self._made(checkpoint, fresh, live, cancel, count):
+            make = Reader.made
+            for at, made, change in self._made(
+                checkpoint, fresh, live, make, cancel=cancel, told=count
+            ):
                 leaves[at], ones[paths[at]], changes[paths[at]] = made.leaf, made.one, change
         except BaseException:
             leaves.clear()  # an error keeps the frames it passed, and they must not keep weights
             raise
         how = Loading("own", "", len(fresh), len(shared), count.total)
-        return LoadedSet(leaves, gathered(ones), with_changes(how, changes))
+        return Weights(leaves, gathered(ones)), with_changes(how, changes)
+
+    def _to_host(
+        self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, count: "_Count"
+    ) -> tuple[Weights, Loading]:
+        """None is shared: a set that waits on the host is whole, whatever is live when it goes."""
+        places, paths = self._layout.places, self._layout.paths
+        size = size_of(self._layout.named(live.leaves))
+        check_headroom((), on_host=size + self._largest_tensor(checkpoint))
+        made, ones, changes = Weights([], live.measured), dict[str, One](), dict[str, float]()
+        try:
+            make = Reader.made_on_host
+            for at, each, change in self._made(
+                checkpoint, places, live, make, cancel=cancel, told=count
+            ):
+                made.host[at], ones[paths[at]], changes[paths[at]] = each.leaf, each.one, change
+        except BaseException:
+            made.drop()
+            raise
+        made.measured = gathered(ones)
+        return made, with_changes(Loading("own", "", len(places), 0, count.total), changes)
 
     def _by_upstream(
-        self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, told: Told, why: str
-    ) -> LoadedSet:
-        layout, count = self._layout, _Count(told)
-        load = partial(load_upstream, checkpoint, model_runner=self._runner, layout=layout)
+        self,
+        checkpoint: Checkpoint,
+        live: Weights,
+        place: Destination,
+        cancel: threading.Event,
+        count: "_Count",
+    ) -> Weights:
+        """It knows no other way than beside the live ones, and has all its tensors on the host."""
+        alive = self._layout.named(live.leaves)
+        check_headroom(alive.values(), beside=place.beside, on_host=size_of(alive))
+        load = partial(load_upstream, checkpoint, model_runner=self._runner, layout=self._layout)
         load = partial(load, live=live.leaves, plan=self._plan, spool=self._spool)
         leaves = load(cancel=cancel, told=count)
-        measured = self.measure(leaves)
-        changes = {
-            path: self._change(path, leaf, measured.one(path), live)
-            for path, leaf in layout.named(leaves).items()
+        try:
+            made = Weights(leaves, self.measure(leaves))
+            if not self.is_tried:
+                self.compare(checkpoint, made, cancel)
+            if place.is_host:
+                made.host = {at: np.array(leaves[at]) for at in self._layout.places}
+                made.leaves = []
+        except BaseException:
+            leaves.clear()
+            raise
+        return made
+
+    def _changes(self, made: Weights, live: Weights) -> dict[str, float]:
+        """How far each leaf is from the live one."""
+        return {
+            path: self._change(path, made.leaves[at] if made.leaves else made.host[at], one, live)
+            for at in self._layout.places
+            for path in self._layout.paths[at : at + 1]
+            for one in [made.measured.one(path)]
         }
-        how = Loading("upstream", why, len(layout.places), 0, count.total)
-        return LoadedSet(leaves, measured, with_changes(how, changes))
+
+    def _largest_tensor(self, checkpoint: Checkpoint) -> int:
+        """What is read has its room beside the leaves that are made of it."""
+        sizes = (held.end - held.begin for held in checkpoint.held.values())
+        return max(sizes, default=0) * self._quiet.threads
 
     def measure(self, leaves: Sequence[Any]) -> Measured:
         """Measure a set where it is."""
@@ -165,6 +233,8 @@ class Loaders:
         checkpoint: Checkpoint,
         places: Sequence[int],
         live: Weights,
+        make: Callable[[Reader, list[Recipe]], list[Made]],
+        *,
         cancel: threading.Event,
         told: Told,
     ) -> Iterator[tuple[int, Made, float]]:
@@ -173,7 +243,7 @@ class Loaders:
         @contextmanager
         def worker() -> Iterator[Callable[[list[int]], list[tuple[int, Made, float]]]]:
             with closing(Reader(checkpoint, cancel, told)) as reader:
-                yield partial(self._make, reader, live)
+                yield partial(self._make, partial(make, reader), live)
 
         for together in done_quietly(self._jobs(places, live), worker, self._quiet):
             yield from together
@@ -186,14 +256,11 @@ class Loaders:
             yield small[begin : begin + TOGETHER]
 
     def _make(
-        self, reader: Reader, live: Weights, places: list[int]
+        self, make: Callable[[list[Recipe]], list[Made]], live: Weights, places: list[int]
     ) -> list[tuple[int, Made, float]]:
         paths = [self._layout.paths[place] for place in places]
-        recipes = [
-            (self._plan.parts[path], live.leaves[place])
-            for path, place in zip(paths, places, strict=True)
-        ]
-        made = reader.small_leaves(recipes) if len(recipes) > 1 else [reader.leaf(*recipes[0])]
+        pairs = zip(paths, places, strict=True)
+        made = make([(self._plan.parts[path], live.leaves[place]) for path, place in pairs])
         return [
             (place, each, self._change(path, each.leaf, each.one, live))
             for place, path, each in zip(places, paths, made, strict=True)

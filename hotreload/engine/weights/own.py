@@ -17,8 +17,8 @@ import ml_dtypes
 import numpy as np
 
 from hotreload.engine.weights.faults import words_for
-from hotreload.engine.weights.host_arrays import fresh, in_order, is_on_host, is_within
-from hotreload.engine.weights.measuring import One, Tally, measure_leaf
+from hotreload.engine.weights.host_arrays import fresh, in_order, is_within
+from hotreload.engine.weights.measuring import One, Tally
 from hotreload.engine.weights.rules import Array, Ingredient
 from hotreload.reading import Changed, Hashing, Opened
 from hotreload.types import Checkpoint, TensorBytes
@@ -38,7 +38,8 @@ DTYPES: Mapping[str, Any] = {
 class Made:
     """A leaf, and what is known of it."""
 
-    leaf: jax.Array
+    leaf: Any
+    """On its device, or an array in host memory."""
     one: One
 
 
@@ -59,24 +60,29 @@ class Reader:
         self._files: dict[str, Opened] = {}
         self._scratch = fresh(0)
 
-    def leaf(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
-        """The leaf that these tensors make, placed like the live one."""
+    def made(self, recipes: Sequence[Recipe]) -> list[Made]:
+        """The leaves that these tensors make, each placed like its live one; several at once."""
+        if len(recipes) == 1:
+            return [self._one(*recipes[0])]
+        on_host = self.made_on_host(recipes)
+        leaves = _placed([each.leaf for each in on_host], [live for _, live in recipes])
+        jax.block_until_ready(leaves)  # type: ignore[no-untyped-call]
+        return [Made(leaf, each.one) for leaf, each in zip(leaves, on_host, strict=True)]
+
+    def made_on_host(self, recipes: Sequence[Recipe]) -> list[Made]:
+        """The same in host memory, each in memory of its own."""
+        made = []
+        for parts, live in recipes:
+            array, tally = self.array(parts, live)
+            made.append(Made(_kept(array), tally.one))
+        return made
+
+    def _one(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
         array, tally = self.array(parts, live)
         leaf = _placed([array], [live])[0].block_until_ready()
         if is_within(leaf, self._scratch):  # the next tensor would be read into it
             leaf = _placed([_kept(array)], [live])[0].block_until_ready()
-        return Made(leaf, tally.one if is_on_host(leaf) else measure_leaf(leaf, parts))
-
-    def small_leaves(self, recipes: Sequence[Recipe]) -> list[Made]:
-        """The same for leaves that are placed in one call."""
-        arrays, ones = [], []
-        for parts, live in recipes:
-            array, tally = self.array(parts, live)
-            arrays.append(_kept(array))
-            ones.append(tally.one)
-        leaves = _placed(arrays, [live for _, live in recipes])
-        jax.block_until_ready(leaves)  # type: ignore[no-untyped-call]
-        return [Made(leaf, one) for leaf, one in zip(leaves, ones, strict=True)]
+        return Made(leaf, tally.one)
 
     def array(self, parts: Sequence[Ingredient], live: jax.Array) -> tuple[Array, Tally]:
         """The leaf in host memory, measured; the next call may overwrite it."""
@@ -145,7 +151,9 @@ def _placed(arrays: list[Array], lives: list[jax.Array]) -> list[jax.Array]:
 
 
 def _kept(array: Array) -> Array:
-    """A copy in memory that the leaf made of it may keep."""
+    """The same in memory that the leaf made of it may keep."""
+    if not array.flags.c_contiguous:
+        return in_order(array)
     copy = fresh(array.nbytes).view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy

@@ -2,16 +2,16 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from hotreload.engine.weights import staging
-from hotreload.engine.weights.headroom import size_of
+from hotreload.engine.weights.headroom import size_of, why_one_set
 from hotreload.engine.weights.leaves import layout_of
-from hotreload.engine.weights.loaders import Loaders
+from hotreload.engine.weights.loaders import Destination, Loaders
 from hotreload.engine.weights.noise import perturb
 from hotreload.engine.weights.plan import record_plan
 from hotreload.engine.weights.quiet import QUIET, Quiet
@@ -29,6 +29,7 @@ class StagingTerms:
     """Where upstream's loader gets a private copy to read."""
     max_drift: float | None = None
     loader: Literal["auto", "upstream"] = "auto"
+    memory: Literal["double", "host", "auto"] = "double"
     quiet: Quiet = QUIET
 
 
@@ -48,11 +49,14 @@ class Sets:
         )
         self.bytes = 0
         """Of one set; known when the first was adopted."""
-        self.beside = 0
-        """Bytes that must be free beside a set that is staged."""
+        self.why_one_set: str | None = None
+        """Why one set at a time is on the device, and spare ones wait on the host; None where
+        they lie beside the live one."""
         self.staging: HowFar | None = None
         """How far the checkpoint is that is being staged."""
         self._max_drift = terms.max_drift
+        self._memory = terms.memory
+        self._destination = Destination()
         self._room = Room()
         self._comparing: asyncio.Task[None] | None = None
 
@@ -78,18 +82,33 @@ class Sets:
         if self.loaders.is_tried:
             live.sources = sources_of(checkpoint)
 
+    def decide(self, live: Staged, beside: Sequence[Any] = ()) -> None:
+        """Decide where spare sets wait; `beside` describes what must fit beside one that is staged.
+
+        Once, before any is made: a set that waits on one side would not be looked for on the other.
+        """
+        alive = self.layout.named(live.weights.leaves).values()
+        self.why_one_set = why_one_set(self._memory, alive, beside)
+        self._destination = (
+            Destination(is_host=True) if self.why_one_set else Destination(beside=beside)
+        )
+
     async def stage(self, checkpoint: Checkpoint, live: Staged) -> Staged:
         """Load beside the live weights; a cancelled or failed call leaves nothing behind."""
         self.staging = HowFar(0, checkpoint.bytes)
         how: list[Loading] = []
         try:
-            if self._comparing is not None:
-                await asyncio.wait({self._comparing})
+            await self._until_compared()
             load = partial(self._load, checkpoint, live, how)
             staged = await self._staged(checkpoint.revision, load)
         finally:
             self.staging = None
         return replace(staged, loading=how[0])
+
+    async def _until_compared(self) -> None:
+        """The comparison holds leaves of the live set, and one of its own at a time."""
+        if self._comparing is not None:
+            await asyncio.wait({self._comparing})
 
     def _load(
         self, checkpoint: Checkpoint, live: Staged, how: list[Loading], *, cancel: threading.Event
@@ -103,7 +122,7 @@ class Sets:
             layout=self.layout,
             live=live.weights,
             max_drift=self._max_drift,
-            beside=self.beside,
+            place=self._destination,
             told=told,
             cancel=cancel,
         )
@@ -112,19 +131,22 @@ class Sets:
 
     async def perturb(self, revision: Revision, noise: Noise, live: Staged) -> Staged:
         """Copy the live weights, with noise on some leaves; it fails as `stage` does."""
+        await self._until_compared()
         work = partial(perturb, noise, layout=self.layout, live=live.weights)
-        work = partial(work, parts=self.plan.parts)
+        work = partial(work, parts=self.plan.parts, to_host=self._destination.is_host)
         return await self._staged(revision, work)
 
     async def stow(self, staged: Staged, live: Staged) -> Staged:
-        """Move spare weights to host memory."""
+        """Move spare weights to host memory; what is there already stays as it is."""
+        if not staged.weights.leaves:
+            return staged
         move = partial(staging.stow, staged.weights, self.layout, live.weights.leaves)
         weights = await in_thread(lambda cancel: move(), discard=Weights.drop)
         return replace(staged, weights=weights)
 
     async def unstow(self, staged: Staged, live: Staged) -> Staged:
-        """Bring stowed weights back; what is on the device already stays as it is."""
-        if staged.weights.leaves:
+        """Bring stowed weights back; what is where spare weights wait already stays as it is."""
+        if staged.weights.leaves or self.why_one_set:
             return staged
         back = partial(staging.unstow, staged.weights, self.layout, live.weights.leaves)
         name = f"the way back to {staged.revision}"

@@ -13,7 +13,7 @@ from flax import nnx
 
 from hotreload.engine.weights.headroom import check_headroom, telling_lack_of_memory
 from hotreload.engine.weights.leaves import Layout, like, signature, wait_for
-from hotreload.engine.weights.loaders import Loaders, Told
+from hotreload.engine.weights.loaders import Destination, Loaders, Told
 from hotreload.engine.weights.measuring import Measured
 from hotreload.engine.weights.upstream_loading import NAMED
 from hotreload.engine.weights.weights import Weights, sources_of
@@ -28,27 +28,25 @@ def stage(
     layout: Layout,
     live: Weights,
     max_drift: float | None,
-    beside: int,
+    place: Destination,
     told: Told,
     cancel: threading.Event,
 ) -> tuple[Weights, Loading]:
-    """Load a checkpoint beside the live weights; whatever goes wrong, nothing is left behind.
-
-    `beside` is how many bytes must be free beside them, for the KV pool they are proven in.
-    """
-    check_headroom(layout.named(live.leaves), beside)
+    """Load a checkpoint where spare weights wait; whatever goes wrong, nothing is left behind."""
     with telling_lack_of_memory():
-        loaded = loaders.load(checkpoint, live, cancel, told)
+        made, loading = loaders.load(checkpoint, live, place, cancel, told)
     try:
-        check_signatures(layout, loaded.leaves, live.leaves)
+        if made.leaves:
+            check_signatures(layout, made.leaves, live.leaves)
         if max_drift is not None:
-            check_drift(loaded.measured, live.measured, max_drift)
+            check_drift(made.measured, live.measured, max_drift)
     except BaseException:
-        loaded.leaves.clear()
+        made.leaves.clear()
+        made.drop()
         raise
+    made.sources = sources_of(checkpoint)
     gc.collect()  # now, rather than while the gate is closed
-    made = Weights(loaded.leaves, loaded.measured, sources=sources_of(checkpoint))
-    return made, loaded.loading
+    return made, loading
 
 
 def check_signatures(layout: Layout, leaves: list[Any], live: list[Any]) -> None:
@@ -113,7 +111,7 @@ def stow(weights: Weights, layout: Layout, live: list[Any]) -> Weights:
 
 def unstow(stowed: Weights, layout: Layout, live: list[Any]) -> Weights:
     """The stowed weights on the device again, placed like the live ones."""
-    check_headroom(layout.named(live))
+    check_headroom(layout.named(live).values())
     leaves = list(live)
     with telling_lack_of_memory():
         for place in layout.places:
