@@ -6,12 +6,12 @@ A fault is put before a step by name: an exception is raised there, HANG waits f
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hotreload.errors import AnswerNonfinite, EngineLost, ProbeFailed, SourceUnavailable
-from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged, TensorSpec
+from hotreload.types import Checkpoint, HowFar, Loading, Noise, Revision, Staged, TensorSpec
 from tests.fake_answers import FakeAnswers
 
 HANG = object()
@@ -65,6 +65,8 @@ class FakeEngine(FakeAnswers):
         """What answers older requests still."""
         self.cannot_overlap: str | None = None
         self.staging: HowFar | None = None
+        self.loading: Loading | None = None
+        """How checkpoints are made here."""
         self.cache: set[str] = {"clean"}
         self.scrubs = 0
         self.aborts = 0
@@ -96,7 +98,7 @@ class FakeEngine(FakeAnswers):
             self.staging = None
         revision = checkpoint.revision
         weights = FakeWeights(revision.id, "bad" in revision.label, "overflow" in revision.label)
-        staged = self._staged(revision, weights)
+        staged = replace(self._staged(revision, weights), loading=self.loading)
         self.spares.append(staged)
         return staged
 

@@ -72,7 +72,8 @@ class Switch(ABC):
             staged = await self._wanted.during(make(), self._engine.release)
         self._course.loading = staged.loading
         self._replica.staged = staged
-        self._replica.staged_bytes += staged.bytes
+        # What is not made of a checkpoint is copied whole.
+        self._replica.staged_bytes += staged.loading.bytes_read if staged.loading else staged.bytes
         return staged
 
     async def _probed(self, ask: Callable[[], Awaitable[None]]) -> None:
