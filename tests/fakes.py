@@ -6,12 +6,12 @@ A fault is put before a step by name: an exception is raised there, HANG waits f
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hotreload.errors import AnswerNonfinite, EngineLost, ProbeFailed, SourceUnavailable
-from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged, TensorSpec
+from hotreload.types import Checkpoint, HowFar, Loading, Noise, Revision, Staged, TensorSpec
 from tests.fake_answers import FakeAnswers
 
 HANG = object()
@@ -73,6 +73,8 @@ class FakeEngine(FakeAnswers):
         self.cannot_overlap: str | None = None
         self.spares_wait_on_host = False
         self.staging: HowFar | None = None
+        self.loading: Loading | None = None
+        """How checkpoints are made here."""
         self.cache: set[str] = {"clean"}
         self.scrubs = 0
         self.aborts = 0
@@ -82,6 +84,7 @@ class FakeEngine(FakeAnswers):
         self._withheld = 0
         self._more_withheld = asyncio.Event()
         self._death = asyncio.Event()
+        self.distrust = asyncio.Event()
         self.is_closed = False
 
     @property
@@ -104,7 +107,7 @@ class FakeEngine(FakeAnswers):
             self.staging = None
         revision = checkpoint.revision
         weights = FakeWeights(revision.id, "bad" in revision.label, "overflow" in revision.label)
-        return self._spare(self._staged(revision, weights))
+        return self._spare(replace(self._staged(revision, weights), loading=self.loading))
 
     async def perturb(self, revision: Revision, noise: Noise) -> Staged:
         await self.steps.pass_through("perturb")
@@ -206,6 +209,10 @@ class FakeEngine(FakeAnswers):
 
     def is_turning(self, within: float) -> bool:
         return self._lost is None
+
+    async def distrusted(self) -> str:
+        await self.distrust.wait()
+        return "ours made another leaf"
 
     async def died(self) -> NoReturn:
         await self._death.wait()

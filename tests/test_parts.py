@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from hotreload import daemon
+from hotreload.core.gate import Gate
+from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.daemon import Daemon
 from hotreload.errors import NotServing
 from hotreload.events import Event, ModeChosen
 from hotreload.life.joints import _weights_held
-from hotreload.life.parts import make_rules
+from hotreload.life.parts import make_rules, verifying
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
 from hotreload.types import Generation, Lease, Mode, Revision
@@ -178,3 +180,11 @@ async def refused_as(code: str, passing: Any) -> None:
         async with asyncio.timeout(5), passing:
             pass
     assert caught.value.code == code
+
+
+def test_live_weights_are_verified_only_if_so_decided(tmp_path: Path) -> None:
+    engine = FakeEngine(Steps(), LIVE.revision)
+    replica: Any = Replica(engine, Gate[FakeEngine](publish=lambda event: None), LIVE)
+    assert verifying(settings(tmp_path), replica, print) == {}
+    (look,) = verifying(settings(tmp_path, "checks.verify_live_every=6h"), replica, print).values()
+    assert look.keywords["every"] == 6 * 3600  # type: ignore[attr-defined]

@@ -73,7 +73,7 @@ async def test_each_setting_of_the_engine_reaches_it(
     )
     await start_engine(settings, tmp_path, None)
     assert {name: given[name] for name in engine} == engine
-    assert (given["max_drift"], given["memory"]) == (7.0, "auto")
+    assert (given["terms"].max_drift, given["terms"].memory) == (7.0, "auto")
     assert [(probe.prompt, probe.contains) for probe in given["probes"]] == [("Who?", "me")]
-    assert given["spool"] == tmp_path / "state" / "staging"
+    assert given["terms"].spool == tmp_path / "state" / "staging"
     assert (given["model"], given["load_format"]) == (tmp_path, "dummy")

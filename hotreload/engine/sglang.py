@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from hotreload.engine import facts
 from hotreload.engine.answering.answers import Answer, Answers
@@ -28,7 +28,6 @@ from hotreload.engine.upstream.nonfinite import Withheld
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.leaves import signature
-from hotreload.engine.weights.quiet import QUIET, Quiet
 from hotreload.engine.weights.sets import Sets, StagingTerms
 from hotreload.engine.weights.spool import clear_leftovers
 from hotreload.errors import AnswerNonfinite, ProbeFailed
@@ -75,17 +74,13 @@ class SglangEngine:
         *,
         model: Path,
         device: str,
-        spool: Path,
+        terms: StagingTerms,
         revision: Revision,
         tp: int = 1,
         dtype: str = "auto",
         load_format: str = "auto",
         args: Mapping[str, Any] | None = None,
         probes: Sequence[Probe] = (),
-        max_drift: float | None = None,
-        loader: Literal["auto", "upstream"] = "auto",
-        memory: Literal["double", "host", "auto"] = "double",
-        quiet: Quiet = QUIET,
         checkpoint: Checkpoint | None = None,
         log_level: int = logging.WARNING,
         first_device: int = 0,
@@ -96,13 +91,12 @@ class SglangEngine:
         upstream's on them. The loop stays free meanwhile. ConfigError names the setting to change.
         """
         watch = EngineWatch()
-        clear_leftovers(spool)
+        clear_leftovers(terms.spool)
         make_parts = partial(build.build, model=model, device=device, tp=tp, dtype=dtype)
         make_parts = partial(make_parts, load_format=load_format, args=args or {})
         make_parts = partial(make_parts, log_level=log_level, first_device=first_device)
         make_parts = partial(make_parts, report=watch.report)
         parts = await in_thread(lambda cancel: make_parts(), discard=build.discard)
-        terms = StagingTerms(spool, max_drift, loader, memory, quiet)
         make = partial(cls, parts, watch, revision=revision, probes=probes, terms=terms)
         try:
             # If the start is cancelled, what was made here is taken apart with the parts.
@@ -258,6 +252,10 @@ class SglangEngine:
     def under_way(self) -> int:
         """How many prompts the engine is busy with."""
         return self._front.under_way
+
+    async def distrusted(self) -> str:
+        """Wait until our own loader was found to make other weights than upstream's; say which."""
+        return await self._sets.distrusted()
 
     async def died(self) -> NoReturn:
         """Raise EngineLost a moment after the engine died, or was found to hang."""

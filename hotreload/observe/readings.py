@@ -20,7 +20,7 @@ class Readings:
     """Who answers requests, and how many: the live generation first."""
     recompiles: Callable[[], int] = int
     staged_bytes: Callable[[], int] = int
-    """All bytes ever staged."""
+    """All bytes ever read for weights."""
     weights: Callable[[], Mapping[str, int]] = dict
     """Bytes held on the device now, by place: live, previous, staged."""
     lost_at: Callable[[], float] = float
@@ -90,7 +90,9 @@ class Now(Collector):
             "hotreload_recompiles", "Compilations after the first answers.", now.recompiles()
         )
         yield CounterMetricFamily(
-            "hotreload_staged_bytes", "Bytes of weights staged.", now.staged_bytes()
+            "hotreload_staged_bytes",
+            "Bytes read for weights that were staged; those of shared leaves are not read.",
+            now.staged_bytes(),
         )
         yield GaugeMetricFamily(
             "hotreload_engine_lost_timestamp_seconds",

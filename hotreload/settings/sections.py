@@ -120,6 +120,13 @@ class CheckSettings(Table):
         "than this factor.",
         examples=[10.0],
     )
+    verify_live_every: Deadline | None = Field(
+        default=None,
+        description="How often the checksums of the live weights are computed anew and compared "
+        "with what went live; unset, never. It waits for a moment without requests, at most as "
+        "long again. A difference is an alarm: metric, event, log and status.",
+        examples=["6h"],
+    )
 
 
 class ProbeSettings(Table):

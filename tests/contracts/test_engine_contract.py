@@ -221,6 +221,16 @@ async def test_it_says_how_far_it_is_with_a_checkpoint(engine_case: EngineCase) 
     await engine.release(staged)
 
 
+async def test_a_loader_that_makes_what_upstreams_makes_is_not_distrusted(
+    engine_case: EngineCase,
+) -> None:
+    engine = engine_case.engine
+    distrusted = asyncio.create_task(engine.distrusted())
+    await engine.release(await engine.stage(engine_case.checkpoint(2)))
+    assert not distrusted.done()
+    distrusted.cancel()
+
+
 async def test_exchanged_weights_answer_like_a_fresh_engine(engine_case: EngineCase) -> None:
     engine = engine_case.engine
     await engine_case.answer()  # fills the caches with what the old weights computed

@@ -82,12 +82,17 @@ async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator
     """A real engine that serves the folder, closed at the end."""
     from hotreload.engine.sglang import SglangEngine
     from hotreload.engine.weights.quiet import Quiet
+    from hotreload.engine.weights.sets import StagingTerms
 
     # What is left over beside others' tests may be nothing for a while.
-    settings = {"checkpoint": checked(folder), "quiet": Quiet(priority="normal"), **settings}
-    settings = {"dtype": "bfloat16", **settings, "args": {**ARGS, **settings.get("args", {})}}
+    terms: dict[str, Any] = {"spool": spool, "quiet": Quiet(priority="normal")}
+    for name in ("max_drift", "loader", "memory", "quiet"):
+        if name in settings:
+            terms[name] = settings.pop(name)
+    settings = {"dtype": "bfloat16", "checkpoint": checked(folder), **settings}
+    settings |= {"args": {**ARGS, **settings.get("args", {})}, "terms": StagingTerms(**terms)}
     engine = await SglangEngine.start(
-        model=folder, device="cpu", spool=spool, revision=Revision(folder.name), **settings
+        model=folder, device="cpu", revision=Revision(folder.name), **settings
     )
     try:
         yield engine

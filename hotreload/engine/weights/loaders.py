@@ -61,6 +61,8 @@ class Loaders:
     ) -> None:
         self.is_tried = False
         """Whether our own loader was compared with upstream's."""
+        self.distrust = ""
+        """What ours made otherwise, once it did."""
         self._runner = model_runner
         self._layout = layout
         self._plan = plan
@@ -117,9 +119,7 @@ class Loaders:
 
     def _distrust(self, checkpoint: Checkpoint, path: str) -> None:
         self.is_tried = True
-        self._why_upstream = f"ours made another {path} of {checkpoint.revision}"
-        words = "our own loader and the engine's differ: the engine's is used"
-        log.error("loader.distrusted", extra={"leaf": path, "why": words})
+        self.distrust = self._why_upstream = f"ours made another {path} of {checkpoint.revision}"
 
     def _not_for_us(self, checkpoint: Checkpoint) -> str | None:
         """Why a checkpoint can be nothing for our own loader."""

@@ -59,6 +59,7 @@ class Sets:
         self._destination = Destination()
         self._room = Room()
         self._comparing: asyncio.Task[None] | None = None
+        self._is_distrusted = asyncio.Event()
 
     def adopt(self, leaves: list[Any], revision: Revision) -> Staged:
         """Make one of our sets of what upstream loaded, copied into memory of our own.
@@ -79,8 +80,18 @@ class Sets:
         # The list is a copy: these leaves may be released meanwhile.
         made = Weights(list(live.leaves), live.measured)
         await in_thread(lambda cancel: self.loaders.compare(checkpoint, made, cancel))
+        self._note_distrust()
         if self.loaders.is_tried:
             live.sources = sources_of(checkpoint)
+
+    def _note_distrust(self) -> None:
+        if self.loaders.distrust:
+            self._is_distrusted.set()
+
+    async def distrusted(self) -> str:
+        """Wait until our own loader was found to make other weights than upstream's; say which."""
+        await self._is_distrusted.wait()
+        return self.loaders.distrust
 
     def decide(self, live: Staged, beside: Sequence[Any] = ()) -> None:
         """Decide where spare sets wait; `beside` describes what must fit beside one that is staged.
@@ -103,6 +114,7 @@ class Sets:
             staged = await self._staged(checkpoint.revision, load)
         finally:
             self.staging = None
+            self._note_distrust()
         return replace(staged, loading=how[0])
 
     async def _until_compared(self) -> None:
