@@ -5,7 +5,7 @@ Reads the weights once: the bytes it hashes are the bytes it looked at.
 
 import logging
 import threading
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +41,7 @@ from hotreload.checks.fit import (
     tensors_by_name,
 )
 from hotreload.checks.reading import with_file
+from hotreload.checks.safetensors import Header
 from hotreload.errors import CheckpointCorrupt, CheckpointIncompatible, CheckpointRejected
 from hotreload.fingerprint import fingerprint
 from hotreload.reading import Opened
@@ -54,6 +55,11 @@ from hotreload.types import (
 )
 
 log = logging.getLogger("hotreload.checks")
+
+type Each = Callable[
+    [Callable[[ServingFile], Content | Unfit], Iterable[ServingFile]], Iterable[Content | Unfit]
+]
+"""Does the work for each file, in their order: `map`, or the `map` of some threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +96,14 @@ def findings(
     *,
     digests: Digests | None = None,
     compute_in: str | None = None,
+    each: Each = map,
 ) -> Report:
     """Run every check there is; a bad checkpoint makes findings, and no exception.
 
     It raises Cancelled at `cancel`, and NotEnoughMemory when this machine cannot read now.
     Without `served` the files are judged by themselves. `digests` remembers what was read, so
     that nobody reads it again for the revision id. With `compute_in`, the [engine] dtype, a fit
-    checkpoint has a fingerprint.
+    checkpoint has a fingerprint. `each` may read the files at once.
     """
     looked = survey(folder, root)
     found, wrong = tensors_by_name(looked)
@@ -109,7 +116,9 @@ def findings(
     counted = Counted()
     if compute_in is not None and not (looked.findings or wrong):
         counted = what_counts(looked, found, served, policy, compute_in)
-    read = _read_all(looked, policy, counted.names, cancel, digests or Digests())
+    finite = policy.nonfinite == "reject"
+    reader = _Reader(looked, finite, counted.names, cancel, digests or Digests())
+    read = _read_all(looked, each(reader.read, looked.files))
     tensors = {n: TensorSpec(at.tensor.shape, at.tensor.dtype) for n, at in found.items()}
     weights = sum(header.data_bytes for header in looked.headers.values())
     every = bounded((*looked.findings, *wrong, *read.findings.all()))
@@ -155,23 +164,13 @@ class _Contents:
     findings: Findings = field(default_factory=Findings)
 
 
-def _read_all(
-    looked: Survey,
-    policy: Policy,
-    counted: Container[str],
-    cancel: threading.Event | None,
-    digests: Digests,
-) -> _Contents:
+def _read_all(looked: Survey, contents: Iterable[Content | Unfit]) -> _Contents:
     """Digest every file; in shards with a sound header also look at tensors and their values."""
     read = _Contents()
     any_nonzero = not any(header.data_bytes for header in looked.headers.values())
-    for file in looked.files:
-        try:
-            content = _content(
-                file, looked, policy, counted=counted, cancel=cancel, digests=digests
-            )
-        except Unfit as unfit:
-            read.findings.add(unfit.finding)
+    for file, content in zip(looked.files, contents, strict=True):
+        if isinstance(content, Unfit):
+            read.findings.add(content.finding)
             any_nonzero = True  # nobody knows what is in an unread file
             continue
         read.files.append(CheckpointFile(file.name, file.identity.size, content.digest))
@@ -184,29 +183,38 @@ def _read_all(
     return read
 
 
-def _content(
-    file: ServingFile,
-    looked: Survey,
-    policy: Policy,
-    *,
-    counted: Container[str],
-    cancel: threading.Event | None,
-    digests: Digests,
-) -> Content:
-    """Read weights even when their digest is known: what is looked at must be what is hashed."""
-    header = looked.headers.get(file.name)
-    if header is None or header.file_size > file.identity.size:
-        # Nobody knows what is in a shard that cannot be parsed, so it does not count as zero.
-        return Content(digests.of(file), file.name in looked.shards, (), {}, {})
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the files of one checkpoint, each by itself."""
 
-    def work(opened: Opened) -> Content:
-        require_same(opened, file)
-        finite = policy.nonfinite == "reject"
-        return examine(opened, header, nonfinite=finite, counted=counted, cancel=cancel)
+    looked: Survey
+    finite: bool
+    counted: Container[str]
+    cancel: threading.Event | None
+    digests: Digests
 
-    content = with_file(file.path, file.name, work)
-    digests.note(file, content.digest)
-    return content
+    def read(self, file: ServingFile) -> Content | Unfit:
+        """Read weights even when their digest is known: what is looked at must be hashed."""
+        header = self.looked.headers.get(file.name)
+        try:
+            if header is None or header.file_size > file.identity.size:
+                # Nobody knows what is in a shard that cannot be parsed: it does not count as zero.
+                is_shard = file.name in self.looked.shards
+                return Content(self.digests.of(file), is_shard, (), {}, {})
+            return self._examined(file, header)
+        except Unfit as unfit:
+            return unfit
+
+    def _examined(self, file: ServingFile, header: Header) -> Content:
+        def work(opened: Opened) -> Content:
+            require_same(opened, file)
+            return examine(
+                opened, header, nonfinite=self.finite, counted=self.counted, cancel=self.cancel
+            )
+
+        content = with_file(file.path, file.name, work)
+        self.digests.note(file, content.digest)
+        return content
 
 
 def check_checkpoint(

@@ -4,18 +4,23 @@ import argparse
 import json
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotreload.cli.repo import add_repo_options
 
 if TYPE_CHECKING:
-    from hotreload.checks.check import Report
+    from hotreload.checks.check import Each, Report
     from hotreload.checks.fit import Policy
     from hotreload.errors import CheckpointRejected
     from hotreload.types import Served
 
 FIT, NOT_FIT, USAGE = 0, 1, 2
+MOST_AT_ONCE = 8
 DESCRIPTION = """\
 Run every check on a checkpoint and list each finding. The [checks] settings of --config or --set
 may let some pass; without them none passes. Memory, max_drift and the probe are not checked: they
@@ -93,7 +98,24 @@ def run(args: argparse.Namespace) -> int:
         return _usage(f"--against {args.against}: no engine can serve this model: {error}")
     if served is not None and not served.tensors:
         return _usage(f"--against {args.against}: holds no weights to compare with")
-    return _tell(findings(args.path, served, policy, compute_in=compute_in), args)
+    with _reading_at_once() as (each, cancel):
+        report = findings(
+            args.path, served, policy, cancel=cancel, compute_in=compute_in, each=each
+        )
+    return _tell(report, args)
+
+
+@contextmanager
+def _reading_at_once() -> Iterator[tuple["Each", threading.Event]]:
+    """Threads that read files, on half of the cores: an engine may serve beside them."""
+    cancel = threading.Event()
+    half = len(os.sched_getaffinity(0)) // 2
+    with ThreadPoolExecutor(max(1, min(MOST_AT_ONCE, half))) as threads:
+        try:
+            yield threads.map, cancel
+        except BaseException:
+            cancel.set()  # at ^C they would read on to the end
+            raise
 
 
 def _tell(report: "Report", args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import re
 import shutil
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import xxhash
 from hotreload import reading
 from hotreload.checks.check import check_checkpoint, findings
 from hotreload.checks.files import Digests, content_id, identify, survey
-from hotreload.checks.findings import KEPT, MOST_TELLING_FIRST, total
+from hotreload.checks.findings import KEPT, MOST_TELLING_FIRST, Finding, Unfit, total
 from hotreload.checks.fit import Policy, served_by
 from hotreload.cli import check as verb
 from hotreload.errors import (
@@ -292,6 +293,30 @@ def test_a_writer_at_work_makes_findings_and_no_crash(tmp_path: Path, served: Se
     finally:
         stop.set()
         writer.join()
+
+
+@pytest.mark.parametrize("damage", [None, "nan", "truncated", "extra-tensor"])
+def test_files_read_at_once_are_told_of_as_one_after_the_other(
+    tmp_path: Path, damage: str | None
+) -> None:
+    folder = write_tiny(tmp_path / "new", damage=damage, shards=4)
+    (folder / "generation_config.json").write_bytes(b"\0")
+    one_by_one = findings(folder, None, Policy(), compute_in="auto")
+    with ThreadPoolExecutor(4) as threads:
+        at_once = findings(folder, None, Policy(), compute_in="auto", each=threads.map)
+    assert at_once == one_by_one
+
+
+def test_an_interrupt_ends_the_reading_of_every_file(tmp_path: Path) -> None:
+    file = survey(checkpoint(tmp_path / "new")).files[0]
+
+    def interrupted() -> None:
+        with verb._reading_at_once() as (each, cancel):
+            each(lambda _: Unfit(Finding("io", str(cancel.wait()))), [file] * 3)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
 
 
 @pytest.mark.parametrize("shards", [1, 2])
