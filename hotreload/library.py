@@ -106,7 +106,7 @@ async def _random_engine(
     start: Callable[..., Awaitable[SglangEngine]], model: Path
 ) -> AsyncIterator[SglangEngine]:
     with tempfile.TemporaryDirectory(prefix="hotreload-") as spool:
-        terms = StagingTerms(Path(spool))
+        terms = StagingTerms(Path(spool), loader="upstream")  # one checkpoint: nothing to compare
         engine = await start(model=model, revision=RANDOM, load_format="dummy", terms=terms)
         try:
             yield engine

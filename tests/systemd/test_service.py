@@ -329,7 +329,7 @@ def _refused_until_cut_off(service: Service) -> None:
 
 
 def test_a_start_and_an_attempt_may_take_longer_than_systemd_waits(service: Service) -> None:
-    slow = "HOTRELOAD_FAILPOINTS=copying=delay:7"  # at the start and in each attempt
+    slow = "HOTRELOAD_FAILPOINTS=reading=delay:7"  # at the start and in each attempt
     # The watchdog decides how often the daemon asks for more time: here each 3 s.
     service.configure(drop_in=f"TimeoutStartSec=6\nWatchdogSec=9\nEnvironment={slow}\n")
     service.machine.run("systemctl restart hotreload")
@@ -360,7 +360,7 @@ def test_a_fault_that_shows_late_ends_the_service_though_a_client_has_come_and_g
     service: Service,
 ) -> None:
     """Slower than the start limit counts: what is left in the socket would start it for ever."""
-    late = "HOTRELOAD_FAILPOINTS=copying=delay:6 HOTRELOAD__ENGINE__TP=64"
+    late = "HOTRELOAD_FAILPOINTS=reading=delay:6 HOTRELOAD__ENGINE__TP=64"
     service.configure(drop_in=f"Environment={late}\n")
     service.machine.run("systemctl restart --no-block hotreload")
     service.machine.until(lambda: service.state() == "activating")

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hotreload import failpoints
 from hotreload.engine.weights.changes import change_of, same_bits, with_changes
 from hotreload.engine.weights.headroom import check_headroom, size_of
 from hotreload.engine.weights.leaves import Layout
@@ -92,6 +93,7 @@ class Loaders:
             made = self._by_upstream(checkpoint, live, place, cancel, count)
             how = Loading("upstream", why, len(self._layout.places), 0, count.total)
             return made, with_changes(how, self._changes(made, live))
+        failpoints.reach_in_thread("reading")
         if place.is_host:
             return self._to_host(checkpoint, live, cancel, count)
         return self._beside(checkpoint, live, place, cancel, count)

@@ -50,7 +50,7 @@ def private_copy(
     folder = _made(spool)
     try:
         _check_room(checkpoint, spool)
-        failpoints.reach_in_thread("copying")
+        failpoints.reach_in_thread("reading")
         for file in checkpoint.weight_files:
             _copy(checkpoint.path, file, folder, cancel, told)
         yield folder
