@@ -67,6 +67,7 @@ class Loaders:
         self._runner = model_runner
         self._layout = layout
         self._plan = plan
+        self._dtypes = layout.dtypes
         self._spool = spool
         self._quiet = quiet
         self._why_upstream = "[engine] loader = 'upstream'" if choice == "upstream" else None
@@ -126,7 +127,7 @@ class Loaders:
     def _not_for_us(self, checkpoint: Checkpoint) -> str | None:
         """Why a checkpoint can be nothing for our own loader."""
         for path, parts in self._plan.parts.items():
-            dtype = self._layout.dtypes[path]
+            dtype = self._dtypes[path]
             for part in parts:
                 spec = checkpoint.tensors.get(part.tensor)
                 if spec is None or part.tensor not in checkpoint.held:
