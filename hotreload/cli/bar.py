@@ -17,7 +17,7 @@ LOOK_SECONDS = 0.3
 LINE_SECONDS = 3.0
 """How many seconds lie between two lines; what is over sooner has none."""
 WIDTH = 24
-PHASE_WIDTH = 10
+PHASE_WIDTH = 12
 """So much narrower is a bar with a phase before it: 80 columns hold it to its last word."""
 
 

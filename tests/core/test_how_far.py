@@ -41,6 +41,7 @@ async def test_each_step_of_staging_is_told_once_and_nothing_after_it(world: Wor
         await world.until(lambda: told(world) == [(0, 10)])
         world.engine.staging = HowFar(4, 10)
         await world.until(lambda: told(world) == [(0, 10), (4, 10)])
+        await asyncio.sleep(0.01)  # time for several looks
         world.steps.released["stage"].set()
         assert (await world.attempted()).outcome is Outcome.LIVE
     of = [each for each in world.happened if isinstance(each, Progress | PhaseEntered)]
