@@ -21,8 +21,9 @@ ARGS =
 # engines, about 2 GB of memory. With 0 pytest itself runs them, as a debugger needs it:
 # make test WORKERS=0 ARGS='--pdb -k gate'
 WORKERS ?= $(shell nproc | awk '{ print $$1 < 4 ? $$1 : 4 }')
-# The tests of a file stay in one process, in their order: they may share a daemon.
-SPREAD = -n $(WORKERS) --dist loadfile
+# The tests of a file stay in one process, in their order: they may share a daemon. Files come in
+# the order of tests/conftest.py, and not by how many tests they hold.
+SPREAD = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test check bench soak
 

@@ -37,6 +37,7 @@ from tests.fakes import HANG, FakeEngine, FakeSource, Steps, unread
 from tests.hub.local_hub import REPO, LocalHub, local_hub
 from tests.nobody import as_nobody
 from tests.sources.following import checkpoint, hub_source
+from tests.waiting import PATIENCE, turn_until
 
 GOOD = Revision("good", "step_1")
 
@@ -85,7 +86,13 @@ class Starting:
         return [event.attempt for event in self.events if isinstance(event, AttemptFinished)]
 
     async def run(self) -> Generation:
-        attempts = Attempts(self.ledger, save=self.save, publish=self.note, is_lost=lambda: False)
+        attempts = Attempts(
+            self.ledger,
+            save=self.save,
+            publish=self.note,
+            is_lost=lambda: False,
+            backoff=lambda failures: 0.01,
+        )
         switch = FirstSwitch(attempts, start_engine=self.start_engine, go_live=self.go_live)
         start = Start(
             self.settings,
@@ -340,7 +347,7 @@ class OnlyHub(Starting):
 
     def note(self, event: Event) -> None:
         super().note(event)
-        if isinstance(event, Waiting):
+        if isinstance(event, Waiting) and event.waiting_for is not None:
             self.has_waited.set()
 
 
@@ -349,9 +356,7 @@ def tiny(folder: Path, step: int, damage: str | None = None) -> Path:
 
 
 async def looked_at(hub: LocalHub, times: int) -> None:
-    async with asyncio.timeout(10):
-        while hub.count("HEAD") < times:  # noqa: ASYNC110 (the hub is a thread of its own)
-            await asyncio.sleep(0.01)
+    await turn_until(lambda: hub.count("HEAD") >= times, pause=0.01)
 
 
 @pytest.mark.parametrize("bad", ["no config.json", "nan", "truncated", "refused before"])
@@ -371,10 +376,10 @@ async def test_without_a_model_a_first_commit_that_will_not_do_is_waited_out(
         if bad == "refused before":
             await looked_at(hub, 3)
         else:
-            await asyncio.wait_for(starting.has_waited.wait(), 10)
+            await asyncio.wait_for(starting.has_waited.wait(), PATIENCE)
         assert not running.done()
         good = hub.push(tiny(tmp_path, 2))
-        assert (await asyncio.wait_for(running, 10)).revision.id == good
+        assert (await asyncio.wait_for(running, PATIENCE)).revision.id == good
 
 
 async def test_without_a_model_a_commit_that_ended_a_process_once_is_tried_again(
@@ -396,12 +401,16 @@ async def test_bytes_that_are_not_the_commits_are_never_started(tmp_path: Path) 
         shutil.copyfile(
             tiny(tmp_path, 2) / "model.safetensors", folder / "model.safetensors"
         )  # whole and sound, but nobody's commit
-        hub.fault("*", status=503, times=99)
+        trouble = hub.fault(".", status=503, times=99)
         again = OnlyHub(hub, tmp_path, ledger)
         running = asyncio.create_task(again.run())
-        await asyncio.wait_for(again.has_waited.wait(), 10)
+        await asyncio.wait_for(again.has_waited.wait(), PATIENCE)
         assert not running.done()
-        running.cancel()
+        assert again.started == []
+        trouble.times = 0
+        live = await asyncio.wait_for(running, PATIENCE)
+        assert live.revision.id == sha
+        assert again.models == [folder]
 
 
 async def test_without_a_model_what_the_last_good_generation_was_served_with_is_the_model(

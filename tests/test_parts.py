@@ -21,7 +21,7 @@ from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
 from hotreload.types import Generation, Lease, Mode, Revision
 from tests.fakes import FakeEngine, Steps, unread
-from tests.waiting import turn_until
+from tests.waiting import PATIENCE, turn_until
 
 LIVE = Generation(1, Revision("aaaa", "step_1"), "fp", 1.0)
 
@@ -177,7 +177,7 @@ async def test_who_arrives_while_the_gate_is_closed_is_treated_as_decided(
 
 async def refused_as(code: str, passing: Any) -> None:
     with pytest.raises(NotServing) as caught:
-        async with asyncio.timeout(5), passing:
+        async with asyncio.timeout(PATIENCE), passing:
             pass
     assert caught.value.code == code
 
@@ -185,6 +185,7 @@ async def refused_as(code: str, passing: Any) -> None:
 def test_live_weights_are_verified_only_if_so_decided(tmp_path: Path) -> None:
     engine = FakeEngine(Steps(), LIVE.revision)
     replica: Any = Replica(engine, Gate[FakeEngine](publish=lambda event: None), LIVE)
-    assert verifying(settings(tmp_path), replica, print) == {}
-    (look,) = verifying(settings(tmp_path, "checks.verify_live_every=6h"), replica, print).values()
+    assert verifying(settings(tmp_path), replica, print).keys() == {"tell of distrust"}
+    tasks = verifying(settings(tmp_path, "checks.verify_live_every=6h"), replica, print)
+    look = tasks["verify what is live"]
     assert look.keywords["every"] == 6 * 3600  # type: ignore[attr-defined]

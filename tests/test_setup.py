@@ -15,7 +15,7 @@ import pytest
 from hotreload.engine.versions import SUPPORTED
 
 ROOT = Path(__file__).parent.parent
-TOOLS = ["sh", "cat", "cksum", "dirname", "grep", "head", "mkdir", "rm"]
+TOOLS = ["sh", "cat", "cksum", "dirname", "grep", "head", "mkdir", "readlink", "rm"]
 
 CONSTRAINTS = ["constraints.txt", "constraints-0.1.txt"]
 
@@ -260,6 +260,35 @@ def test_the_newer_engine_has_an_environment_of_its_own(machine: Machine) -> Non
     assert machine.calls() == []
 
 
+@pytest.mark.parametrize(("engine", "name"), [("0.0", ".venv"), ("0.1", ".venv-0.1")])
+def test_an_environment_behind_a_link_is_left_alone(
+    machine: Machine, tmp_path: Path, engine: str, name: str
+) -> None:
+    """It belonged to another checkout, and was emptied: its stamp names another folder."""
+    machine.add("python3.12")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "hotreload.stamp").write_text("made for another folder")
+    (machine.project / name).symlink_to(shared)
+    answer = machine.run(HOTRELOAD_ENGINE=engine)
+    assert answer.returncode == 1
+    assert f"{name} is a link to {shared}" in answer.stderr
+    assert machine.calls() == []
+    assert [file.name for file in shared.iterdir()] == ["hotreload.stamp"]
+
+
+@pytest.mark.parametrize("name", [".venv", ".venv-0.1"])
+def test_no_link_to_an_environment_is_committed(machine: Machine, name: str) -> None:
+    shutil.copy(ROOT / ".gitignore", machine.project)
+    (machine.project / name).symlink_to(machine.home)
+    for command in (["init", "-q"], ["add", "-A"]):
+        subprocess.run(["git", *command], cwd=machine.project, check=True)
+    listed = ["git", "ls-files"]
+    told = subprocess.run(listed, cwd=machine.project, capture_output=True, text=True, check=True)
+    assert name not in told.stdout.split()
+    assert ".ci/setup" in told.stdout.split()
+
+
 def test_an_unknown_engine_is_refused_with_those_there_are(machine: Machine) -> None:
     machine.add("python3.12")
     answer = machine.run(HOTRELOAD_ENGINE="0.3")
@@ -337,7 +366,9 @@ def test_ci_runs_what_touches_an_engine_on_the_newer_one_too() -> None:
     (listed,) = re.findall(r"^on_the_newer=\(\n(.*?)^\)", script, re.MULTILINE | re.DOTALL)
     assert 'make test ENGINE=0.1 ARGS="${on_the_newer[*]}"' in script
     assert "make soak ENGINE=0.1" in script
-    assert all((ROOT / name).exists() for name in listed.split())
+    for place, _, test in (name.partition("::") for name in listed.split()):
+        assert (ROOT / place).exists()
+        assert not test or f"def {test}(" in (ROOT / place).read_text()
     kinds = ("engine", "contracts", "hostile_clients", "load", "damage", "drain", "openai")
     assert [kind for kind in kinds if kind not in listed] == []
 

@@ -10,6 +10,7 @@ from hotreload.events import Event, StateSaved
 from hotreload.life.state import StateFile, write_whole
 from hotreload.life.state_json import VERSION
 from hotreload.types import By, Generation, Phase, Revision
+from tests.waiting import PATIENCE
 
 VERSION_1 = """{
  "version": 1,
@@ -176,7 +177,7 @@ async def test_what_could_not_be_saved_is_saved_when_the_disk_is_well_again(
         await state.save(ledger())
         assert (await told.get()) != StateSaved(None)
         blocked.unlink()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             assert (await told.get()) == StateSaved(None)
     finally:
         trying.cancel()

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from hotreload.events import Event
 
+PATIENCE = 90.0
+"""Seconds after which a test that waits has failed; a slow machine must not reach it."""
 TICK = 0.05
 """Seconds between two looks at another process."""
 
@@ -13,7 +15,7 @@ TICK = 0.05
 class Witness:
     """Notes what happens, and looks again at each event for whoever waits for something."""
 
-    patience = 60.0
+    patience = PATIENCE
 
     def __init__(self) -> None:
         self.happened: list[Event] = []
@@ -33,7 +35,9 @@ class Witness:
                 await self._changed.wait()
 
 
-async def turn_until(holds: Callable[[], bool], seconds: float = 30, pause: float = 0) -> None:
+async def turn_until(
+    holds: Callable[[], bool], seconds: float = PATIENCE, pause: float = 0
+) -> None:
     """Let the loop turn until something holds that no event tells of."""
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110 there is none to wait on
@@ -44,7 +48,7 @@ def look_until(
     holds: Callable[[], object],
     told: Callable[[], str],
     *,
-    seconds: float = 60,
+    seconds: float = PATIENCE,
     tick: float = TICK,
 ) -> None:
     """From outside a process nothing but a look tells; when time is up, show what is told."""

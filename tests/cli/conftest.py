@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.world import World, serving
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -53,7 +54,7 @@ class Command:
     async def __call__(self, *args: str) -> Ran:
         """Run it to its end."""
         process = await self.start(*args)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             out, err = await process.communicate()
         assert process.returncode is not None
         assert "Traceback" not in err.decode()

@@ -6,6 +6,7 @@ import json
 from hotreload.errors import BadRequest, EngineLost
 from tests.cli.conftest import Command
 from tests.server.world import World
+from tests.waiting import PATIENCE
 
 
 async def test_the_answer_is_printed(world: World, hotreload: Command) -> None:
@@ -25,7 +26,7 @@ async def test_a_stream_is_printed_as_it_comes(world: World, hotreload: Command)
     world.engine.may_answer.clear()
     process = await hotreload.start("generate", "hi", "--stream")
     assert process.stdout is not None
-    assert await asyncio.wait_for(process.stdout.readexactly(6), 10) == b"served"
+    assert await asyncio.wait_for(process.stdout.readexactly(6), PATIENCE) == b"served"
     world.engine.may_answer.set()
     rest, err = await process.communicate()
     assert (process.returncode, rest, err) == (0, b" by step 1\n", b"")

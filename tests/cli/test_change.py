@@ -21,6 +21,7 @@ from hotreload.events import StateSaved
 from hotreload.types import Noise, Outcome, Reason
 from tests.cli.conftest import Command
 from tests.server.world import World, attempt
+from tests.waiting import PATIENCE
 
 NAN = Reason("nonfinite", "lm_head: 3 NaN, and 2 more", ("lm_head: 3 NaN", "norm: 1 NaN", "q: NaN"))
 
@@ -248,7 +249,7 @@ async def test_on_a_terminal_noise_is_asked_about_before_it_answers_anybody(
     ours, theirs = os.openpty()
     os.write(ours, typed.encode())
     process = await hotreload.start("perturb", *more, stdin=theirs, stderr=theirs)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await process.communicate()
     os.close(theirs)
     said = await asyncio.to_thread(all_on, ours)

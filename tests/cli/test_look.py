@@ -30,6 +30,7 @@ from hotreload.types import (
 )
 from tests.cli.conftest import Command
 from tests.server.world import FIRST, SECOND, World, attempt
+from tests.waiting import PATIENCE
 
 NAN = Reason("nonfinite", "tensor 'lm_head' holds NaN")
 
@@ -211,7 +212,7 @@ async def test_events_come_as_they_happen(world: World, hotreload: Command) -> N
     assert process.stdout is not None
     await world.until(lambda: len(world.events._observers) > observers)
     world.events.publish(RevisionWanted(Revision("cccc3333", "step-3")))
-    line = await asyncio.wait_for(process.stdout.readline(), 10)
+    line = await asyncio.wait_for(process.stdout.readline(), PATIENCE)
     assert line.split() == [b"revision.wanted", b"revision=cccc3333", b"label=step-3"]
     process.send_signal(signal.SIGINT)
     _, err = await process.communicate()
@@ -224,7 +225,7 @@ async def test_events_end_with_the_daemon(world: World, hotreload: Command) -> N
     await world.until(lambda: len(world.events._observers) > observers)
     world.events.publish(SourceScanned("rescan"))
     world.server.stop()
-    out, err = await asyncio.wait_for(process.communicate(), 10)
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert json.loads(out)["cause"] == "rescan"
     assert (process.returncode, b"stopping" in err) == (0, True)
 

@@ -27,6 +27,7 @@ from hotreload.types import Phase
 from tests.cli.conftest import Command
 from tests.hub.local_hub import REPO, LocalHub, local_hub
 from tests.server.world import SECOND, World, attempt
+from tests.waiting import PATIENCE
 
 FAR = {
     "done_bytes": 3 * 2**30,
@@ -189,7 +190,7 @@ class Screen:
         self.seen = b""
 
     async def shows(self, pattern: bytes) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not re.search(pattern, self.seen):
                 assert await self._read(), self.seen
 

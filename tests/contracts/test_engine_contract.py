@@ -24,7 +24,7 @@ from tests.fakes import OVERFLOWS_ON, FakeEngine, Steps, unread
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SWAPS = 20
+SWAPS = 8
 ASK: dict[str, Any] = {"text": "Who serves?", "sampling_params": real.GREEDY}
 BATCH = ASK | {"text": ["Who serves?", "Who else?"]}
 STREAM = {"stream": True}

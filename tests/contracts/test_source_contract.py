@@ -15,8 +15,8 @@ from tests.fakes import FakeSource, Steps
 from tests.hub.local_hub import LocalHub, local_hub
 from tests.sources.following import checkpoint, hub_source
 from tests.sources.watching import arrive, directory, shard
+from tests.waiting import PATIENCE
 
-PATIENCE = 20.0
 FAR_OFF = 3600.0
 """Until a source looks by itself: what is seen before that, it was woken for."""
 

@@ -18,7 +18,7 @@ from hotreload.events import AttemptFinished, Events, PhaseEntered, Waiting
 from hotreload.life.state_json import from_json, to_json
 from hotreload.types import Attempt, By, Checkpoint, Generation, Mode, Phase, Revision
 from tests.fakes import FakeEngine, FakeSource, Steps, unread
-from tests.waiting import Witness
+from tests.waiting import PATIENCE, Witness
 
 
 def by(verb: str) -> By:
@@ -38,8 +38,6 @@ class Terminal:
 
 class World(Witness):
     """The core with fakes at its two ports, and everything that happened in it."""
-
-    patience = 5.0
 
     def __init__(
         self,
@@ -138,7 +136,7 @@ class World(Witness):
             yield self
         finally:
             task.cancel()
-            await asyncio.wait({task}, timeout=5)
+            await asyncio.wait({task}, timeout=PATIENCE)
             assert task.done(), "the reconciler did not stop"
 
     async def ask(self) -> str:
@@ -148,4 +146,4 @@ class World(Witness):
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(tmp_path, Rules(drain_timeout=0.05, probe_timeout=0.05))
+    return World(tmp_path, Rules(drain_timeout=0.1, probe_timeout=0.25))

@@ -17,15 +17,13 @@ from hotreload.events import GateChanged, GenerationEnded
 from hotreload.types import GateState, Mode
 from tests.core.conftest import World
 from tests.fake_answers import FOR_EVER
-from tests.waiting import turn_until
+from tests.waiting import PATIENCE, turn_until
 
-RULES = Rules(probe_timeout=0.05, finish_timeout=5.0)
+RULES = Rules(probe_timeout=0.25, finish_timeout=5.0)
 
 
 class Overlapping(World):
     """As the daemon runs it: beside the reconciler somebody sees old generations out."""
-
-    patience = 2.0
 
     def __init__(self, folder: Path, rules: Rules = RULES, **more: Any) -> None:
         super().__init__(folder, rules, mode=Mode.OVERLAP, **more)
@@ -39,7 +37,7 @@ class Overlapping(World):
             yield self
         finally:
             self.task.cancel()
-            await asyncio.wait({self.task}, timeout=5)
+            await asyncio.wait({self.task}, timeout=PATIENCE)
             assert self.task.done(), "the core did not stop"
 
     async def life(self, *, heeds: bool = False) -> None:
@@ -92,7 +90,7 @@ class Overlapping(World):
 
     async def only_one_answers(self) -> None:
         """Until nothing fades any more."""
-        await turn_until(lambda: not self.replica.fading, self.patience)
+        await turn_until(lambda: not self.replica.fading)
 
 
 class Client:
@@ -109,7 +107,7 @@ class Client:
 
     async def goes_on(self) -> str:
         """What was said when one more word has come."""
-        async with asyncio.timeout(Overlapping.patience):
+        async with asyncio.timeout(PATIENCE):
             self._said.append(await anext(self._pieces))
         return str(self._said[-1]["text"])
 

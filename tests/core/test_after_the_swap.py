@@ -13,6 +13,7 @@ from hotreload.threads import in_thread
 from hotreload.types import GateState, Outcome, Revision
 from tests.core.conftest import World
 from tests.fakes import HANG
+from tests.waiting import PATIENCE
 
 NEW = Revision("new", "step_1")
 BAD = Revision("rotten", "step_1_bad")
@@ -57,7 +58,7 @@ async def test_a_stop_while_bad_weights_are_freed_does_not_forget_that_they_are_
     await world.steps.entered["release"].wait()
     task.cancel()
     world.steps.released["release"].set()
-    await asyncio.wait({task}, timeout=5)
+    await asyncio.wait({task}, timeout=PATIENCE)
     assert task.cancelled()
     assert world.restarted_ledger().refused[BAD.id].reason.code == "probe"
 

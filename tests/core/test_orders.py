@@ -211,4 +211,4 @@ async def test_source_faults_do_not_make_a_drain_more_patient(world: World) -> N
     reason = world.attempts[5].reason
     assert reason is not None
     assert reason.code == "drain"
-    assert " 0.05 s after" in reason.message
+    assert " 0.1 s after" in reason.message

@@ -10,6 +10,7 @@ from hotreload.events import OperatorAsked
 from hotreload.types import Generation, Noise, Outcome, Phase, Revision
 from tests.core.conftest import World, by
 from tests.fakes import HANG, FakeEngine
+from tests.waiting import PATIENCE
 
 ONE, TWO = (Revision(f"r{n}", f"step_{n}") for n in (1, 2))
 
@@ -21,7 +22,7 @@ def drains(world: World, revision: Revision) -> None:
 
 
 async def pinned(world: World) -> Generation:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         generation: Generation = await world.operator.pin()
         return generation
 

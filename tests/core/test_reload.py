@@ -327,4 +327,4 @@ async def test_each_postponed_drain_is_more_patient_than_the_one_before(world: W
     outcomes = [each.outcome for each in world.attempts]
     assert outcomes == [*[Outcome.POSTPONED] * 3, Outcome.LIVE]
     waits = [str(a.reason.message) for a in world.attempts if a.reason]
-    assert [w.split(" s after")[0].split()[-1] for w in waits] == ["0.05", "0.1", "0.2"]
+    assert [w.split(" s after")[0].split()[-1] for w in waits] == ["0.1", "0.2", "0.4"]

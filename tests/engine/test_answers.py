@@ -7,6 +7,7 @@ import pytest
 
 from hotreload.engine.answering.answers import Newest
 from hotreload.errors import BadRequest
+from tests.waiting import PATIENCE
 
 
 async def read(newest: Newest) -> list[tuple[int, str]]:
@@ -40,7 +41,7 @@ async def test_a_reader_waits_for_what_comes_and_hears_of_the_end() -> None:
     await asyncio.sleep(0)
     newest.put(0, {"text": "a"})
     newest.end()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await reader == [(0, "a")]
 
 

@@ -16,6 +16,7 @@ import pytest_asyncio
 from hotreload.engine.upstream import build, scheduler
 from hotreload.errors import EngineLost
 from tests.engine import real
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.asyncio(loop_scope="function"), pytest.mark.real_engine]
 
@@ -146,7 +147,7 @@ async def test_a_part_that_keeps_answers_counts_as_dead_though_the_scheduler_is_
         hang_it(engine, lambda *args, **kwargs: release.wait() and fail())
         asking = [asyncio.create_task(real.ask(engine)) for _ in range(2)]
         with pytest.raises(EngineLost, match=r"longer than 0\.5 s for one message"):
-            await asyncio.wait_for(engine.died(), 20)
+            await asyncio.wait_for(engine.died(), PATIENCE)
         # Those whose message was the last to be received are answered; nobody waits for ever.
         for each in await asyncio.gather(*asking, return_exceptions=True):
             assert isinstance(each, EngineLost | dict)
@@ -163,7 +164,7 @@ async def test_a_detokenizer_that_ends_without_a_word_is_noticed(engine: Engine)
     mapping = engine._parts.detokenizer._request_dispatcher._mapping
     mapping[0] = (mapping[0][0], end)
     with pytest.raises(EngineLost, match="detokenizer thread has ended"):
-        await asyncio.wait_for(real.ask(engine), 20)
+        await asyncio.wait_for(real.ask(engine), PATIENCE)
 
 
 async def test_an_engine_that_rests_or_answers_for_long_does_not_hang(
@@ -171,11 +172,10 @@ async def test_an_engine_that_rests_or_answers_for_long_does_not_hang(
 ) -> None:
     monkeypatch.setattr(build, "MESSAGE_SECONDS", 0.5)
     async with real.engine_of(real.Folders(tmp_path).folder(1), tmp_path / "spool") as engine:
-        for _ in range(2):
-            sampling: dict[str, Any] = real.ENDLESS
-            await asyncio.gather(*(real.ask(engine, **sampling) for _ in range(4)))
-            await asyncio.sleep(1)
-            assert (await real.ask(engine))["text"] == "served by step 1"
+        sampling: dict[str, Any] = real.ENDLESS
+        await real.ask(engine, **sampling)
+        await asyncio.sleep(1)
+        assert (await real.ask(engine))["text"] == "served by step 1"
 
 
 @pytest.mark.parametrize("hang_it", [hang_step, hang_before_a_step, hang_last_result])
@@ -188,7 +188,7 @@ async def test_an_engine_that_hangs_counts_as_dead(
         hang_it(engine, lambda *args, **kwargs: release.wait() and fail())
         asking = asyncio.create_task(real.ask(engine, max_new_tokens=1))
         with pytest.raises(EngineLost, match=r"longer than 0\.5 s"):
-            await asyncio.wait_for(engine.died(), 20)
+            await asyncio.wait_for(engine.died(), PATIENCE)
         with pytest.raises(EngineLost):
             await asking
         release.set()
@@ -205,7 +205,7 @@ async def test_an_idle_loop_that_no_longer_turns_counts_as_hanging(
         assert engine.is_turning(1.5)
         engine._scheduler.scheduler.recv_requests = lambda: release.wait() and fail()
         with pytest.raises(EngineLost, match=r"longer than 0\.5 s"):
-            await asyncio.wait_for(engine.died(), 20)
+            await asyncio.wait_for(engine.died(), PATIENCE)
         assert not engine.is_turning(1.5)
         release.set()
     assert signals == []

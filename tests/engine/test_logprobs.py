@@ -63,10 +63,10 @@ async def test_who_comes_after_one_that_asked_is_not_harmed_by_what_is_left_of_i
     """The lists it left behind were too short for the next, and ended 0.1.0rc0."""
     if not engine.capabilities.logprobs:
         pytest.skip("this version has none; that it refuses them, is tested")
-    stays = asyncio.create_task(ask(engine, 60))
+    stays = asyncio.create_task(ask(engine, 120))
     await ask(engine, 3, return_logprob=True, top_logprobs_num=2)
     assert not stays.done()
-    comes = await ask(engine, 120)
+    comes = await ask(engine, 150)
     assert comes["text"].startswith((await stays)["text"])
 
 

@@ -16,6 +16,7 @@ from hotreload.engine.weights import headroom, upstream_loading
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected, NotEnoughMemory
 from hotreload.types import Checkpoint
 from tests.engine import real
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
 
@@ -76,7 +77,7 @@ async def test_out_of_memory_is_no_fault_of_the_checkpoint_and_nothing_is_left(
         broken.setattr(f"hotreload.engine.weights.{step}", fault)
         with pytest.raises(NotEnoughMemory, match="no room for a second set of weights"):
             await engine.stage(checkpoint)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while await real.device_bytes() != before:  # noqa: ASYNC110 (the thread has yet to end)
             await asyncio.sleep(0)
     assert real.said(await real.ask(engine)) == said

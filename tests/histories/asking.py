@@ -13,8 +13,8 @@ from typing import Any
 
 from tests.histories.record import Ended, Fields, Record, Request, Said, attempt_of
 from tests.integration.running import PROMPTS, request_for
+from tests.waiting import PATIENCE
 
-PATIENCE = 60.0
 """A request that takes longer hangs."""
 SAID_IN = 3
 """So many tokens a checkpoint of a history says: a word, a number and its end."""

@@ -9,7 +9,8 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -86,20 +87,24 @@ def publish_slowly(world: World) -> str:
 
 
 def rewrite_live(world: World) -> str:
-    """Other weights are written over the live ones' files, in place."""
+    """Other weights are written over the live ones' files, in place.
+
+    The daemon stands meanwhile: both in part, and quiet because we had no turn, are a checkpoint.
+    """
     folder = world.live_folder()
     if folder is None:
         return "nothing to rewrite"
     world.record.touched.append(folder.name)
     made, says = world.make()
     world.note(made, folder.name, says)
-    for file in made.iterdir():
-        with os.fdopen(os.open(folder / file.name, os.O_RDWR | os.O_CREAT), "r+b") as out:
-            out.write(file.read_bytes())
-            out.truncate()
-    for old in folder.iterdir():
-        if not (made / old.name).exists():
-            old.unlink()
+    with _standing(world):
+        for file in made.iterdir():
+            with os.fdopen(os.open(folder / file.name, os.O_RDWR | os.O_CREAT), "r+b") as out:
+                out.write(file.read_bytes())
+                out.truncate()
+        for old in folder.iterdir():
+            if not (made / old.name).exists():
+                old.unlink()
     return ""
 
 
@@ -249,10 +254,19 @@ def storm_of_sighup(world: World) -> str:
 
 def pause(world: World) -> str:
     """Stopped for a second, as by a debugger or a busy machine."""
-    world.process.child.send_signal(signal.SIGSTOP)
-    time.sleep(1)
-    world.process.child.send_signal(signal.SIGCONT)
+    with _standing(world):
+        time.sleep(1)
     return ""
+
+
+@contextmanager
+def _standing(world: World) -> Iterator[None]:
+    """The daemon's process is stopped to the end of the block."""
+    world.process.child.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        world.process.child.send_signal(signal.SIGCONT)
 
 
 def stop_and_start(world: World) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.histories.reloads import Held, grown, reloads, typical
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real_engine
 
 RELOADS, WARM_UP, COMPARED = 40, 15, 8
 TOLERATED_SETS = 10

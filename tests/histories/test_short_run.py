@@ -14,7 +14,7 @@ from tests.histories.faults import BY_NAME, KINDS
 from tests.histories.record import Ended
 from tests.histories.ways import answered_side_by_side
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.real_engine
 
 SEED = int(os.environ.get("HOTRELOAD_SOAK_SEED", "1"))
 ALWAYS = (

@@ -15,9 +15,9 @@ from hotreload.errors import HotReloadError
 from hotreload.failpoints import VARIABLE
 from hotreload.tiny import write_tiny
 from tests.integration.running import ENGINE_ARGS, words
-from tests.waiting import look_until
+from tests.waiting import PATIENCE, look_until
 
-START_SECONDS = 90
+START_SECONDS = 2 * PATIENCE
 
 
 class Process:
@@ -79,7 +79,7 @@ class Process:
             return self.daemon.get(route)
         return None
 
-    def until(self, holds: Any, seconds: float = 30) -> None:
+    def until(self, holds: Any, seconds: float = PATIENCE) -> None:
         def is_so() -> bool:
             found = bool(holds())
             assert found or self.child.poll() is None, self._end_of_log()
@@ -108,4 +108,4 @@ class Process:
 
     def stop(self) -> int:
         self.child.send_signal(signal.SIGTERM)
-        return self.child.wait(30)
+        return self.child.wait(PATIENCE)

@@ -19,26 +19,21 @@ from hotreload.events import AttemptFinished, GenerationLive
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import Attempt, GateState, Generation
-from tests.waiting import Witness
+from tests.waiting import PATIENCE, Witness
 
 ENGINE_ARGS = (
     "{max_total_tokens=2048,context_length=256,max_running_requests=16,chunked_prefill_size=256}"
 )
 PROMPTS = ("Who serves?", "And now, who serves this longer prompt of ours?", "x", "Grüße, wer?")
-PATIENCE = 60.0
 
 
 def words(number: int) -> str:
     return f"served by step {number}"
 
 
-def one_daemon_marks(seconds: int = 180) -> list[pytest.MarkDecorator]:
+def one_daemon_marks() -> list[pytest.MarkDecorator]:
     """The marks of a module whose tests share one daemon, and so one loop."""
-    return [
-        pytest.mark.real_engine,
-        pytest.mark.asyncio(loop_scope="module"),
-        pytest.mark.timeout(seconds),
-    ]
+    return [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
 
 
 def one_daemon(*sets: str) -> Any:
@@ -57,8 +52,6 @@ def one_daemon(*sets: str) -> Any:
 
 class Running(Witness):
     """The daemon, what happened in it, and ways to drop checkpoints and ask."""
-
-    patience = PATIENCE
 
     def __init__(self, folder: Path, *sets: str) -> None:
         super().__init__()

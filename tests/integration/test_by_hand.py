@@ -12,6 +12,7 @@ from hotreload.events import SourceScanned, StateSaved
 from hotreload.tiny import write_tiny
 from hotreload.types import Outcome
 from tests.integration.running import Running, one_daemon, one_daemon_marks, post, words
+from tests.waiting import PATIENCE
 
 pytestmark = one_daemon_marks()
 
@@ -35,7 +36,7 @@ async def get(running: Running, route: str) -> Any:
 
 async def tells(running: Running, sample: str) -> None:
     """Wait until the page of metrics says so; it may be some moments old."""
-    async with running.client() as client, asyncio.timeout(10):
+    async with running.client() as client, asyncio.timeout(PATIENCE):
         while sample not in (await client.get("/metrics")).text.splitlines():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 

@@ -17,8 +17,9 @@ from hotreload.life.state_json import from_json, to_json
 from hotreload.types import Generation, Revision
 from tests.integration.process import START_SECONDS, Process
 from tests.integration.running import words
+from tests.waiting import PATIENCE
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real_engine
 
 KILLED = -signal.SIGKILL
 EXIT_SECONDS = 20.0
@@ -26,7 +27,7 @@ EXIT_SECONDS = 20.0
 
 
 def made(folder: Path, *sets: str) -> Process:
-    usual = ("source.settle=0", "reload.probe_timeout=2", "reload.mode=drain")
+    usual = ("source.settle=0", "reload.probe_timeout=6", "reload.mode=drain")
     process = Process(folder, *usual, *sets)
     process.drop(1)
     return process
@@ -60,7 +61,7 @@ class Story:
         with self.begun(f"{point}=kill@{passes}"):
             self.newest += 1
             self.process.drop(self.newest, "gibberish" if point == "rolling_back" else None)
-            assert self.process.child.wait(30) == KILLED, point
+            assert self.process.child.wait(PATIENCE) == KILLED, point
         if point == "saved":
             self.good, self.died_on = self.newest, None
         else:
@@ -103,9 +104,9 @@ def test_the_second_death_over_a_revision_refuses_it(tmp_path: Path) -> None:
     process = made(tmp_path)
     with process.running("swapping=kill"):
         process.drop(2)
-        assert process.child.wait(30) == KILLED
+        assert process.child.wait(PATIENCE) == KILLED
     process.start("swapping=kill")
-    assert process.child.wait(60) == KILLED  # tried once more, by itself
+    assert process.child.wait(START_SECONDS) == KILLED  # tried once more, by itself
     assert len(process.said("failpoints.armed")) == 2
     with process.running():
         (refused,) = process.get("/status")["refused"]
@@ -169,7 +170,7 @@ def test_a_second_sigterm_waits_for_nothing(tmp_path: Path, point: str) -> None:
         process.child.send_signal(signal.SIGTERM)
         process.until(lambda: process.said("daemon.stopping"))
         process.child.send_signal(signal.SIGTERM)
-        assert process.child.wait(3) == 1
+        assert process.child.wait(EXIT_SECONDS) == 1
     assert ledger_of(process).under_way is not None  # it counts as a death over step_2
 
 

@@ -19,6 +19,7 @@ from hotreload.cli.demo_clients import ClientAnswer, Clients, repeated
 from hotreload.cli.demo_story import STORY
 from hotreload.cli.demo_told import Told, print_closing
 from tests.integration.process import START_SECONDS
+from tests.waiting import PATIENCE
 
 LAST_LINE = "Ctrl-C ends it"
 NOWHERE = DaemonClient(Where(Path("/nowhere"), "the test"))
@@ -32,7 +33,6 @@ def temporary() -> Iterator[Path]:
 
 
 @pytest.mark.real_engine
-@pytest.mark.timeout(240)
 def test_the_demo_tells_the_whole_story_serves_on_and_leaves_nothing(
     tmp_path: Path, temporary: Path
 ) -> None:
@@ -48,7 +48,7 @@ def test_the_demo_tells_the_whole_story_serves_on_and_leaves_nothing(
             time.sleep(0.1)
         text = told.read_text()
         (page,) = re.findall(r"http://127\.0\.0\.1:\d+/", text)
-        with urllib.request.urlopen(page, timeout=10) as answer:
+        with urllib.request.urlopen(page, timeout=PATIENCE) as answer:
             assert b"<title>hotreload" in answer.read()
         (socket,) = re.findall(r"HOTRELOAD_SOCKET=(\S+)", text)
         daemon = DaemonClient(Where(Path(socket), "the demo"))

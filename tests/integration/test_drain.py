@@ -10,7 +10,7 @@ import pytest
 from hotreload.types import Outcome
 from tests.integration.running import Running, words
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.real_engine
 
 LONG = {"temperature": 0, "max_new_tokens": 500, "ignore_eos": True}
 ROOM = (

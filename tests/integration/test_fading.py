@@ -11,13 +11,13 @@ from tests.integration.running import Running, post, request_for, words
 from tests.integration.test_drain import LongAnswer
 from tests.integration.test_nonfinite import POISON, withheld
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real_engine
 
 ROOM = (
     "engine.args={max_total_tokens=2048,context_length=1024,max_running_requests=4,"
     "chunked_prefill_size=64}"
 )
-TIMES = 120
+TIMES = 72
 TOKENS = 5 * TIMES
 """A tiny model's answer is four tokens and an end; one that may not stop begins again."""
 

@@ -24,6 +24,7 @@ from tests.integration.running import (
     mixed,
     one_daemon,
     one_daemon_marks,
+    post,
     words,
 )
 
@@ -204,10 +205,12 @@ async def test_what_is_done_after_it_was_read_goes_unnoticed_and_the_checked_byt
         return made
 
     monkeypatch.setattr(Loaders, "load", load)
-    folder = running.drop(60, shards=2)
-    attempt = await running.attempted(folder)
-    assert attempt.outcome is Outcome.LIVE
-    assert (await running.ask())["text"] == words(60)
+    # An older one, which the source does not want: what the harm makes of a newer one it wants,
+    # and the attempt gives way to that if it takes long.
+    folder = running.drop(2, shards=2)
+    answer = await post(running, "reload_weights", model_path=folder.name)
+    assert answer.json()["outcome"] == "live", answer.text
+    assert (await running.ask())["text"] == words(2)
 
 
 async def test_a_mount_of_one_megabyte_a_second_delays_the_swap_and_no_answer(
@@ -228,7 +231,7 @@ async def test_a_mount_of_one_megabyte_a_second_delays_the_swap_and_no_answer(
         answered = len(load.answers)
     assert attempt.outcome is Outcome.LIVE
     assert slept[0] > 3, "every byte was read at that speed"
-    assert answered > 50, "the loop stood still while a thread read"
+    assert answered > 3 * load.clients, "the loop stood still while a thread read"
     assert load.failures == []
     assert mixed(load.answers, running.generations) == []
 

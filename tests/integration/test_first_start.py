@@ -10,7 +10,7 @@ from hotreload.checks.check import check_checkpoint
 from hotreload.types import Checkpoint, Outcome, Revision
 from tests.integration.running import Running, words
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio]
 
 
 async def test_a_checkpoint_at_which_we_fail_keeps_no_sound_daemon_from_starting(

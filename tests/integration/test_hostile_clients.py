@@ -15,10 +15,13 @@ import pytest
 
 from tests.integration.hostile import Body, Can, any_body
 from tests.integration.running import PROMPTS, Running, one_daemon, one_daemon_marks, request_for
+from tests.waiting import PATIENCE
 
-pytestmark = one_daemon_marks(7200 if "HOSTILE_REQUESTS" in os.environ else 180)
+pytestmark = one_daemon_marks()
+if "HOSTILE_REQUESTS" in os.environ:
+    pytestmark.append(pytest.mark.timeout(7200))
 
-REQUESTS = int(os.environ.get("HOSTILE_REQUESTS", "400"))
+REQUESTS = int(os.environ.get("HOSTILE_REQUESTS", "240"))
 SEED = int(os.environ.get("HOSTILE_SEED", "1"))
 AT_A_TIME = 8
 REASONED = {400, 405, 411, 413, 415, 422, 431, 503}
@@ -98,16 +101,16 @@ async def send(running: Running, body: bytes, chance: random.Random) -> int:
         if cut < 0.15:  # half of it, or whole, and gone
             await asyncio.sleep(chance.choice((0, 0.005, 0.05)))
             return 0
-        status = await asyncio.wait_for(reader.readline(), 60)
+        status = await asyncio.wait_for(reader.readline(), PATIENCE)
         code = int(status.split()[1])
         if cut < 0.25:  # gone in mid-answer
             return 0
         if code != 200:
             assert code in REASONED, (code, body[:500])
-            content = await asyncio.wait_for(reader.read(65536), 60)
+            content = await asyncio.wait_for(reader.read(65536), PATIENCE)
             assert b'"detail"' in content, content
         else:
-            await asyncio.wait_for(reader.read(1), 60)
+            await asyncio.wait_for(reader.read(1), PATIENCE)
         return code
     finally:
         writer.close()

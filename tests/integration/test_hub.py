@@ -16,8 +16,9 @@ from tests.hub.local_hub import REPO, LocalHub, local_hub
 from tests.integration.from_hub import LABEL, FromHub, hub_settings, tiny_files
 from tests.integration.process import Process
 from tests.integration.running import Load, words
+from tests.waiting import PATIENCE
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real_engine
 
 
 @pytest.fixture
@@ -165,7 +166,7 @@ def test_killed_in_mid_download_it_resumes_and_offline_it_serves_what_it_has(
         process.lives(first)
         held = hub.fault("/cdn/", hold=70_000)
         second = hub.push(tiny_files(tmp_path / "made", 2))
-        assert held.seen.wait(30)
+        assert held.seen.wait(PATIENCE)
         partial = tmp_path / "state/hub/org--name" / f".partial-{second}" / "model.safetensors"
         process.until(lambda: far(process) is not None)
         progress = far(process)

@@ -23,10 +23,11 @@ from tests.integration.running import (
     one_daemon_marks,
     words,
 )
+from tests.waiting import PATIENCE
 
 pytestmark = one_daemon_marks()
 
-TIMEOUTS = [f"reload.{phase}_timeout=1" for phase in ("fetch", "validate", "stage")]
+TIMEOUTS = [f"reload.{phase}_timeout=2" for phase in ("fetch", "validate", "stage")]
 
 
 class Mount:
@@ -126,7 +127,7 @@ async def test_a_folder_that_hangs_while_it_is_looked_at_is_told_and_the_rest_is
     live, folder = running.live, running.checkpoints / "step_40"
     mount.hang(folder)
     running.drop(40)
-    assert await asyncio.to_thread(mount.hangs.wait, 20)
+    assert await asyncio.to_thread(mount.hangs.wait, PATIENCE)
     answers = [await running.ask(prompt) for prompt in PROMPTS]
     assert {answer["text"] for answer in answers} == {words(int(live.revision.label[5:]))}
     await running.until(lambda: "a look takes more" in str(said_last(running)))
@@ -147,7 +148,7 @@ async def test_told_to_stop_while_a_look_hangs_it_stops_all_the_same(
     async with running.serving():
         mount.hang(running.checkpoints)
         running.drop(2)
-        assert await asyncio.to_thread(mount.hangs.wait, 20)
+        assert await asyncio.to_thread(mount.hangs.wait, PATIENCE)
     assert running.exit_code == 0
     assert threads.left_behind() == "a look at the watched folder"
     assert running.reloads == []

@@ -8,7 +8,7 @@ from hotreload.types import Mode, Outcome
 from tests.engine.real import device_bytes
 from tests.integration.running import Load, Running, mixed
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.real_engine
 
 SWAPS = 30
 ROUNDS = 3

@@ -10,7 +10,7 @@ from hotreload.errors import NotServing
 from hotreload.types import GateState
 from tests.integration.running import Running, request_for
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.real_engine
 
 
 async def test_a_dead_scheduler_thread_is_noticed_and_nobody_is_answered_any_more(

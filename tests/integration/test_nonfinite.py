@@ -11,7 +11,7 @@ from hotreload.types import Outcome
 from tests.engine.real import OVERFLOWS_ON, overflowing
 from tests.integration.running import Load, Running, mixed, request_for, words
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.real_engine
 
 POISON = f"Who{OVERFLOWS_ON}serves?"
 

@@ -15,10 +15,11 @@ import pytest
 
 from hotreload.server.sockets import bind_tcp
 from hotreload.types import Outcome
-from tests.integration.running import ENGINE_ARGS, PATIENCE, PROMPTS, Running, mixed
+from tests.integration.running import ENGINE_ARGS, PROMPTS, Running, mixed
 from tests.server.fuzz import fuzz
+from tests.waiting import PATIENCE
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.real_engine
 
 NAMED = "server.model_name=tiny"
 SWAPS = 6

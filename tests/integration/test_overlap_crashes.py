@@ -11,8 +11,9 @@ import pytest
 from tests.integration.process import Process
 from tests.integration.test_crashes import EXIT_SECONDS, KILLED, Story, ledger_of, made
 from tests.integration.test_fading import ROOM, TOKENS
+from tests.waiting import PATIENCE
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real_engine
 
 BY_OVERLAP = "reload.mode=overlap"
 
@@ -24,7 +25,7 @@ def being_answered(process: Process) -> Iterator[None]:
     body = {"text": "x", "sampling_params": sampling, "stream": True}
     transport = httpx.HTTPTransport(uds=str(process.socket))
     with (
-        httpx.Client(transport=transport, base_url="http://x", timeout=60) as client,
+        httpx.Client(transport=transport, base_url="http://x", timeout=PATIENCE) as client,
         client.stream("POST", "/generate", json=body) as answer,
     ):
         answer.raise_for_status()
@@ -42,7 +43,7 @@ def die_when_the_old_one_ends(story: Story) -> None:
             story.process.drop(story.newest)
             story.process.live(f"step_{story.newest}")
             story.process.until(lambda: good_step(story.process) == story.newest)
-        assert story.process.child.wait(30) == KILLED
+        assert story.process.child.wait(PATIENCE) == KILLED
     story.good, story.died_on = story.newest, None
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from hotreload.cli.status_text import status_text
 from tests.integration.process import Process
+from tests.waiting import PATIENCE
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.real_engine
 
 WORDS = (
     "step_90 holds pytorch_model.bin, which hotreload does not read: save as safetensors "
@@ -22,7 +23,7 @@ def refused(process: Process) -> list[str]:
 
 def gauge(process: Process) -> str:
     transport = httpx.HTTPTransport(uds=str(process.socket))
-    with httpx.Client(transport=transport, base_url="http://x", timeout=30) as client:
+    with httpx.Client(transport=transport, base_url="http://x", timeout=PATIENCE) as client:
         page = client.get("/metrics").text
     return next(line for line in page.splitlines() if 'passed_over{reason="format"}' in line)
 

@@ -12,8 +12,9 @@ import pytest
 
 from tests.integration.process import Process
 from tests.integration.running import request_for, words
+from tests.waiting import PATIENCE
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.real_engine
 
 
 @contextmanager
@@ -37,7 +38,7 @@ def without_descriptors(process: Process) -> Iterator[None]:
 @contextmanager
 def kept_connection(process: Process) -> Iterator[Callable[[], str]]:
     """Asks on a connection that is there already."""
-    connection = HTTPConnection("hotreload", timeout=20)
+    connection = HTTPConnection("hotreload", timeout=PATIENCE)
     with socket.socket(socket.AF_UNIX) as connection.sock:
         connection.sock.connect(str(process.socket))
 

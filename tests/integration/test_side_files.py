@@ -13,7 +13,7 @@ from tests.integration.from_hub import hub_settings, tiny_files
 from tests.integration.process import Process
 from tests.integration.running import words
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real_engine
 
 
 def add_side_files(folder: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hotreload.tiny import write_tiny
 from tests.hub.local_hub import REPO, local_hub
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.real_engine
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = ("context_length=256", "max_total_tokens=2048", "chunked_prefill_size=256")

@@ -14,7 +14,7 @@ from signal import SIGTERM
 import pytest
 
 from tests.integration.process import Process
-from tests.waiting import look_until
+from tests.waiting import PATIENCE, look_until
 
 pytestmark = [
     pytest.mark.real_engine,
@@ -170,7 +170,7 @@ def test_colours_are_there_unless_they_are_unwanted(screen: Terminal) -> None:
 
 def test_without_a_terminal_it_prints_one_frame_and_ends(process: Process) -> None:
     command = [sys.executable, "-m", "hotreload.cli", "top", f"--socket={process.socket}"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert "generation" in ran.stdout.splitlines()[0]
     assert "\x1b" not in ran.stdout
     assert "q quits" not in ran.stdout

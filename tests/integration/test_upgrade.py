@@ -8,7 +8,7 @@ import pytest
 from hotreload.life.state_json import VERSION
 from tests.integration.running import Running, words
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real_engine
 
 
 async def test_an_upgrade_keeps_the_last_good_generation_and_what_was_refused(

@@ -16,11 +16,10 @@ from urllib.error import URLError
 import pytest
 
 from tests.monitoring.rules import FILES, FOLDER
-from tests.waiting import look_until
+from tests.waiting import PATIENCE, look_until
 
 TICK = 0.1
 INTERVAL = "250ms"
-PATIENCE = 60.0
 SOONER = {
     "for: 5m": "for: 0s",
     "for: 15m": "for: 0s",
@@ -70,7 +69,7 @@ class Prometheus:
             yield self
         finally:
             child.terminate()
-            child.wait(30)
+            child.wait(PATIENCE)
             log.close()
 
     def _command(self) -> list[str]:
@@ -100,7 +99,7 @@ class Prometheus:
         """The data of one answer; None while nobody listens yet."""
         url = f"http://127.0.0.1:{self.port}/api/v1/{what}?{urllib.parse.urlencode(fields)}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
                 return json.load(answer)["data"]
         except URLError:
             return None

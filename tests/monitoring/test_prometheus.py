@@ -34,8 +34,9 @@ from tests.monitoring.dashboard import panels, swaps
 from tests.monitoring.page import filled_in
 from tests.monitoring.prometheus import Prometheus, free_port, needs_prometheus
 from tests.monitoring.rules import ALERTS, RECORDED
+from tests.waiting import PATIENCE
 
-pytestmark = [needs_prometheus, pytest.mark.real_engine, pytest.mark.timeout(240)]
+pytestmark = [needs_prometheus, pytest.mark.real_engine]
 
 FAILPOINTS = "swapping=delay:3@2;saved=raise:RuntimeError@5"
 """The second swap and those after it take long; after the fifth attempt the daemon is lost."""
@@ -149,7 +150,7 @@ def go_well(process: Process, story: Story) -> None:
     prometheus.until(f"hotreload_ready offset {INTERVAL_SECONDS}s == 1")
     process.ask()
     transport = httpx.HTTPTransport(uds=str(process.socket))
-    with httpx.Client(transport=transport, base_url="http://x", timeout=60) as client:
+    with httpx.Client(transport=transport, base_url="http://x", timeout=PATIENCE) as client:
         client.post("/generate", json=request_for("Who serves?", stream=True)).raise_for_status()
     process.drop(2)
     process.live("step_2")
@@ -197,7 +198,7 @@ def another_replica() -> Metrics:
 def lose_the_engine(process: Process, prometheus: Prometheus) -> None:
     """A fault of ours in mid-attempt: nobody knows what is whole, so the daemon leaves with 70."""
     process.drop(6)
-    assert process.child.wait(60) == 70
+    assert process.child.wait(PATIENCE) == 70
     prometheus.until_fires("DaemonDown")
 
 

@@ -16,6 +16,7 @@ from hotreload.errors import ConfigError
 from hotreload.observe.fresh import Fresh
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import PLACES, Page
+from tests.waiting import PATIENCE
 
 ASK = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -33,13 +34,13 @@ def made(page: bytes) -> Callable[[], Future[bytes]]:
 
 
 def fetch(port: int, path: str = "/metrics") -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as answer:
         assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
         return str(answer.read().decode())
 
 
 def connected(page: Page) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", page.port), timeout=20)
+    return socket.create_connection(("127.0.0.1", page.port), timeout=PATIENCE)
 
 
 def is_cut_off(connection: socket.socket) -> bool:

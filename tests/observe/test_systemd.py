@@ -29,6 +29,7 @@ from hotreload.observe.systemd import (
 )
 from hotreload.settings.load import load
 from hotreload.types import Attempt, GateState, Generation, Mode, Outcome, Phase, Reason, Revision
+from tests.waiting import PATIENCE
 
 STEP_1, STEP_2 = Revision("aaaa", "step_1"), Revision("bbbb", "step_2")
 FIRST = Generation(7, STEP_1, "fp", 1.0)
@@ -42,7 +43,7 @@ class Listener:
     def __init__(self, address: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(address)
-        self.socket.settimeout(10)
+        self.socket.settimeout(PATIENCE)
         shown = "@" + address[1:] if address.startswith("\0") else address
         self.environ = {"NOTIFY_SOCKET": shown}
 
@@ -171,7 +172,7 @@ def test_a_download_or_a_loading_says_how_far_it_is_once_a_second(listener: List
     how_far = Progress(STEP_2, Phase.FETCHING, 3_100_000_000, 8_000_000_000)
     systemd.observe(how_far)
     assert listener.nothing()
-    listener.socket.settimeout(10)
+    listener.socket.settimeout(PATIENCE)
     systemd._told_at -= PROGRESS_SECONDS
     systemd.observe(how_far)
     (status,) = listener.heard()
@@ -257,12 +258,12 @@ async def test_signs_of_life_end_when_the_engine_is_not_seen(
     assert await asyncio.to_thread(listener.heard) == ["WATCHDOG=1"]
     assert await asyncio.to_thread(listener.heard) == ["WATCHDOG=1"]
     looks, alive[0] = len(asked), False
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await looked_thrice.wait()
     while not listener.nothing():  # what was sent before
         pass
     looked_thrice.clear()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await looked_thrice.wait()
     assert listener.nothing()
     beating.cancel()
@@ -280,7 +281,7 @@ async def test_a_start_and_an_attempt_ask_for_more_time(listener: Listener) -> N
     listener.heard()
     systemd._tick()
     assert listener.nothing()
-    listener.socket.settimeout(10)
+    listener.socket.settimeout(PATIENCE)
     systemd.observe(PhaseEntered(STEP_2, Phase.STAGING))
     listener.heard()
     systemd._tick()

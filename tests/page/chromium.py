@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 CHROMIUM = shutil.which("chromium")
-PATIENCE = 60.0
 LONGEST_MESSAGE = 64 * 2**20
 ARTEFACTS = Path(__file__).parent.parent.parent / ".cache" / "artefacts" / "page"
 KEYS = {"Enter": ("\r", 13), "Tab": ("\t", 9), " ": (" ", 32)}

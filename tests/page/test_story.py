@@ -52,7 +52,7 @@ async def seen(tmp_path: Path, tab: Tab) -> AsyncIterator[Seen]:
     process.drop(1)
     process.start("staged=delay:2")
     try:
-        process.until(lambda: process.get("/livez") is not None, 60)
+        process.until(lambda: process.get("/livez") is not None)
         await tab.look()
         await tab.open(f"http://127.0.0.1:{port}/")
         yield Seen(process, tab, port)
@@ -64,7 +64,6 @@ async def seen(tmp_path: Path, tab: Tab) -> AsyncIterator[Seen]:
 
 
 @needs_chromium
-@pytest.mark.timeout(300)
 async def test_the_page_follows_a_daemon_through_all_that_happens(seen: Seen) -> None:
     tab, process = seen.tab, seen.process
     await tab.until_text("#link", "live")

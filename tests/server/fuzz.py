@@ -22,6 +22,8 @@ from schemathesis.specs.openapi.checks import (
 from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 
+from tests.waiting import PATIENCE
+
 CHECKS = [
     content_type_conformance,
     response_headers_conformance,
@@ -39,7 +41,7 @@ class _Connection(HTTPConnection):
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(60)
+        self.sock.settimeout(PATIENCE)
         self.sock.connect(str(self.path))
 
 

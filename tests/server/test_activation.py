@@ -18,6 +18,7 @@ from hotreload.server.activation import take_over
 from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer, bind_unix, turn_away
 from tests.server.world import FIRST, World, answer_on
+from tests.waiting import PATIENCE
 
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -144,7 +145,7 @@ async def test_nobody_is_accepted_before_the_gate_opens(
     assert (await answer_on(reader))[0] == 200
     writer.close()
     lasting.server.stop()
-    await asyncio.wait_for(lasting.serving, 10)
+    await asyncio.wait_for(lasting.serving, PATIENCE)
 
 
 async def test_who_comes_after_the_stop_waits_for_the_next_one(
@@ -171,7 +172,7 @@ async def test_a_sealed_gate_leaves_newcomers_to_the_next_one(
     one = Lasting(tmp_path, listener)
     one.world.open(FIRST)
     one.gate.seal("the engine is lost", code="engine_lost")
-    await asyncio.wait_for(one.serving, 10)
+    await asyncio.wait_for(one.serving, PATIENCE)
     assert Path(listener.getsockname()).is_socket()
 
 
@@ -181,7 +182,7 @@ async def test_a_start_that_fails_takes_nobody_with_it(
     one = Lasting(tmp_path, listener)
     _, writer = await one.asked()
     one.gate.seal("the weights are refused", code="engine_lost")
-    await asyncio.wait_for(one.serving, 10)
+    await asyncio.wait_for(one.serving, PATIENCE)
     next_one = Lasting(tmp_path, listener)
     next_one.world.open(FIRST)
     reader, again = await next_one.asked()
@@ -208,7 +209,7 @@ async def test_an_answer_under_way_at_the_stop_ends_its_connection(
     status, headers, _ = await answer_on(reader)
     assert (status, headers["connection"]) == (200, "close")
     writer.close()
-    await asyncio.wait_for(lasting.serving, 10)
+    await asyncio.wait_for(lasting.serving, PATIENCE)
 
 
 def test_who_waits_for_one_that_cannot_start_is_told_and_nobody_is_left(

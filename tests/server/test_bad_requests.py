@@ -9,6 +9,7 @@ import pytest
 
 from hotreload.server.limits import Limits
 from tests.server.world import World, answer_on, serving
+from tests.waiting import PATIENCE
 
 PROBLEM = "application/problem+json"
 
@@ -127,7 +128,7 @@ async def test_headers_over_the_limit_are_a_431(tmp_path: Path, pieces: int) -> 
             writer.write(b"x" * 8000)
             await writer.drain()
         writer.write(b"\r\n\r\n")
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
         writer.close()
     assert head.startswith(b"HTTP/1.1 431 ")
     assert PROBLEM.encode() in head
@@ -151,24 +152,24 @@ async def test_headers_that_never_end_are_hung_up_on(tmp_path: Path) -> None:
         silent, first = await world.raw()
         dawdling, second = await world.raw()
         second.write(b"GET /status HTTP/1.1\r\nX-Slow: ")
-        assert await asyncio.wait_for(silent.read(), 5) == b""
-        assert await asyncio.wait_for(dawdling.read(), 5) == b""
+        assert await asyncio.wait_for(silent.read(), PATIENCE) == b""
+        assert await asyncio.wait_for(dawdling.read(), PATIENCE) == b""
         first.close()
         second.close()
 
 
 async def test_headers_that_dawdle_after_a_first_answer_are_hung_up_on(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(arrival_seconds=0.1)) as world:
+    async with serving(tmp_path, limits=Limits(arrival_seconds=0.5)) as world:
         reader, writer = await world.raw()
         writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b"alive" in await asyncio.wait_for(reader.readuntil(b"}"), 5)
+        assert b"alive" in await asyncio.wait_for(reader.readuntil(b"}"), PATIENCE)
         writer.write(b"GET /livez HTTP/1.1\r\n")
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
         writer.close()
 
 
 async def test_a_body_that_dawdles_is_a_408(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(arrival_seconds=0.05)) as world:
+    async with serving(tmp_path, limits=Limits(arrival_seconds=0.5)) as world:
         sent = b'POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"text"'
         status, headers, fields = await said(world, sent)
     assert (status, fields["code"]) == (408, "body_too_slow")
@@ -176,11 +177,11 @@ async def test_a_body_that_dawdles_is_a_408(tmp_path: Path) -> None:
 
 
 async def test_a_slow_answer_is_not_a_slow_body(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(arrival_seconds=0.05)) as world:
+    async with serving(tmp_path, limits=Limits(arrival_seconds=0.3)) as world:
         world.engine.may_answer.clear()
         async with world.client() as client:
             ask = asyncio.create_task(client.post("/generate", json={"text": "a"}))
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.6)
             world.engine.may_answer.set()
             assert (await ask).status_code == 200
 

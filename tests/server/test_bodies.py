@@ -10,6 +10,7 @@ import pytest
 
 from hotreload.server.limits import FREE_BYTES, Limits
 from tests.server.world import FIRST, World, answer_on, serving
+from tests.waiting import PATIENCE
 
 MEGA = 2**20
 LIMITS = Limits(body_bytes=2 * MEGA, bodies_bytes=4 * MEGA)
@@ -30,7 +31,7 @@ async def begun(
     length = FREE_BYTES + size
     head = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length
     writer.write(head + b'{"text": "hello"}'.ljust(length - 1))
-    await asyncio.wait_for(writer.drain(), 5)
+    await asyncio.wait_for(writer.drain(), PATIENCE)
     return reader, writer
 
 
@@ -78,7 +79,7 @@ async def test_small_bodies_pass_while_large_ones_take_all_there_is(world: World
 
 
 async def test_a_body_that_dawdles_gives_back_what_it_took(tmp_path: Path) -> None:
-    limits = Limits(body_bytes=2 * MEGA, bodies_bytes=2 * MEGA, arrival_seconds=0.2)
+    limits = Limits(body_bytes=2 * MEGA, bodies_bytes=2 * MEGA, arrival_seconds=0.5)
     async with serving(tmp_path, limits=limits) as world:
         reader, _ = await begun(world, 2 * MEGA - FREE_BYTES)
         assert (await answer_on(reader))[0] == 408

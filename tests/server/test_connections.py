@@ -9,6 +9,7 @@ import pytest
 
 from hotreload.server.limits import Limits
 from tests.server.world import World, answer_on, serving
+from tests.waiting import PATIENCE
 
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -46,7 +47,7 @@ async def test_a_newcomer_takes_the_place_of_who_does_nothing_the_oldest_first(
     idle[0][1].write(LIVEZ[:5])  # what never becomes a request is nothing
     newcomers = [await over_tcp(world) for _ in range(2)]
     assert [await is_alive(each) for each in [*newcomers, idle[2]]] == [True] * 3
-    assert [await asyncio.wait_for(reader.read(), 5) for reader, _ in idle[:2]] == [b"", b""]
+    assert [await asyncio.wait_for(reader.read(), PATIENCE) for reader, _ in idle[:2]] == [b"", b""]
     assert len(world.server.server_state.connections) == 3
 
 
@@ -72,4 +73,4 @@ async def test_connections_leave_descriptors_for_everything_else(
     async with serving(tmp_path) as world:
         streams = [await world.raw() for _ in range(3)]
         assert [await is_alive(each) for each in streams[1:]] == [True] * 2
-        assert await asyncio.wait_for(streams[0][0].read(), 5) == b""
+        assert await asyncio.wait_for(streams[0][0].read(), PATIENCE) == b""

@@ -10,6 +10,7 @@ from hotreload.errors import EngineLost, HotReloadError
 from hotreload.server.limits import Limits
 from hotreload.types import Staged
 from tests.server.world import World, serving
+from tests.waiting import PATIENCE
 
 ROUTES: dict[str, dict[str, Any]] = {
     "/generate": {"text": "hi"},
@@ -60,7 +61,7 @@ async def test_a_stream_that_takes_too_long_counts_as_a_504(tmp_path: Path, path
 async def test_a_stream_that_breaks_off_for_a_fault_of_ours_counts_as_a_500(world: World) -> None:
     world.engine.breaks_after = (2, ValueError("a fault of ours"))
     reader, writer = await world.sent({"text": "hi", "stream": True})
-    await asyncio.wait_for(reader.read(), 5)
+    await asyncio.wait_for(reader.read(), PATIENCE)
     await world.until(lambda: bool(world.metrics.finished))
     assert world.metrics.finished == [("/generate", 500)]
     writer.close()
@@ -120,7 +121,7 @@ async def test_what_a_stop_cuts_off_is_a_503_and_no_client_that_left(
         reader, writer = await world.sent({"text": "hi", "stream": stream})
         await world.until(lambda: world.engine.running == 1)
         world.server.stop()
-        await asyncio.wait_for(reader.read(), 5)
+        await asyncio.wait_for(reader.read(), PATIENCE)
         await world.until(lambda: bool(world.metrics.finished))
         assert world.metrics.finished == [("/generate", 503)]
         writer.close()

@@ -16,6 +16,7 @@ from hotreload.server import peers
 from hotreload.server.limits import Limits
 from hotreload.types import Lease
 from tests.server.world import FIRST, LEAVES, SECOND, World, answer_on, serving
+from tests.waiting import PATIENCE
 
 ASK = {"text": "hi", "sampling_params": {"max_new_tokens": 4}}
 STREAM = ASK | {"stream": True}
@@ -129,7 +130,7 @@ async def test_a_client_that_leaves_a_stream_closes_the_generation(world: World)
             assert "served" in line
             break
         assert (world.engine.running, world.gate.inside) == (1, 1)
-    await asyncio.wait_for(world.engine.went_on.wait(), 5)
+    await asyncio.wait_for(world.engine.went_on.wait(), PATIENCE)
     await world.until(lambda: bool(world.metrics.finished))
     assert (world.engine.running, world.gate.inside) == (0, 0)
     assert world.metrics.finished == [("/generate", 499)]
@@ -142,7 +143,7 @@ async def test_a_client_that_leaves_before_the_first_token_closes_the_generation
     _, writer = await world.sent(ASK)
     await world.until(lambda: world.engine.running == 1)
     writer.close()
-    await asyncio.wait_for(world.engine.went_on.wait(), 5)
+    await asyncio.wait_for(world.engine.went_on.wait(), PATIENCE)
     await world.until(lambda: bool(world.metrics.finished))
     assert world.gate.inside == 0
     assert world.metrics.finished == [("/generate", 499)]
@@ -275,7 +276,7 @@ LARGE = "x" * 1_000_000
 
 
 async def test_answers_that_nobody_reads_keep_no_place_and_no_connection(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(concurrent=1, write_seconds=0.2)) as world:
+    async with serving(tmp_path, limits=Limits(concurrent=1, write_seconds=1)) as world:
         world.engine.words = [LARGE]
         reader, writer = await world.sent(ASK)
         reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -439,7 +440,7 @@ async def test_one_deadline_holds_for_a_request_and_all_its_replays(tmp_path: Pa
         async with world.client() as client:
             asked = asyncio.create_task(client.post("/generate", json=ASK))
             await world.until(lambda: world.engine.running == 1)
-            loop.call_later(1.5, let_go_once)
+            loop.call_later(1, let_go_once)
             answer = await asked
         assert (answer.status_code, answer.json()["code"]) == (504, "timed_out")
         assert len(world.engine.requests) == 2

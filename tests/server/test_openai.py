@@ -13,6 +13,7 @@ import pytest
 from hotreload.errors import BadRequest, EngineLost
 from hotreload.server.limits import Limits
 from tests.server.world import SECOND, World, answer_on, serving
+from tests.waiting import PATIENCE
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 CHAT = {"model": "model", "messages": HELLO}
@@ -355,7 +356,7 @@ async def test_a_client_that_leaves_closes_its_generation(world: World) -> None:
         await anext(stream)
         assert (world.engine.running, world.gate.inside) == (1, 1)
         await stream.close()
-    await asyncio.wait_for(world.engine.went_on.wait(), 5)
+    await asyncio.wait_for(world.engine.went_on.wait(), PATIENCE)
     await world.until(lambda: bool(world.metrics.finished))
     assert (world.engine.running, world.gate.inside) == (0, 0)
 

@@ -12,6 +12,7 @@ from hotreload.errors import ConfigError
 from hotreload.server.limits import Limits
 from hotreload.server.sockets import bind_tcp, bind_unix, group_id
 from tests.server.world import World, answer_on, serving
+from tests.waiting import PATIENCE
 
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -142,7 +143,7 @@ async def test_what_does_not_end_within_the_grace_is_cut_off(tmp_path: Path) -> 
         reader, writer = await world.sent({"text": "hi"})
         await world.until(lambda: world.engine.running == 1)
         world.server.stop()
-        await asyncio.wait_for(reader.read(), 5)
+        await asyncio.wait_for(reader.read(), PATIENCE)
         await world.until(lambda: world.engine.running == 0)
         writer.close()
 
@@ -152,5 +153,5 @@ async def test_an_idle_connection_is_closed_after_its_time(tmp_path: Path) -> No
         reader, writer = await world.raw()
         writer.write(LIVEZ)
         assert (await answer_on(reader))[0] == 200
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
         writer.close()

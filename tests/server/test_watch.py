@@ -13,6 +13,7 @@ from hotreload.events import AttemptFinished, RevisionWanted, SourceScanned, Wai
 from hotreload.server.limits import Limits
 from hotreload.types import Revision
 from tests.server.world import FIRST, SECOND, World, attempt, serving
+from tests.waiting import PATIENCE
 
 LISTEN = b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -21,12 +22,12 @@ async def listening(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamW
     """A client of /events that has been told that it listens."""
     reader, writer = await world.raw()
     writer.write(LISTEN)
-    await asyncio.wait_for(reader.readuntil(b": listening\n\n"), 5)
+    await asyncio.wait_for(reader.readuntil(b": listening\n\n"), PATIENCE)
     return reader, writer
 
 
 async def next_event(reader: asyncio.StreamReader) -> dict[str, Any]:
-    await asyncio.wait_for(reader.readuntil(b"data: "), 5)
+    await asyncio.wait_for(reader.readuntil(b"data: "), PATIENCE)
     event: dict[str, Any] = json.loads(await reader.readuntil(b"\n\n"))
     return event
 
@@ -85,11 +86,11 @@ async def test_any_number_of_scrapes_leaves_the_threads_of_the_loop_to_others(
 
     def slow() -> bytes:
         made.append(1)
-        assert may_end.wait(10)
+        assert may_end.wait(PATIENCE)
         return b"the page"
 
     monkeypatch.setattr(world.metrics, "render", slow)
-    async with world.client() as client, asyncio.timeout(15):
+    async with world.client() as client, asyncio.timeout(PATIENCE):
         scrapes = [asyncio.create_task(client.get("/metrics")) for _ in range(60)]
         await world.until(lambda: bool(made))
         assert await asyncio.to_thread(lambda: "saved") == "saved"
@@ -148,7 +149,7 @@ async def test_a_listener_that_leaves_is_unsubscribed(world: World) -> None:
 async def test_a_quiet_stream_shows_that_it_is_alive(tmp_path: Path) -> None:
     async with serving(tmp_path, limits=Limits(heartbeat_seconds=0.02)) as world:
         reader, writer = await listening(world)
-        assert await asyncio.wait_for(reader.readuntil(b": still here\n\n"), 5)
+        assert await asyncio.wait_for(reader.readuntil(b": still here\n\n"), PATIENCE)
         world.events.publish(SourceScanned("after a heartbeat"))
         assert (await next_event(reader))["cause"] == "after a heartbeat"
         writer.close()
@@ -158,7 +159,7 @@ async def test_a_listener_that_does_not_read_is_dropped_and_others_are_not(
     tmp_path: Path,
 ) -> None:
     limits = Limits(listener_queue=8, write_seconds=60)
-    async with serving(tmp_path, limits=limits) as world, asyncio.timeout(10):
+    async with serving(tmp_path, limits=limits) as world, asyncio.timeout(PATIENCE):
         before = len(world.events._observers)
         slow, _ = await listening(world)
         quick, quick_writer = await listening(world)
@@ -242,7 +243,7 @@ async def test_stopping_ends_streams_of_events_in_order(world: World) -> None:
     reader, writer = await listening(world)
     world.events.publish(SourceScanned("last words"))
     world.server.stop()
-    rest = await asyncio.wait_for(reader.read(), 5)
+    rest = await asyncio.wait_for(reader.read(), PATIENCE)
     assert b"last words" in rest
     assert rest.endswith(b"0\r\n\r\n")
     writer.close()

@@ -8,12 +8,13 @@ import pytest
 
 from hotreload.server.webhook import Webhook
 from tests.server.world import serving
+from tests.waiting import PATIENCE
 
 PATH = "/webhook/huggingface"
 
 
 def over_tcp(port: int) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20)
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE)
 
 
 async def test_who_knows_the_secret_wakes_the_source_over_tcp_too(tmp_path: Path) -> None:

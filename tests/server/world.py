@@ -35,7 +35,7 @@ from hotreload.types import (
     Revision,
 )
 from tests.fakes import FakeEngine, Steps
-from tests.waiting import turn_until
+from tests.waiting import PATIENCE, turn_until
 
 Fields = dict[str, Any]
 
@@ -237,7 +237,7 @@ class World:
     def client(self) -> httpx.AsyncClient:
         """A client of the socket; the caller closes it."""
         transport = httpx.AsyncHTTPTransport(uds=str(self.path))
-        return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=20)
+        return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=PATIENCE)
 
     async def sent(self, fields: Fields) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A bare connection on which POST /generate has been sent."""
@@ -264,12 +264,12 @@ class World:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Let the loop turn until something holds that no event tells of."""
-        await turn_until(holds, 10)
+        await turn_until(holds)
 
 
 async def answer_on(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], Any]:
     """The status, headers and JSON of an answer on a bare connection."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         pairs = (line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
         headers = {name.lower(): value for name, value in pairs}

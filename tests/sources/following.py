@@ -11,7 +11,8 @@ from hotreload.checks.files import Digests, content_id, survey
 from hotreload.events import Event, Progress
 from hotreload.sources.huggingface import HuggingFaceSource
 from tests.hub.local_hub import REPO, LocalHub
-from tests.sources.watching import PATIENCE, Watching, shard
+from tests.sources.watching import Watching, shard
+from tests.waiting import PATIENCE
 
 DIGESTS = Digests()
 LONG = 3600.0

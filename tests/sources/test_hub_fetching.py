@@ -25,7 +25,8 @@ from hotreload.threads import in_thread
 from hotreload.types import Phase, Revision
 from tests.hub.local_hub import REPO, LocalHub, local_hub
 from tests.sources.following import checkpoint, hub_source
-from tests.sources.watching import PATIENCE, shard
+from tests.sources.watching import shard
+from tests.waiting import PATIENCE
 
 SERVED = {"model.safetensors", "config.json", "tokenizer.json"}
 LARGE = 5 << 20

@@ -18,15 +18,11 @@ from hotreload.errors import CheckpointRejected
 from hotreload.events import Event, FoldersPassedOver, SourceScanned, Waiting
 from hotreload.sources.directory import DirectorySource
 from hotreload.types import Revision
-from tests.waiting import Witness
-
-PATIENCE = 20.0
+from tests.waiting import PATIENCE, Witness
 
 
 class Watching(Witness):
     """What the source wished and published so far, to be waited on."""
-
-    patience = PATIENCE
 
     def __init__(self, path: Path, **settings: Any) -> None:
         super().__init__()

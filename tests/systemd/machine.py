@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.waiting import look_until
+from tests.waiting import PATIENCE, look_until
 
 BOOT = Path(__file__).with_name("boot.sh")
 CHECKOUT = Path(__file__).parents[2]
@@ -94,7 +94,11 @@ class Machine:
         }
         pairs = [f"{here}={there}" for here, there in shown.items()]
         done = subprocess.run(
-            [BOOT, self.state, *pairs], capture_output=True, text=True, timeout=90, check=False
+            [BOOT, self.state, *pairs],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
         )
         assert done.returncode == 0, f"{done.stderr}\n{(self.state / 'boot.log').read_text()}"
         return done.stdout
@@ -111,7 +115,11 @@ class Machine:
         """Run a shell command inside, and tell how it ended."""
         inside = ["nsenter", "-t", str(self.pid), "-a", "env", "-i", "PATH=/usr/sbin:/usr/bin"]
         return subprocess.run(
-            [*inside, "sh", "-c", command], capture_output=True, text=True, timeout=120, check=False
+            [*inside, "sh", "-c", command],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
         )
 
     def write(self, path: str, text: str) -> None:
@@ -129,5 +137,5 @@ class Machine:
         """All that a unit has logged."""
         return self.run(f"journalctl -u {unit} -o cat --no-pager", check=False)
 
-    def until(self, holds: Callable[[], bool], seconds: float = 60) -> None:
+    def until(self, holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
         look_until(holds, lambda: self.journal()[-4000:], seconds=seconds)

@@ -8,10 +8,7 @@ import pytest
 from tests.systemd.machine import INSIDE, Machine, missing
 
 WHY_NOT = missing()
-pytestmark = [
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(WHY_NOT is not None, reason=f"a real systemd {WHY_NOT}"),
-]
+pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=f"a real systemd {WHY_NOT}")
 
 TELLS = """\
 #!/bin/sh

@@ -3,7 +3,8 @@
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,7 +165,7 @@ async def replace(engine: Engine, voices: Voices, number: int, crowd: Crowd) -> 
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait until a look at the engine shows it; each look takes time from the engine's threads."""
-    await turn_until(holds, seconds=60, pause=0.005)
+    await turn_until(holds, pause=0.005)
 
 
 def scheduler_of(engine: Engine) -> Any:
@@ -205,6 +206,34 @@ def holds(engine: Engine, number: int) -> list[str]:
         *("in part" for _ in [chunked] if chunked is not None),
         *("waits" for _ in look("waiting_queue")),
     ]
+
+
+@asynccontextmanager
+async def standing_still(engine: Engine) -> AsyncIterator[None]:
+    """The scheduler thread waits meanwhile, and then finds all that was asked at once."""
+    stands, go = threading.Event(), threading.Event()
+
+    def stand() -> None:
+        stands.set()
+        go.wait()
+
+    standing = asyncio.create_task(at_a_turn(engine, stand))
+    try:
+        await asyncio.to_thread(stands.wait)
+        yield
+    finally:
+        go.set()
+        await standing
+
+
+async def begun(engine: Engine, *asks: Coroutine[Any, Any, Told]) -> list[asyncio.Task[Told]]:
+    """Ask these; they have been sent to the engine, in this order, but need not have begun."""
+    tasks = []
+    for ask in asks:
+        before = engine.under_way
+        tasks.append(asyncio.create_task(ask))
+        await until(lambda before=before: engine.under_way > before)  # type: ignore[misc]
+    return tasks
 
 
 @asynccontextmanager

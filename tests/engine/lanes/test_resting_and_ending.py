@@ -19,14 +19,15 @@ from tests.engine.lanes.crowd import (
     ROWS,
     Voices,
     at_a_turn,
+    begun,
     check_memory,
     end,
     holds,
     idle,
     scheduler_of,
     spoiled,
+    standing_still,
     tell,
-    until,
 )
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
@@ -82,11 +83,13 @@ async def test_an_idle_check_that_counts_one_lane_ends_the_engine(
 
 
 @contextmanager
-def counted_rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A note whenever the scheduler thread lies down to sleep."""
-    rests: list[str] = []
-    with monkeypatch.context() as counting:
-        counting.setattr(failpoints, "reach_in_thread", rests.append)
+def noted_rests(
+    engine: Engine, lane: int, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[list[str]]]:
+    """What the lane has left, whenever the scheduler thread lies down to sleep."""
+    rests: list[list[str]] = []
+    with monkeypatch.context() as noting:
+        noting.setattr(failpoints, "reach_in_thread", lambda _: rests.append(holds(engine, lane)))
         yield rests
 
 
@@ -96,16 +99,10 @@ async def rests_in_an_answer_of_the_old(
     """How often it slept while the old lane had an answer under way and the new one had none."""
     staged = await engine.stage(voices.checkpoint(3))
     before = await engine.flip(staged)
-    sampling = {"temperature": 0, "max_new_tokens": 4, "ignore_eos": True}
-    request = {"text": "hello", "sampling_params": sampling, "stream": True}
-    pieces = engine.generate(request, before)
-    await anext(pieces)
-    with counted_rests(monkeypatch) as rests:
-        async for piece in pieces:
-            if piece["meta_info"]["finish_reason"] is None:
-                slept = len(rests)
+    with noted_rests(engine, before.weights.lane, monkeypatch) as rests:
+        assert (await tell(engine, 4, before)).is_whole
     await end(engine, before)
-    return slept
+    return sum(map(bool, rests))
 
 
 async def test_it_does_not_sleep_while_one_of_two_lanes_is_busy(
@@ -176,11 +173,9 @@ async def endings_of_what_the_old_lane_had(engine: Engine, voices: Voices) -> se
     from sgl_jax.srt.managers.io_struct import AbortReq
 
     before = await engine.flip(await engine.stage(voices.checkpoint(6)))
-    new = asyncio.create_task(tell(engine, 60))
-    asked = [asyncio.create_task(tell(engine, 60, before)) for _ in range(3)]
-    await until(lambda: holds(engine, before.weights.lane).count("runs") == 3)
-    asked.append(asyncio.create_task(tell(engine, 60, before, "x" * 400)))
-    asked += [asyncio.create_task(tell(engine, 60, before)) for _ in range(ROWS)]
+    few = [tell(engine, 60, before) for _ in range(3)]
+    many = [tell(engine, 60, before) for _ in range(ROWS)]
+    long = tell(engine, 60, before, "x" * 400)
     lanes, done = engine._scheduler.lanes, list[bool]()
     serving = lanes._lane(engine.live.weights.lane)
 
@@ -193,6 +188,8 @@ async def endings_of_what_the_old_lane_had(engine: Engine, voices: Voices) -> se
         Lanes.turn(lanes)
 
     lanes.turn = abort_when_there_is_each_kind
+    async with standing_still(engine):
+        new, *asked = await begun(engine, tell(engine, 60), *few, long, *many)
     told = await asyncio.gather(*asked)
     del lanes.turn
     assert done, "all three kinds were there at once"

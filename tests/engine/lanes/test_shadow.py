@@ -176,7 +176,7 @@ async def pool_has_nan(engine: Engine) -> bool:
 
 
 async def held(engine: Engine) -> int:
-    """Bytes on the device after an answer: the engine keeps small arrays of its last step."""
+    """Bytes on the device after an answer."""
     assert (await tell(engine, 9)).is_whole
     await engine.scrub()  # comes when the last step is over, and its arrays are gone
     return await real.device_bytes()

@@ -21,6 +21,7 @@ from tests.engine.lanes.crowd import (
     ROWS,
     Crowd,
     Voices,
+    begun,
     check_memory,
     end,
     holds,
@@ -28,6 +29,7 @@ from tests.engine.lanes.crowd import (
     replace,
     scheduler_of,
     spoiled,
+    standing_still,
     tell,
     until,
 )
@@ -35,6 +37,8 @@ from tests.engine.lanes.crowd import (
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
 
 Engine = Any
+LONG = 200
+"""Tokens of an answer that outlasts a probe; as many as there are rows find room in the pool."""
 
 
 @pytest.fixture(scope="module")
@@ -174,11 +178,13 @@ async def proves_while_both_are_full(engine: Engine, voices: Voices) -> bool:
     staged = await engine.stage(voices.checkpoint(2))
     first = await engine.flip(staged)
     next_one = await engine.stage(voices.checkpoint(3))
-    clients = [
-        asyncio.create_task(tell(engine, 120, weights, f"{number}"))
+    asks = (
+        tell(engine, LONG, weights, f"{number}")
         for number in range(ROWS)
         for weights in (first, staged)
-    ]
+    )
+    async with standing_still(engine):
+        clients = await begun(engine, *asks)
     await until(lambda: len(scheduler_of(engine).req_to_token_pool.free_slots) <= 1)
     proving = asyncio.create_task(engine.prove(next_one))
     await asyncio.wait((proving, *clients), return_when=asyncio.FIRST_COMPLETED)
@@ -202,7 +208,8 @@ async def test_a_row_is_free_for_it_beside_a_lane_that_is_full(
     engine: Engine, voices: Voices
 ) -> None:
     staged = await engine.stage(voices.checkpoint(7))
-    clients = [asyncio.create_task(tell(engine, 120)) for _ in range(ROWS + 2)]
+    async with standing_still(engine):
+        clients = await begun(engine, *(tell(engine, LONG) for _ in range(ROWS + 2)))
     await until(lambda: holds(engine, engine.live.weights.lane).count("runs") == ROWS)
     await engine.prove(staged)
     assert not any(each.done() for each in clients)
