@@ -89,12 +89,15 @@ async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator
     for name in ("max_drift", "loader", "memory", "quiet"):
         if name in settings:
             terms[name] = settings.pop(name)
-    settings = {"dtype": "bfloat16", "checkpoint": checked(folder), **settings}
+    if "checkpoint" not in settings:
+        settings["checkpoint"] = checked(folder)
+    settings = {"dtype": "bfloat16", **settings}
     settings |= {"args": {**ARGS, **settings.get("args", {})}, "terms": StagingTerms(**terms)}
     engine = await SglangEngine.start(
         model=folder, device="cpu", revision=Revision(folder.name), **settings
     )
     try:
+        await engine._sets.until_compared()  # it makes a leaf of each beside the live one
         yield engine
     finally:
         await engine.close()
@@ -125,13 +128,25 @@ async def device_bytes() -> int:
     """
     import gc
 
-    import jax
-
     for _ in range(3):
         await asyncio.sleep(0)
     gc.collect()
-    sizes = [array.nbytes for array in jax.live_arrays()]  # type: ignore[no-untyped-call]
-    return sum(size for size in sizes if size >= MATRIX_BYTES)
+    return bytes_of_arrays(MATRIX_BYTES)
+
+
+def bytes_of_arrays(least: int = 0) -> int:
+    """Bytes of all arrays that live, of those of at least so many."""
+    import jax
+
+    arrays: list[Any] = jax.live_arrays()  # type: ignore[no-untyped-call]
+    large = (array for array in arrays if array.nbytes >= least)
+    return sum({_memory_of(array): array.nbytes for array in large}.values())
+
+
+def _memory_of(array: Any) -> int:
+    """Where it lies: an array that was asked for its values has another of the same memory."""
+    alone = len(array.devices()) == 1
+    return int(array.unsafe_buffer_pointer()) if alone else id(array)
 
 
 OVERFLOWS_ON = "~"

@@ -41,12 +41,13 @@ async def engine(folders: real.Folders) -> AsyncIterator[Engine]:
         yield engine
 
 
-def changed(folder: Path, *names: str) -> None:
-    """Give these tensors other values."""
+def changed(folder: Path, *names: str) -> Path:
+    """Give these tensors other values, in a file of the same size."""
     tensors = load_file(folder / WEIGHTS)
     for name in names:
         tensors[name] = (tensors[name].astype(np.float32) * 1.5).astype(tensors[name].dtype)
     save_file(tensors, folder / WEIGHTS)
+    return folder
 
 
 # --- what it makes ----------------------------------------------------------------------------
@@ -83,7 +84,6 @@ async def test_heads_are_made_as_upstreams_loader_makes_them(
     sizes, tp = ODD[odd]
     folder = with_heads(write_tiny(tmp_path / "model", arch=arch), **sizes)
     async with real.engine_of(folder, tmp_path / "spool", tp=tp) as engine:
-        await engine._sets._until_compared()
         assert engine._sets.loaders.is_tried
         assert engine._sets.loaders.why_upstream is None
         assert engine.expected_tensors() == real.checked(folder).tensors
@@ -169,7 +169,7 @@ async def test_what_is_live_does_not_change_with_its_file(
 async def test_bytes_that_were_not_checked_are_refused(
     engine: Engine, folders: real.Folders
 ) -> None:
-    checkpoint = folders.checkpoint(4)
+    checkpoint = real.checked(changed(folders.folder(4)))
     changed(checkpoint.path, "model.layers.1.mlp.up_proj.weight")
     before = await real.device_bytes()
     with pytest.raises(CheckpointCorrupt, match=r"up_proj\.weight are different now") as refused:
@@ -200,7 +200,7 @@ async def test_a_file_that_is_written_to_while_it_is_read_is_refused(
 async def test_leaves_whose_tensors_did_not_change_are_the_live_ones(
     engine: Engine, folders: real.Folders
 ) -> None:
-    base = folders.folder(6)
+    base = changed(folders.folder(6))
     live = await engine.stage(real.checked(base))
     first = await engine.exchange(live)
     changed(base, "model.norm.weight", "model.layers.0.mlp.up_proj.weight")
@@ -211,8 +211,9 @@ async def test_leaves_whose_tensors_did_not_change_are_the_live_ones(
     assert (how.leaves_staged, how.leaves_shared, how.leaves_changed) == (2, count - 2, 2)
     assert how.largest_change == pytest.approx(0.5, rel=0.02)
     sizes = {name: held.end - held.begin for name, held in real.checked(base).held.items()}
-    new = sizes["model.norm.weight"] + sizes["model.layers.0.mlp.up_proj.weight"]
-    assert how.bytes_read == new == await real.device_bytes() - before
+    matrix = sizes["model.layers.0.mlp.up_proj.weight"]
+    assert how.bytes_read == sizes["model.norm.weight"] + matrix
+    assert await real.device_bytes() - before == matrix
     assert staged.fingerprint != live.fingerprint
     old = await engine.exchange(staged)
     await engine.release(old)

@@ -54,6 +54,16 @@ def test_the_first_error_ends_it_and_its_threads() -> None:
     assert not [each for each in threading.enumerate() if each.name == "staging"]
 
 
+def test_a_worker_that_fails_at_its_end_fails_all() -> None:
+    @contextmanager
+    def in_vain() -> Iterator[Callable[[int], int]]:
+        yield lambda number: number
+        raise ValueError("the file changed")
+
+    with pytest.raises(ValueError, match="the file changed"):
+        list(done_quietly(range(3), in_vain, Quiet()))
+
+
 def test_who_does_not_want_the_rest_ends_it() -> None:
     for _ in done_quietly(range(1000), doubling, Quiet()):
         break

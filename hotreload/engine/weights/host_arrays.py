@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hotreload.engine.weights.rules import Array
@@ -26,24 +27,21 @@ def is_on_host(leaf: jax.Array) -> bool:
 def on_host(leaf: jax.Array) -> Array:
     """The whole of a leaf whose devices are CPUs; of one device it is the memory itself.
 
-    Past `np.asarray(leaf)`, which would keep its copy for as long as the leaf lives.
+    Of several it is a copy's: a leaf keeps what it was asked for, for as long as it lives, and one
+    that is asked for its shards counts as two arrays.
     """
-    shards = leaf.addressable_shards
-    if len(shards) == 1 or leaf.is_fully_replicated:
-        return np.asarray(shards[0].data)
-    whole = np.empty(leaf.shape, leaf.dtype)
-    for shard in shards:
-        whole[shard.index] = np.asarray(shard.data)
-    return whole
+    return np.asarray(leaf if len(leaf.devices()) == 1 else _copy(leaf))
+
+
+_copy = jax.jit(jnp.copy)
 
 
 def is_within(leaf: jax.Array, memory: Array) -> bool:
-    """Whether a part of the leaf is this memory itself, as it may be where the device is a CPU."""
+    """Whether a leaf of one device is this memory itself, as it may be where that is a CPU."""
     if not is_on_host(leaf):
         return False
-    begin, end = memory.ctypes.data, memory.ctypes.data + len(memory)
-    parts = (shard.data.unsafe_buffer_pointer() for shard in leaf.addressable_shards)
-    return any(begin <= part < end for part in parts)
+    begin = memory.ctypes.data
+    return bool(begin <= leaf.unsafe_buffer_pointer() < begin + len(memory))
 
 
 def in_order(array: Any) -> Array:

@@ -121,10 +121,10 @@ class Mappings:
         self, leaf: Shape, count: int, replicas: int, length: int, padded: int
     ) -> tuple[int, int, int]:
         """Along which axis of the leaf the heads stand several times, and how long each is."""
-        for axis, size in enumerate(leaf):
-            if size == count * replicas * padded:
-                return axis, length, padded
-        raise Inexpressible(f"has {replicas} times {count} heads for a leaf of {list(leaf)}")
+        axis = len(leaf) - 1
+        if leaf[axis] != count * replicas * padded:
+            raise Inexpressible(f"has {replicas} times {count} heads for a leaf of {list(leaf)}")
+        return axis, length, padded
 
 
 def _is_of(name: str, projections: Sequence[str]) -> bool:

@@ -79,8 +79,11 @@ class Reader:
 
     def _one(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
         array, tally = self.array(parts, live)
+        if len(live.devices()) > 1 and np.may_share_memory(array, self._scratch):
+            array = _kept(array)  # each of them may take its part over
         leaf = _placed([array], [live])[0].block_until_ready()
-        if is_within(leaf, self._scratch):  # the next tensor would be read into it
+        if len(live.devices()) == 1 and is_within(leaf, self._scratch):
+            # It took the memory over, and the next tensor would be read into it.
             leaf = _placed([_kept(array)], [live])[0].block_until_ready()
         return Made(leaf, tally.one)
 

@@ -86,13 +86,21 @@ class _Crew[J, R]:
                     raise done
                 self._left -= 1
                 yield done
+        self._join()
+        while not self._done.empty():  # a worker may find out at its end that all was in vain
+            late = self._done.get()
+            if isinstance(late, BaseException):
+                raise late
 
     def end(self) -> None:
         self._jobs.clear()
-        for thread in self._threads:
-            thread.join()
+        self._join()
         # An error of a thread that nobody took holds its frames, and they what they made.
         self._done = SimpleQueue()
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join()
 
     def _start(self, is_idle: bool) -> None:
         thread = threading.Thread(target=self._work, args=(is_idle,), name="staging", daemon=True)

@@ -109,7 +109,7 @@ class Sets:
         self.staging = HowFar(0, checkpoint.bytes)
         how: list[Loading] = []
         try:
-            await self._until_compared()
+            await self.until_compared()
             load = partial(self._load, checkpoint, live, how)
             staged = await self._staged(checkpoint.revision, load)
         finally:
@@ -117,7 +117,7 @@ class Sets:
             self._note_distrust()
         return replace(staged, loading=how[0])
 
-    async def _until_compared(self) -> None:
+    async def until_compared(self) -> None:
         """The comparison holds leaves of the live set, and one of its own at a time."""
         if self._comparing is not None:
             await asyncio.wait({self._comparing})
@@ -143,7 +143,7 @@ class Sets:
 
     async def perturb(self, revision: Revision, noise: Noise, live: Staged) -> Staged:
         """Copy the live weights, with noise on some leaves; it fails as `stage` does."""
-        await self._until_compared()
+        await self.until_compared()
         work = partial(perturb, noise, layout=self.layout, live=live.weights)
         work = partial(work, parts=self.plan.parts, to_host=self._destination.is_host)
         return await self._staged(revision, work)
