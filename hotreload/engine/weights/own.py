@@ -155,8 +155,6 @@ def _placed(arrays: list[Array], lives: list[jax.Array]) -> list[jax.Array]:
 
 def _kept(array: Array) -> Array:
     """The same in memory that the leaf made of it may keep."""
-    if not array.flags.c_contiguous:
-        return in_order(array)
     copy = fresh(array.nbytes).view(array.dtype).reshape(array.shape)
-    copy[...] = array
+    copy[...] = in_order(array)
     return copy
