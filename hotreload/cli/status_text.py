@@ -5,7 +5,6 @@ from typing import Any
 
 from hotreload.cli import show
 from hotreload.cli.bar import bar_text
-from hotreload.cli.loading_text import damage_text, drift_text, loader_text
 from hotreload.cli.show import Fields, Now, ago, duration, moment, named, painted, plain, who
 
 COLOUR_OF = {
@@ -19,9 +18,6 @@ COLOUR_OF = {
     "rejected": "bad",
     "lost": "bad",
 }
-
-BYTES_OF = {"fetching": "download", "staging": "loading"}
-"""What it is, by the phase whose bytes are counted."""
 
 NOISY = """\
 somebody put noise on the live weights, and no probe judged them
@@ -41,7 +37,6 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
         yield "revision", named(status)
         yield "fingerprint", plain(status["fingerprint"])
         yield "live since", moment(status["live_since"], now)
-    yield from _weights_rows(status, now)
     if status.get("noise"):
         yield "noise", painted(NOISY, "bad")
     yield "wanted", _wanted(status, now)
@@ -49,8 +44,7 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
         if status[name]:
             yield name.replace("_", " "), plain(status[name])
     if status.get("progress"):
-        of = status["progress"].get("phase", "fetching")
-        yield BYTES_OF.get(of, of), bar_text(status["progress"])
+        yield "download", bar_text(status["progress"])
     if status.get("source", {}).get("stale"):
         yield "source", painted(_stale(status["source"], now), "wait")
     if status.get("passed_over"):
@@ -65,17 +59,6 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
         yield "last attempt", _last_attempt(status["last_attempt"], now)
     if status["refused"]:
         yield "refused", "\n".join(_refusal(refusal, now) for refusal in status["refused"])
-
-
-def _weights_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
-    """How the live weights were loaded, and what is wrong with them or with our loader."""
-    if loading := status.get("loading"):
-        yield "loaded", f"{loader_text(loading)}\n{drift_text(loading)}"
-    if drifted := status.get("drifted"):
-        words = f"live leaves are no longer what went live: {damage_text(drifted)}"
-        yield "drifted", painted(f"{words}\nsince {moment(drifted['since'], now)}", "bad")
-    if (loader := status.get("loader")) and not loader["own"]:
-        yield "own loader", painted(f"switched off: {plain(loader['reason'])}", "bad")
 
 
 def _requests_rows(status: Fields) -> Iterator[tuple[str, str]]:
@@ -155,8 +138,6 @@ def _last_attempt(attempt: Fields, now: Now) -> str:
         lines.append(f"asked for: {_asked(attempt['by'], now)}")
     if attempt["reason"]:
         lines.append(plain(attempt["reason"]))
-    if attempt.get("loader") and attempt["outcome"] != "live":  # of the live ones `loaded` says it
-        lines.append(drift_text(attempt))
     if attempt["phases"]:
         spent = (f"{plain(name)} {duration(took)}" for name, took in attempt["phases"].items())
         lines.append(", ".join(spent))
@@ -177,16 +158,14 @@ def _refusal(refusal: Fields, now: Now) -> str:
 def history_text(past: Sequence[Fields], now: Now | None = None) -> str:
     """Write attempts and pins as a table."""
     now = now or show.now()
-    last = "REASON, CHANGE"
-    head = ("WHEN", "REVISION", "OUTCOME", "GEN", "TOOK", "HELD", "LOADER", "BY", last)
+    head = ("WHEN", "REVISION", "OUTCOME", "GEN", "TOOK", "HELD", "BY", "REASON")
     rows = (_pin_row if "verb" in each else _attempt_row for each in past)
     return show.table(head, [row(each, now) for row, each in zip(rows, past, strict=True)])
 
 
 def _attempt_row(attempt: Fields, now: Now) -> tuple[str, ...]:
     generation, by = attempt["generation"], attempt.get("by")
-    change = drift_text(attempt) if attempt.get("loader") else None
-    notes = (attempt["reason"], by and by["reason"], change)
+    reasons = (attempt["reason"], by and by["reason"])
     return (
         moment(attempt["finished_at"], now),
         named(attempt),
@@ -194,15 +173,14 @@ def _attempt_row(attempt: Fields, now: Now) -> tuple[str, ...]:
         "-" if generation is None else str(generation),
         duration(sum(attempt["phases"].values())),
         duration(attempt["pause_seconds"]) if attempt["pause_seconds"] else "-",
-        plain(attempt.get("loader") or "-"),
         f"{plain(by['verb'])}, {who(by)}" if by else "source",
-        "; ".join(plain(note) for note in notes if note) or "-",
+        "; ".join(plain(reason) for reason in reasons if reason) or "-",
     )
 
 
 def _pin_row(by: Fields, now: Now) -> tuple[str, ...]:
     verb = f"{plain(by['verb'])}ned"
-    return (moment(by["at"], now), "-", verb, *"----", who(by), plain(by["reason"] or "-"))
+    return (moment(by["at"], now), "-", verb, *"---", who(by), plain(by["reason"] or "-"))
 
 
 def event_text(event: Fields) -> str:
@@ -228,8 +206,7 @@ def outcome_text(attempt: Fields, generation: str | None) -> str:
             return f"{name} is live already, as generation {number}"
         took = duration(sum(attempt["phases"].values()))
         held = duration(attempt["pause_seconds"])
-        said = f"{name} is live as generation {number}; it took {took}, requests were held {held}"
-        return f"{said}\n  {drift_text(attempt)}" if attempt.get("loader") else said
+        return f"{name} is live as generation {number}; it took {took}, requests were held {held}"
     words = {
         "rejected": "was refused",
         "postponed": "was put off (what the source wishes is tried again by itself)",

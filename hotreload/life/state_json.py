@@ -57,8 +57,7 @@ def to_json(ledger: Ledger) -> bytes:
         overruled=ledger.overruled,
         pins=list(ledger.pins),
     )
-    # By its own way an infinity (how much a leaf of zeros changed) would be null, and no number.
-    return pydantic_core.to_json(memory, indent=1, inf_nan_mode="constants")
+    return _MEMORY.dump_json(memory, indent=1)
 
 
 class NewerState(ValueError):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -12,7 +12,6 @@ from hotreload.events import (
     Event,
     GateChanged,
     GenerationLive,
-    LiveDrifted,
     ModeChosen,
     PhaseEntered,
     Progress,
@@ -21,12 +20,10 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
-from hotreload.observe.loading import loading_fields
 from hotreload.observe.status import Status
 from hotreload.types import (
     NOISY,
     Answering,
-    Attempt,
     By,
     GateState,
     Mode,
@@ -37,7 +34,6 @@ from hotreload.types import (
 )
 from tests.observe.things import (
     NOON,
-    OWN,
     STEP_7,
     STEP_8,
     ended,
@@ -58,7 +54,6 @@ class Pages:
     pinned: bool = False
     pinned_by: By | None = None
     overruled: Overrule | None = None
-    history: Sequence[Attempt] = ()
 
 
 def after(
@@ -133,9 +128,6 @@ def test_a_booting_daemon_has_a_whole_document() -> None:
         "phase",
         "attempt",
         "progress",
-        "loading",
-        "drifted",
-        "verified_at",
         "last_attempt",
         "pin",
         "overruled",
@@ -296,18 +288,6 @@ def test_the_first_generation_changed_no_leaf_and_before_it_there_are_none() -> 
     }
     first = after(*BOOTED, AttemptFinished(rejected(), generation(3))).leaves()
     assert (first["leaves"], first["changed"], first["previous"]) == ({"a": 1, "b": 2}, [], None)
-
-
-def test_it_says_how_the_live_weights_were_loaded_and_whether_they_are_whole() -> None:
-    now = generation(4, STEP_8)
-    loaded = replace(went_live(), loading=OWN)
-    live = (GenerationLive(now), AttemptFinished(loaded, now))
-    status = after(*BOOTED, *live, pages=Pages(history=[loaded]))
-    assert status.snapshot()["loading"] == loading_fields(OWN)
-    assert status.snapshot()["loader"] == {"own": True, "reason": None}
-    status.observe(LiveDrifted(now, ("b",)))
-    assert status.snapshot()["drifted"]["leaves"] == ["b"]
-    assert after(*BOOTED, pages=Pages(history=[loaded])).snapshot()["loading"] is None
 
 
 def test_a_hub_is_stale_until_it_is_seen_and_since_the_last_look_that_worked() -> None:
