@@ -70,11 +70,12 @@ class Runner:
         self.script = root / "project" / ".ci" / "run"
         for folder in (self.bin, self.script.parent):
             folder.mkdir(parents=True)
-        shutil.copy(ROOT / ".ci/run", self.script)
+        for name in ("run", "judge"):
+            shutil.copy(ROOT / ".ci" / name, self.script.with_name(name))
         self.add("id", f"echo {uid}")
         self.add("make", f'echo "$1: ${VARIABLE}"')
         self.add(self.script.with_name("setup"), "exit 0")
-        for tool in ("bash", "dirname", "mkdir", "rmdir"):
+        for tool in ("bash", "dirname", "mkdir", "rm", "rmdir"):
             (self.bin / tool).symlink_to(shutil.which(tool) or tool)
 
     def add(self, name: str | Path, does: str = "exit 0") -> None:

@@ -14,6 +14,7 @@ import math
 import os
 import socket
 import stat
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,6 +37,8 @@ BACKLOG = 2048
 ACCEPT_SECONDS = 0.02
 """Seconds after the name is removed in which the loop accepts those who had connected."""
 FLUSH_SECONDS = 0.01
+REQUEST_SECONDS = 0.5
+"""Seconds in which those who are turned away may still send what they ask."""
 LINGER_SECONDS = 0.5
 """Seconds a connection may be silent before its first request and between two."""
 LASTING_LINGER_SECONDS = 2.0
@@ -150,19 +153,25 @@ def turn_away(listeners: Sequence[socket.socket], fault: ConfigError) -> None:
     for one whose client is gone.
     """
     answer = _refusal(fault)
+    until = time.monotonic() + REQUEST_SECONDS
     for listener in listeners:
         with contextlib.suppress(OSError):  # nobody waits any more, or the socket is closed
             listener.setblocking(False)
             for _ in range(BACKLOG):
                 connection, _ = listener.accept()
-                _tell(connection, answer)
+                _tell(connection, answer, max(0.0, until - time.monotonic()))
 
 
-def _tell(connection: socket.socket, answer: bytes) -> None:
+def _tell(connection: socket.socket, answer: bytes, seconds: float) -> None:
+    """Answer once the request is here, or after so many seconds.
+
+    Unread bytes would turn the answer into a reset, and who still sends when we have closed does
+    not read the answer.
+    """
     with connection, contextlib.suppress(OSError):  # the client may have left
-        connection.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            connection.recv(2**16)  # unread bytes would turn the answer into a reset
+        connection.settimeout(seconds)
+        with contextlib.suppress(TimeoutError, BlockingIOError):
+            connection.recv(2**16)
         connection.sendall(answer)
 
 

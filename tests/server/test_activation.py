@@ -4,16 +4,19 @@ import asyncio
 import fcntl
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from hotreload.errors import ConfigError
+from hotreload.server import sockets
 from hotreload.server.activation import take_over
 from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer, bind_unix, turn_away
@@ -235,6 +238,21 @@ def test_who_waits_for_one_that_cannot_start_is_told_and_nobody_is_left(
             assert json.loads(body)["detail"] == "hotreload cannot start: [engine] tp: is too many"
         with pytest.raises(BlockingIOError):
             listener.accept()
+
+
+def test_who_has_connected_and_not_yet_asked_is_told_why_too(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answered before it asks, it would find the connection closed and not read the answer."""
+    monkeypatch.setattr(sockets, "REQUEST_SECONDS", PATIENCE)
+    with socket.socket(socket.AF_UNIX) as client, ThreadPoolExecutor() as threads:
+        client.connect(listener.getsockname())
+        turned_away = threads.submit(turn_away, [listener], ConfigError("[engine] tp: is too many"))
+        while select.select([listener], [], [], 0)[0]:
+            pass  # it is not accepted yet
+        client.sendall(LIVEZ)
+        assert client.makefile("rb").read().startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        turned_away.result()
 
 
 def test_turning_away_from_a_socket_that_is_closed_does_nothing(listener: socket.socket) -> None:
