@@ -84,6 +84,17 @@ class CheckpointFile:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorBytes:
+    """Where a tensor's bytes lie in a file, and the digest they had when they were checked."""
+
+    file: str
+    begin: int
+    """Counted from the file's first byte, not from where its data begins."""
+    end: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A checkpoint on the local disk that passed every check; only `checks` makes one."""
 
@@ -92,6 +103,8 @@ class Checkpoint:
     files: tuple[CheckpointFile, ...]
     tensors: Mapping[str, TensorSpec] = field(repr=False)
     bytes: int
+    held: Mapping[str, TensorBytes] = field(default_factory=dict, repr=False)
+    """Where each tensor lies, by its name."""
 
     @property
     def weight_files(self) -> tuple[CheckpointFile, ...]:
@@ -119,6 +132,33 @@ class Served:
     """Names a file may hold though the engine loads none of them (tied weights)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How a set of weights was made of a checkpoint, and how it differs from the live one."""
+
+    loader: str
+    """`own`, or `upstream` for what our own does not understand."""
+    why: str = ""
+    """Why it was not our own."""
+    leaves_staged: int = 0
+    leaves_shared: int = 0
+    """Leaves whose tensors have the same bytes as the live ones: both sets hold the same array."""
+    bytes_read: int = 0
+    leaves_changed: int = 0
+    largest_change: float = 0.0
+    """The root mean square of a leaf's change, over that of the live leaf."""
+    most_changed: str = ""
+    """The leaf of the largest change."""
+
+
+@dataclass(frozen=True, slots=True)
+class HowFar:
+    """How far a long work is, in bytes."""
+
+    done: int
+    of: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Staged:
     """A whole set of weights, held by the engine; only `engine` makes one."""
@@ -129,6 +169,8 @@ class Staged:
     leaves: Mapping[str, int] = field(repr=False)
     """Each leaf's checksum by its path, at most 2**53 so that a gauge holds it exactly."""
     bytes: int
+    loading: Loading | None = None
+    """None for what was not made of a checkpoint: what an engine started with, and noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +268,8 @@ class Attempt:
     """Of what was live before and after it, if it went live."""
     by: By | None = None
     """The operator who asked for it, or the start; nobody did where the source wished it."""
+    loading: Loading | None = None
+    """How its weights were staged, if they were."""
 
     @property
     def is_of_a_start(self) -> bool:

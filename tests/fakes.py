@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hotreload.errors import AnswerNonfinite, EngineLost, ProbeFailed, SourceUnavailable
-from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
+from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged, TensorSpec
 from tests.fake_answers import FakeAnswers
 
 HANG = object()
@@ -64,6 +64,7 @@ class FakeEngine(FakeAnswers):
         self.old: list[Staged] = []
         """What answers older requests still."""
         self.cannot_overlap: str | None = None
+        self.staging: HowFar | None = None
         self.cache: set[str] = {"clean"}
         self.scrubs = 0
         self.aborts = 0
@@ -88,7 +89,11 @@ class FakeEngine(FakeAnswers):
         return sum(weights.is_on_device for weights in self.weights_held)
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
-        await self.steps.pass_through("stage")
+        self.staging = HowFar(0, checkpoint.bytes)
+        try:
+            await self.steps.pass_through("stage")
+        finally:
+            self.staging = None
         revision = checkpoint.revision
         weights = FakeWeights(revision.id, "bad" in revision.label, "overflow" in revision.label)
         staged = self._staged(revision, weights)

@@ -153,6 +153,7 @@ class Attempts:
             rolled_back=course.rolled_back,
             fingerprints=course.fingerprints,
             by=by,
+            loading=course.loading,
         )
 
     def _judge(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:

@@ -9,7 +9,7 @@ from hotreload import failpoints
 from hotreload.errors import CheckpointRejected, Superseded
 from hotreload.events import PhaseEntered, Publish
 from hotreload.threads import checked_at, deadline
-from hotreload.types import Checkpoint, Generation, Phase, Revision
+from hotreload.types import Checkpoint, Generation, Loading, Phase, Revision
 
 Reach = Callable[[str], Awaitable[None]]
 
@@ -39,6 +39,8 @@ class Course:
         self.verdict: CheckpointRejected | None = None
         """Why the probe rejected the weights; a cancel that comes later does not undo it."""
         self.fingerprints: tuple[str, str] | None = None
+        self.loading: Loading | None = None
+        """How its weights were staged, once they were."""
         self.reach = reach
         self._clock = clock
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
-from hotreload.types import Checkpoint, Noise, Revision, Staged
+from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged
 
 
 class Source(Protocol):
@@ -60,6 +60,11 @@ class Engine(Protocol):
 
         Answers under way stay bit-identical. A cancelled or failed call leaves nothing behind.
         """
+        ...
+
+    @property
+    def staging(self) -> HowFar | None:
+        """How far `stage` is with a checkpoint; None while it is with none. For any thread."""
         ...
 
     async def perturb(self, revision: Revision, noise: Noise) -> Staged:

@@ -70,6 +70,7 @@ class Switch(ABC):
         """Make new weights beside the live ones, for as long as they are wanted."""
         async with self._course.phase(Phase.STAGING, self._rules.stage_timeout, "stage_timeout"):
             staged = await self._wanted.during(make(), self._engine.release)
+        self._course.loading = staged.loading
         self._replica.staged = staged
         self._replica.staged_bytes += staged.bytes
         return staged

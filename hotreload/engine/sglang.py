@@ -32,7 +32,7 @@ from hotreload.engine.weights.sets import Sets
 from hotreload.engine.weights.spool import clear_leftovers
 from hotreload.errors import AnswerNonfinite, ProbeFailed
 from hotreload.threads import in_thread, uninterrupted
-from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
+from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged, TensorSpec
 
 
 class SglangEngine:
@@ -146,6 +146,11 @@ class SglangEngine:
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         """Load beside the live weights; a cancelled or failed call leaves nothing behind."""
         return await self._sets.stage(checkpoint, self.live)
+
+    @property
+    def staging(self) -> HowFar | None:
+        """How far `stage` is with a checkpoint; None while it is with none."""
+        return self._sets.staging
 
     async def perturb(self, revision: Revision, noise: Noise) -> Staged:
         """Copy the live weights, with noise on some leaves; it fails as `stage` does."""

@@ -204,6 +204,18 @@ async def test_staging_leaves_the_live_answers_as_they_are(engine_case: EngineCa
     await engine_case.engine.release(staged)
 
 
+async def test_it_says_how_far_it_is_with_a_checkpoint(engine_case: EngineCase) -> None:
+    engine, checkpoint = engine_case.engine, engine_case.checkpoint(2)
+    staging = asyncio.create_task(engine.stage(checkpoint))
+    while engine.staging is None:  # noqa: ASYNC110 (it is told for a moment, and by no event)
+        await asyncio.sleep(0)
+    told = engine.staging
+    staged = await staging
+    assert told.of == checkpoint.bytes
+    assert engine.staging is None
+    await engine.release(staged)
+
+
 async def test_exchanged_weights_answer_like_a_fresh_engine(engine_case: EngineCase) -> None:
     engine = engine_case.engine
     await engine_case.answer()  # fills the caches with what the old weights computed

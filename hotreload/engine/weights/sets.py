@@ -15,7 +15,7 @@ from hotreload.engine.weights.room import Room
 from hotreload.engine.weights.shadow import record_plan
 from hotreload.engine.weights.staging import Weights
 from hotreload.threads import in_thread
-from hotreload.types import Checkpoint, Noise, Revision, Staged
+from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged
 
 
 class Sets:
@@ -28,6 +28,8 @@ class Sets:
         """Of one set; known when the first was adopted."""
         self.beside = 0
         """Bytes that must be free beside a set that is staged."""
+        self.staging: HowFar | None = None
+        """How far the checkpoint is that is being staged."""
         self._runner = model_runner
         self._spool = spool
         self._max_drift = max_drift
@@ -55,7 +57,11 @@ class Sets:
             max_drift=self._max_drift,
             beside=self.beside,
         )
-        return await self._staged(checkpoint.revision, work)
+        self.staging = HowFar(0, checkpoint.bytes)
+        try:
+            return await self._staged(checkpoint.revision, work)
+        finally:
+            self.staging = None
 
     async def perturb(self, revision: Revision, noise: Noise, live: Staged) -> Staged:
         """Copy the live weights, with noise on some leaves; it fails as `stage` does."""
