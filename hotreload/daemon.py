@@ -42,6 +42,7 @@ from hotreload.life.parts import (
     make_source,
     model_name,
     seeing_out,
+    verifying,
     webhook_secret,
 )
 from hotreload.life.running import RunningEngine
@@ -268,6 +269,7 @@ class Daemon:
             "save what is not": partial(self.state.keep_trying, self.ledger),
             "heed answers": heeding(self.settings, replica, operator, self.events.publish),
             "see old generations out": seeing_out(self.settings, replica, self.events.publish),
+            **verifying(self.settings, replica, self.events.publish),
         }
 
     # --- the parts ---------------------------------------------------------------------

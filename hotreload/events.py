@@ -142,6 +142,40 @@ class AnswersWithheld:
     answers: int
 
 
+@dataclass(frozen=True, slots=True)
+class LoaderDistrusted:
+    """Our own loader made other weights of a checkpoint than upstream's: it is switched off.
+
+    Until the daemon is started anew every checkpoint goes through upstream's.
+    """
+
+    reason: str
+    replica: int = 0
+    """On which engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveVerified:
+    """The checksums of the live weights were computed anew, and are those that went live."""
+
+    generation: Generation
+    replica: int = 0
+    """On which engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDrifted:
+    """These live leaves are no longer what went live, though nobody exchanged them.
+
+    It holds until other weights go live, or `LiveVerified` says that they are whole again.
+    """
+
+    generation: Generation
+    leaves: tuple[str, ...]
+    replica: int = 0
+    """On which engine."""
+
+
 Event = (
     RevisionWanted
     | Waiting
@@ -158,6 +192,9 @@ Event = (
     | StateSaved
     | FoldersPassedOver
     | AnswersWithheld
+    | LoaderDistrusted
+    | LiveVerified
+    | LiveDrifted
 )
 Observer = Callable[[Event], None]
 Publish = Callable[[Event], None]

@@ -1,6 +1,6 @@
 """Named points where a test kills, hangs, fails or delays the daemon; off unless armed.
 
-HOTRELOAD_FAILPOINTS='swapping=kill;staging=hang;probing=raise:OSError;copying=delay:2' arms a
+HOTRELOAD_FAILPOINTS='swapping=kill;staging=hang;probing=raise:OSError;reading=delay:2' arms a
 daemon; `=kill@2` waits for the second time. Unarmed, a point costs one look into an empty dict.
 """
 
@@ -18,7 +18,7 @@ POINTS = {
     "fetching": "the source is asked for the files",
     "validating": "the files are about to be checked",
     "staging": "checked, and not yet loaded",
-    "copying": "a private copy is about to be made, in a thread; also when the daemon starts",
+    "reading": "weights are about to be read, in a thread; also when the daemon starts",
     "staged": "loaded beside the live weights",
     "draining": "the gate is closed, requests may be inside; by overlap, if room is waited for",
     "swapping": "nobody is inside, the old weights are live; by overlap, before the flip",

@@ -16,6 +16,7 @@ from hotreload.checks.check import check_checkpoint
 from hotreload.checks.files import Digests, content_id, survey
 from hotreload.checks.fit import Policy, served_by
 from hotreload.engine.sglang import SglangEngine
+from hotreload.engine.weights.sets import StagingTerms
 from hotreload.errors import (
     BadRequest,
     CheckpointIncompatible,
@@ -105,7 +106,8 @@ async def _random_engine(
     start: Callable[..., Awaitable[SglangEngine]], model: Path
 ) -> AsyncIterator[SglangEngine]:
     with tempfile.TemporaryDirectory(prefix="hotreload-") as spool:
-        engine = await start(model=model, revision=RANDOM, load_format="dummy", spool=Path(spool))
+        terms = StagingTerms(Path(spool), loader="upstream")  # one checkpoint: nothing to compare
+        engine = await start(model=model, revision=RANDOM, load_format="dummy", terms=terms)
         try:
             yield engine
         finally:

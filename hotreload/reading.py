@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import xxhash
@@ -167,11 +168,11 @@ def opened(path: Path, name: str, cancel: threading.Event | None = None) -> Iter
 
 
 class Hashing:
-    """Reads an open file piece by piece through one buffer, and hashes what it reads."""
+    """Reads an open file piece by piece, and hashes what it reads."""
 
     def __init__(self, file: Opened, piece: int, cancel: threading.Event | None = None) -> None:
         self._file = file
-        self._buffer = memoryview(bytearray(min(piece, file.identity.size)))
+        self._piece = min(piece, file.identity.size) or 1
         self._digest = xxhash.xxh3_128()
         self._cancel = cancel
 
@@ -180,14 +181,27 @@ class Hashing:
 
         Raises Cancelled before the next piece when nobody wants the bytes any more.
         """
-        step = len(self._buffer)
-        for offset in range(begin, end, step or 1):
-            if self._cancel is not None and self._cancel.is_set():
-                raise Cancelled
-            piece = self._buffer[: min(step, end - offset)]
-            self._file.read_into(piece, offset)
-            self._digest.update(piece)
+        for offset in range(begin, end, self._piece):
+            piece = self._buffer[: min(self._piece, end - offset)]
+            self._take(piece, offset)
             yield offset, piece
+
+    def into(self, memory: memoryview, begin: int) -> Iterator[memoryview]:
+        """The same from an offset on, into memory of the caller's own, until it is full."""
+        for at in range(0, len(memory), self._piece):
+            piece = memory[at : at + self._piece]
+            self._take(piece, begin + at)
+            yield piece
+
+    @cached_property
+    def _buffer(self) -> memoryview:
+        return memoryview(bytearray(self._piece))
+
+    def _take(self, piece: memoryview, offset: int) -> None:
+        if self._cancel is not None and self._cancel.is_set():
+            raise Cancelled
+        self._file.read_into(piece, offset)
+        self._digest.update(piece)
 
     def digest(self) -> str:
         """The digest of all pieces so far."""

@@ -103,8 +103,8 @@ class Checkpoint:
     files: tuple[CheckpointFile, ...]
     tensors: Mapping[str, TensorSpec] = field(repr=False)
     bytes: int
-    held: Mapping[str, TensorBytes] = field(default_factory=dict, repr=False)
-    """Where each tensor lies, by its name."""
+    held: Mapping[str, TensorBytes] = field(repr=False)
+    """Where each tensor's bytes lie and what they were, by its name."""
 
     @property
     def weight_files(self) -> tuple[CheckpointFile, ...]:
@@ -129,7 +129,7 @@ class Served:
     side_files: Mapping[str, str] = field(repr=False)
     """Digests of the side files the engine booted with (tokenizer, template …), by file name."""
     ignorable: frozenset[str] = frozenset()
-    """Names a file may hold though the engine loads none of them (tied weights)."""
+    """Patterns of names a file may hold though the engine loads none of them (tied weights)."""
 
 
 @dataclass(frozen=True, slots=True)

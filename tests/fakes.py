@@ -6,12 +6,12 @@ A fault is put before a step by name: an exception is raised there, HANG waits f
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hotreload.errors import AnswerNonfinite, EngineLost, ProbeFailed, SourceUnavailable
-from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged, TensorSpec
+from hotreload.types import Checkpoint, HowFar, Loading, Noise, Revision, Staged, TensorSpec
 from tests.fake_answers import FakeAnswers
 
 HANG = object()
@@ -25,6 +25,13 @@ class FakeWeights:
     is_bad: bool = False
     overflows: bool = False
     is_on_device: bool = True
+
+
+def unread(
+    revision: Revision, path: Path = Path(), tensors: Mapping[str, TensorSpec] | None = None
+) -> Checkpoint:
+    """A checkpoint for what looks at its name alone."""
+    return Checkpoint(revision, path, (), tensors or {}, bytes=10, held={})
 
 
 class Steps:
@@ -64,7 +71,10 @@ class FakeEngine(FakeAnswers):
         self.old: list[Staged] = []
         """What answers older requests still."""
         self.cannot_overlap: str | None = None
+        self.spares_wait_on_host = False
         self.staging: HowFar | None = None
+        self.loading: Loading | None = None
+        """How checkpoints are made here."""
         self.cache: set[str] = {"clean"}
         self.scrubs = 0
         self.aborts = 0
@@ -74,6 +84,7 @@ class FakeEngine(FakeAnswers):
         self._withheld = 0
         self._more_withheld = asyncio.Event()
         self._death = asyncio.Event()
+        self.distrust = asyncio.Event()
         self.is_closed = False
 
     @property
@@ -96,27 +107,29 @@ class FakeEngine(FakeAnswers):
             self.staging = None
         revision = checkpoint.revision
         weights = FakeWeights(revision.id, "bad" in revision.label, "overflow" in revision.label)
-        staged = self._staged(revision, weights)
-        self.spares.append(staged)
-        return staged
+        return self._spare(replace(self._staged(revision, weights), loading=self.loading))
 
     async def perturb(self, revision: Revision, noise: Noise) -> Staged:
         await self.steps.pass_through("perturb")
         live, is_loud = self.live.weights, noise.scale >= 1
         says = f"{live.says} with {noise}"
-        staged = self._staged(revision, FakeWeights(says, live.is_bad or is_loud))
+        return self._spare(self._staged(revision, FakeWeights(says, live.is_bad or is_loud)))
+
+    def _spare(self, staged: Staged) -> Staged:
+        staged.weights.is_on_device = not self.spares_wait_on_host
         self.spares.append(staged)
         return staged
 
     async def exchange(self, staged: Staged) -> Staged:
         await self.steps.pass_through("exchange")
         assert staged in self.spares, "only spare weights can be made live"
-        assert staged.weights.is_on_device, "stowed weights must be unstowed first"
+        is_there = staged.weights.is_on_device is not self.spares_wait_on_host
+        assert is_there, "weights go live from where spare ones wait"
         assert not self.old, "weights are exchanged only while no others answer"
         self.spares.remove(staged)
         old, self.live = self.live, staged
-        self.spares.append(old)
-        return old
+        staged.weights.is_on_device = True
+        return self._spare(old)
 
     async def prove(self, staged: Staged) -> None:
         await self.steps.pass_through("prove")
@@ -178,7 +191,7 @@ class FakeEngine(FakeAnswers):
 
     async def unstow(self, staged: Staged) -> Staged:
         await self.steps.pass_through("unstow")
-        staged.weights.is_on_device = True
+        staged.weights.is_on_device = not self.spares_wait_on_host
         return staged
 
     async def release(self, staged: Staged) -> None:
@@ -196,6 +209,10 @@ class FakeEngine(FakeAnswers):
 
     def is_turning(self, within: float) -> bool:
         return self._lost is None
+
+    async def distrusted(self) -> str:
+        await self.distrust.wait()
+        return "ours made another leaf"
 
     async def died(self) -> NoReturn:
         await self._death.wait()

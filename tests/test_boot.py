@@ -33,7 +33,7 @@ from hotreload.types import (
     Revision,
     Served,
 )
-from tests.fakes import HANG, FakeEngine, FakeSource, Steps
+from tests.fakes import HANG, FakeEngine, FakeSource, Steps, unread
 from tests.hub.local_hub import REPO, LocalHub, local_hub
 from tests.nobody import as_nobody
 from tests.sources.following import checkpoint, hub_source
@@ -62,7 +62,7 @@ class Starting:
         self.served = served
 
     async def check(self, revision: Revision, path: Path) -> Checkpoint:
-        return Checkpoint(revision, path, (), {}, 1)
+        return unread(revision, path)
 
     async def start_engine(self, model: Path, weights: Checkpoint | None) -> FakeEngine:
         assert weights is not None

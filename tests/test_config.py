@@ -174,7 +174,7 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
         (f"{HUB}allow = ['*.bin']", "a pickle runs code when it is read"),
         (f"{HUB}allow = ['a/*']", "only files at the top of the repo are served"),
         (f"{HUB}endpoint = 'https://u:p@hub'", "is no address of a hub"),
-        ("[reload]\nmemory = 'host'", "'host' is not in this version yet"),
+        ("[reload]\nmemory = 'triple'", "should be 'double', 'host' or 'auto', not 'triple'"),
         ("[engine]\nreplicas = 2", "2 is not in this version yet; leave it at 1"),
         ("[reload]\non_drain_timeout = 'replay'\nwhile_closed = 'refuse'", "needs while_closed"),
         ("[engine]\ntp = true", "[engine] tp: should be a valid integer, not True"),

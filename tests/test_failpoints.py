@@ -19,15 +19,15 @@ def disarmed() -> Iterator[None]:
 async def test_nothing_happens_at_a_point_that_is_not_armed() -> None:
     failpoints.arm("staged=raise:OSError")
     await failpoints.reach("staging")
-    failpoints.reach_in_thread("copying")
+    failpoints.reach_in_thread("reading")
 
 
 async def test_an_armed_point_raises_what_it_was_told() -> None:
-    failpoints.arm("staged=raise:OSError; copying=raise:ValueError")
+    failpoints.arm("staged=raise:OSError; reading=raise:ValueError")
     with pytest.raises(OSError, match="failpoint"):
         await failpoints.reach("staged")
     with pytest.raises(ValueError, match="failpoint"):
-        failpoints.reach_in_thread("copying")
+        failpoints.reach_in_thread("reading")
 
 
 async def test_the_second_time_can_be_meant() -> None:
@@ -48,8 +48,8 @@ async def test_a_hang_ends_with_a_cancel() -> None:
 
 
 async def test_to_arm_anew_forgets_what_was_armed() -> None:
-    failpoints.arm("staged=raise:OSError;copying=delay:0.5@3")
-    assert failpoints.armed() == {"staged": "raise:OSError", "copying": "delay:0.5"}
+    failpoints.arm("staged=raise:OSError;reading=delay:0.5@3")
+    assert failpoints.armed() == {"staged": "raise:OSError", "reading": "delay:0.5"}
     failpoints.arm("")
     await failpoints.reach("staged")
     assert failpoints.armed() == {}

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "hotreload"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-FACTS = {"checkpoint_files", "owned_args"}
+FACTS = {"checkpoint_files", "checkpoint_tensors", "owned_args"}
 VOCABULARY = {"types", "errors", "events", "failpoints", *FACTS}
 CORE = {"core", "threads", *VOCABULARY}
 ENGINE = {
@@ -29,19 +29,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "types": set(),
     **{fact: set() for fact in FACTS},
     "reading": set(),
+    "fingerprint": set(),
     "failpoints": set(),
     "errors": {"types"},
     "events": {"types"},
     "threads": {"errors"},
     "core": CORE,
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
-    "checks": {"checks", "reading", *CORE},
+    "checks": {"checks", "reading", "fingerprint", *CORE},
     "engine": {*ENGINE, *CORE},
     "engine.grammar_trials": {"engine.grammar_trials", *VOCABULARY},
     "engine.lanes": {"engine.lanes", "engine", *VOCABULARY},
     "engine.upstream": {"engine.upstream", "engine", "engine.lanes", "threads"}
     | {"engine.grammar_trials", *VOCABULARY},
-    "engine.weights": {"engine.weights", "engine", "reading", *CORE},
+    "engine.weights": {"engine.weights", "engine", "reading", "fingerprint", *CORE},
     "engine.answering": {*ENGINE, *CORE} - {"engine.weights"},
     "settings": {"settings", *VOCABULARY},
     "life": {"life", "settings", *SIBLINGS, *ENGINE, *CORE},
@@ -70,7 +71,7 @@ ONLY_IN = {
     "huggingface_hub": {"sources"},
     "pydantic": {"settings", "life"},
     "pydantic_core": {"settings", "life"},
-    "xxhash": {"reading", "checks", "engine"},
+    "xxhash": {"reading", "fingerprint", "checks", "engine"},
 }
 
 MADE_IN = {"Staged": {"engine"}, "Checkpoint": {"checks"}}

@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 from hotreload import daemon
+from hotreload.core.gate import Gate
+from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.daemon import Daemon
 from hotreload.errors import NotServing
 from hotreload.events import Event, ModeChosen
 from hotreload.life.joints import _weights_held
-from hotreload.life.parts import make_rules
+from hotreload.life.parts import make_rules, verifying
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
-from hotreload.types import Checkpoint, Generation, Lease, Mode, Revision
-from tests.fakes import FakeEngine, Steps
+from hotreload.types import Generation, Lease, Mode, Revision
+from tests.fakes import FakeEngine, Steps, unread
 from tests.waiting import PATIENCE, turn_until
 
 LIVE = Generation(1, Revision("aaaa", "step_1"), "fp", 1.0)
@@ -144,7 +146,7 @@ async def test_old_generations_are_seen_out_and_kept_as_decided(
     replica = daemon.arrival.serving.replica
     task = asyncio.create_task(daemon._lasting["see old generations out"]())
     async with daemon.gate.passing():
-        staged = await engine.stage(Checkpoint(Revision("new"), Path(), (), {}, 0))
+        staged = await engine.stage(unread(Revision("new")))
         replica.pass_on(replace(LIVE, number=2), await engine.flip(staged))
         assert _weights_held(replica, False)["previous"] == 10
     await turn_until(lambda: not replica.fading)
@@ -178,3 +180,12 @@ async def refused_as(code: str, passing: Any) -> None:
         async with asyncio.timeout(PATIENCE), passing:
             pass
     assert caught.value.code == code
+
+
+def test_live_weights_are_verified_only_if_so_decided(tmp_path: Path) -> None:
+    engine = FakeEngine(Steps(), LIVE.revision)
+    replica: Any = Replica(engine, Gate[FakeEngine](publish=lambda event: None), LIVE)
+    assert verifying(settings(tmp_path), replica, print).keys() == {"tell of distrust"}
+    tasks = verifying(settings(tmp_path, "checks.verify_live_every=6h"), replica, print)
+    look = tasks["verify what is live"]
+    assert look.keywords["every"] == 6 * 3600  # type: ignore[attr-defined]

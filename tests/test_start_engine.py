@@ -66,13 +66,14 @@ async def test_each_setting_of_the_engine_reaches_it(
         {
             "engine": {"model": str(tmp_path), **engine},
             "checks": {"max_drift": 7.0},
+            "reload": {"memory": "auto"},
             "probe": [{"prompt": "Who?", "contains": "me"}],
             "state": {"directory": str(tmp_path / "state")},
         }
     )
     await start_engine(settings, tmp_path, None)
     assert {name: given[name] for name in engine} == engine
-    assert given["max_drift"] == 7.0
+    assert (given["terms"].max_drift, given["terms"].memory) == (7.0, "auto")
     assert [(probe.prompt, probe.contains) for probe in given["probes"]] == [("Who?", "me")]
-    assert given["spool"] == tmp_path / "state" / "staging"
+    assert given["terms"].spool == tmp_path / "state" / "staging"
     assert (given["model"], given["load_format"]) == (tmp_path, "dummy")

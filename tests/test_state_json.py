@@ -1,12 +1,14 @@
 """The state file's schema: what is written, what is forgotten, and what cannot be read."""
 
+import json
+import math
 from dataclasses import fields
 
 import pytest
 
 from hotreload.core.ledger import Ledger
 from hotreload.life.state_json import VERSION, Memory, NewerState, from_json, to_json
-from hotreload.types import Attempt, By, Generation, Outcome, Phase, Reason, Revision
+from hotreload.types import Attempt, By, Generation, Loading, Outcome, Phase, Reason, Revision
 
 A, B = Revision("a", "step_1"), Revision("b", "step_2")
 
@@ -41,6 +43,22 @@ def test_what_must_survive_a_restart_does() -> None:
     assert again.history[0].revision.label == "step_2"
     assert again.last_good == ledger.last_good
     assert again.live is None
+
+
+@pytest.mark.parametrize("change", [0.04, math.inf])
+def test_how_an_attempt_was_loaded_survives_a_restart(change: float) -> None:
+    loading = Loading("own", leaves_staged=3, largest_change=change, most_changed="leaf")
+    ledger = Ledger()
+    ledger.history.append(Attempt(A, Outcome.LIVE, None, {}, 0.0, 7.0, 1, loading=loading))
+    assert from_json(to_json(ledger)).history[0].loading == loading
+
+
+def test_an_attempt_from_before_loading_was_told_is_read() -> None:
+    ledger = Ledger()
+    ledger.history.append(Attempt(A, Outcome.LIVE, None, {}, 0.0, 7.0, 1))
+    memory = json.loads(to_json(ledger))
+    del memory["history"][0]["loading"]
+    assert from_json(json.dumps(memory).encode()).history == ledger.history
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"version": 1}', b"\xff\xfe"])

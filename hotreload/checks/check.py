@@ -5,11 +5,12 @@ Reads the weights once: the bytes it hashes are the bytes it looked at.
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hotreload.checks.content import Content, examine
+from hotreload.checks.counted import Counted, what_counts
 from hotreload.checks.files import (
     Digests,
     Roots,
@@ -40,11 +41,25 @@ from hotreload.checks.fit import (
     tensors_by_name,
 )
 from hotreload.checks.reading import with_file
+from hotreload.checks.safetensors import Header
 from hotreload.errors import CheckpointCorrupt, CheckpointIncompatible, CheckpointRejected
+from hotreload.fingerprint import fingerprint
 from hotreload.reading import Opened
-from hotreload.types import Checkpoint, CheckpointFile, Revision, Served, TensorSpec
+from hotreload.types import (
+    Checkpoint,
+    CheckpointFile,
+    Revision,
+    Served,
+    TensorBytes,
+    TensorSpec,
+)
 
 log = logging.getLogger("hotreload.checks")
+
+type Each = Callable[
+    [Callable[[ServingFile], Content | Unfit], Iterable[ServingFile]], Iterable[Content | Unfit]
+]
+"""Does the work for each file, in their order: `map`, or the `map` of some threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +71,10 @@ class Report:
     files: tuple[CheckpointFile, ...]
     tensors: Mapping[str, TensorSpec] = field(repr=False)
     bytes: int
+    held: Mapping[str, TensorBytes] = field(repr=False)
+    """Where the tensors lie that could be read."""
+    fingerprint: str | None = None
+    """What a daemon says is live, once it serves this; None where nobody asked, or can tell."""
 
     @property
     def fit(self) -> bool:
@@ -76,12 +95,15 @@ def findings(
     cancel: threading.Event | None = None,
     *,
     digests: Digests | None = None,
+    compute_in: str | None = None,
+    each: Each = map,
 ) -> Report:
     """Run every check there is; a bad checkpoint makes findings, and no exception.
 
     It raises Cancelled at `cancel`, and NotEnoughMemory when this machine cannot read now.
     Without `served` the files are judged by themselves. `digests` remembers what was read, so
-    that nobody reads it again for the revision id.
+    that nobody reads it again for the revision id. With `compute_in`, the [engine] dtype, a fit
+    checkpoint has a fingerprint. `each` may read the files at once.
     """
     looked = survey(folder, root)
     found, wrong = tensors_by_name(looked)
@@ -91,11 +113,19 @@ def findings(
     else:
         misfits = _misfits(looked, found, served, policy, notes)
     wrong = (*wrong, *bounded(index_findings(looked, found)), *misfits)
-    files, content = _read_all(looked, policy, cancel, digests or Digests())
-    tensors = {n: TensorSpec(held.tensor.shape, held.tensor.dtype) for n, held in found.items()}
+    counted = Counted()
+    if compute_in is not None and not (looked.findings or wrong):
+        counted = what_counts(looked, found, served, policy, compute_in)
+    finite = policy.nonfinite == "reject"
+    reader = _Reader(looked, finite, counted.names, cancel, digests or Digests())
+    read = _read_all(looked, each(reader.read, looked.files))
+    tensors = {n: TensorSpec(at.tensor.shape, at.tensor.dtype) for n, at in found.items()}
     weights = sum(header.data_bytes for header in looked.headers.values())
-    every = bounded((*looked.findings, *wrong, *content))
-    return Report(every, tuple(notes), files, tensors, weights)
+    every = bounded((*looked.findings, *wrong, *read.findings.all()))
+    of_all = fingerprint(read.sums) if counted.names and not every else None
+    if not every:
+        notes += counted.unknown
+    return Report(every, tuple(notes), tuple(read.files), tensors, weights, read.held, of_all)
 
 
 def _config_alone(looked: Survey) -> tuple[Finding, ...]:
@@ -124,48 +154,67 @@ def _misfits(
     return wrong
 
 
-def _read_all(
-    looked: Survey, policy: Policy, cancel: threading.Event | None, digests: Digests
-) -> tuple[tuple[CheckpointFile, ...], tuple[Finding, ...]]:
-    """Digest every file; in shards with a sound header also look at the values."""
-    files: list[CheckpointFile] = []
-    wrong = Findings()
+@dataclass(slots=True)
+class _Contents:
+    """What the bytes of all files turned out to be."""
+
+    files: list[CheckpointFile] = field(default_factory=list)
+    held: dict[str, TensorBytes] = field(default_factory=dict)
+    sums: dict[str, int] = field(default_factory=dict)
+    findings: Findings = field(default_factory=Findings)
+
+
+def _read_all(looked: Survey, contents: Iterable[Content | Unfit]) -> _Contents:
+    """Digest every file; in shards with a sound header also look at tensors and their values."""
+    read = _Contents()
     any_nonzero = not any(header.data_bytes for header in looked.headers.values())
-    for file in looked.files:
-        try:
-            content = _content(file, looked, policy, cancel, digests)
-        except Unfit as unfit:
-            wrong.add(unfit.finding)
+    for file, content in zip(looked.files, contents, strict=True):
+        if isinstance(content, Unfit):
+            read.findings.add(content.finding)
             any_nonzero = True  # nobody knows what is in an unread file
             continue
-        files.append(CheckpointFile(file.name, file.identity.size, content.digest))
+        read.files.append(CheckpointFile(file.name, file.identity.size, content.digest))
+        read.held |= content.held
+        read.sums |= content.sums
         any_nonzero = any_nonzero or content.any_nonzero
-        wrong.add(*content.nonfinite)
+        read.findings.add(*content.nonfinite)
     if not any_nonzero:
-        wrong.add(Finding("zeros", "every value of every tensor is zero"))
-    return tuple(files), wrong.all()
+        read.findings.add(Finding("zeros", "every value of every tensor is zero"))
+    return read
 
 
-def _content(
-    file: ServingFile,
-    looked: Survey,
-    policy: Policy,
-    cancel: threading.Event | None,
-    digests: Digests,
-) -> Content:
-    """Read weights even when their digest is known: what is looked at must be what is hashed."""
-    header = looked.headers.get(file.name)
-    if header is None or header.file_size > file.identity.size:
-        # Nobody knows what is in a shard that cannot be parsed, so it does not count as zero.
-        return Content(digests.of(file), file.name in looked.shards, ())
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the files of one checkpoint, each by itself."""
 
-    def work(opened: Opened) -> Content:
-        require_same(opened, file)
-        return examine(opened, header, nonfinite=policy.nonfinite == "reject", cancel=cancel)
+    looked: Survey
+    finite: bool
+    counted: Container[str]
+    cancel: threading.Event | None
+    digests: Digests
 
-    content = with_file(file.path, file.name, work)
-    digests.note(file, content.digest)
-    return content
+    def read(self, file: ServingFile) -> Content | Unfit:
+        """Read weights even when their digest is known: what is looked at must be hashed."""
+        header = self.looked.headers.get(file.name)
+        try:
+            if header is None or header.file_size > file.identity.size:
+                # Nobody knows what is in a shard that cannot be parsed: it does not count as zero.
+                is_shard = file.name in self.looked.shards
+                return Content(self.digests.of(file), is_shard, (), {}, {})
+            return self._examined(file, header)
+        except Unfit as unfit:
+            return unfit
+
+    def _examined(self, file: ServingFile, header: Header) -> Content:
+        def work(opened: Opened) -> Content:
+            require_same(opened, file)
+            return examine(
+                opened, header, nonfinite=self.finite, counted=self.counted, cancel=self.cancel
+            )
+
+        content = with_file(file.path, file.name, work)
+        self.digests.note(file, content.digest)
+        return content
 
 
 def check_checkpoint(
@@ -197,7 +246,7 @@ def check_checkpoint(
         wrong = (Finding("changed", words), *wrong)
     if wrong:
         raise rejection(wrong)
-    return Checkpoint(revision, folder, report.files, report.tensors, report.bytes)
+    return Checkpoint(revision, folder, report.files, report.tensors, report.bytes, report.held)
 
 
 def rejection(findings: tuple[Finding, ...]) -> CheckpointRejected:

@@ -1,19 +1,22 @@
-"""Reads every byte of a shard once: its digest, and the values that must not be in weights.
+"""Reads every byte of a shard once: digests, sums, and values that must not be in weights.
 
 Bounded memory (one buffer, reused); all the heavy calls release the GIL.
 """
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from hotreload.checks.findings import Finding, bounded, quoted, shown
 from hotreload.checks.safetensors import SIZES, Header, Tensor
+from hotreload.fingerprint import TensorSum
 from hotreload.reading import Hashing, Opened
+from hotreload.types import TensorBytes
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -66,18 +69,31 @@ class Content:
     digest: str
     any_nonzero: bool
     nonfinite: tuple[Finding, ...]
+    held: Mapping[str, TensorBytes]
+    """Where each tensor lies in the file, and the digest of its bytes."""
+    sums: Mapping[str, int]
+    """What the tensors that were asked for add to a fingerprint."""
 
 
 def examine(
-    file: Opened, header: Header, *, nonfinite: bool, cancel: threading.Event | None = None
+    file: Opened,
+    header: Header,
+    *,
+    nonfinite: bool,
+    counted: Container[str] = (),
+    cancel: threading.Event | None = None,
 ) -> Content:
-    """Read the whole file once; with `nonfinite`, also look for NaN and infinities."""
+    """Read the whole file once; with `nonfinite`, also look for NaN and infinities.
+
+    The tensors that are `counted` are summed up, which takes longer than all the rest.
+    """
     hashing = Hashing(file, BUFFER, cancel)
-    scan = _Scan(file.name, nonfinite)
+    scan, tensors = _Scan(file.name, nonfinite), _Tensors(file.name, header, counted)
     for run in _runs(header, file.identity.size):
         for offset, piece in hashing.pieces(run.begin, run.end):
+            tensors.update(piece, offset)
             scan.look(np.frombuffer(piece, np.uint8), offset, run)
-    return Content(hashing.digest(), scan.any_nonzero, scan.findings())
+    return Content(hashing.digest(), scan.any_nonzero, scan.findings(), tensors.held, tensors.sums)
 
 
 def _runs(header: Header, size: int) -> Iterator[_Run]:
@@ -92,6 +108,43 @@ def _runs(header: Header, size: int) -> Iterator[_Run]:
     yield run
     if run.end < size:  # bytes that belong to no tensor count for the digest alone
         yield _Run(None, run.end, size, [], [])
+
+
+class _Tensors:
+    """Digests each tensor's bytes, and sums up those that are counted, while pieces pass."""
+
+    def __init__(self, name: str, header: Header, counted: Container[str]) -> None:
+        self.held: dict[str, TensorBytes] = {}
+        self.sums: dict[str, int] = {}
+        self._name = name
+        self._header = header
+        self._counted = counted
+        # One of each for all: tensors lie one behind the other.
+        self._digest = xxhash.xxh3_128()
+        self._sum = TensorSum()
+
+    def update(self, piece: memoryview, offset: int) -> None:
+        """Take in the next piece: a tensor may begin before it, and end behind it."""
+        start, tensors = self._header.data_start, self._header.tensors
+        while len(self.held) < len(tensors):
+            tensor = tensors[len(self.held)]
+            lies = (start + tensor.begin, start + tensor.end)
+            self._take(tensor, piece[max(lies[0] - offset, 0) : lies[1] - offset])
+            if lies[1] > offset + len(piece):
+                break
+            self._end(tensor, *lies)
+
+    def _take(self, tensor: Tensor, part: memoryview) -> None:
+        self._digest.update(part)
+        if tensor.name in self._counted:
+            self._sum.update(part)
+
+    def _end(self, tensor: Tensor, begin: int, end: int) -> None:
+        self.held[tensor.name] = TensorBytes(self._name, begin, end, self._digest.hexdigest())
+        if tensor.name in self._counted:
+            self.sums[tensor.name] = self._sum.value
+        self._digest.reset()
+        self._sum.reset()
 
 
 class _Scan:

@@ -5,15 +5,15 @@ config or tokenizer at the start must be the same here.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
 import xxhash
 
 from hotreload.checkpoint_files import CONFIG, SIDE_FILES, largest
+from hotreload.checkpoint_tensors import ignorable_names, matches
 from hotreload.checks import config
 from hotreload.checks.files import (
     Survey,
@@ -29,7 +29,6 @@ _CASTABLE = frozenset({"BF16", "F16", "F32", "F64"})  # 8-bit floats mean nothin
 _VOCABULARY = frozenset(
     {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json"}
 )
-_NEVER_LOADED = ("*.rotary_emb.inv_freq", "*.masked_bias", "*.attn.bias_mask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +81,12 @@ def tensor_findings(
         held = found.get(name)
         if held is not None:
             yield from _differences(held, spec, policy)
-        elif not _matches(name, served.ignorable):
+        elif not matches(name, served.ignorable):
             expected = _spec_words(spec)
             message = f"tensor {quoted(name)} is missing, the engine serves {expected}"
             yield Finding("missing", message, None, name, expected)
     for name, held in found.items():
-        if name not in served.tensors and not _matches(name, ignorable):
+        if name not in served.tensors and not matches(name, ignorable):
             words = f"tensor {quoted(name)} is nothing the engine serves; let it pass with"
             message = f"{shown(held.file)}: {words} [checks] extra_tensors"
             yield Finding("extra", message, held.file, name)
@@ -108,10 +107,6 @@ def _differences(held: Located, spec: TensorSpec, policy: Policy) -> Iterator[Fi
 
 def _spec_words(spec: TensorSpec) -> str:
     return f"{list(spec.shape)} {spec.dtype}" if spec.shape is not None else spec.dtype
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def config_findings(survey: Survey, served: Served) -> list[Finding]:
@@ -228,10 +223,9 @@ def served_by(folder: Path) -> Served:
         finding = most_telling(wrong)
         raise CheckpointCorrupt(f"{folder.name}: {finding.message}", code=finding.code)
     tensors = {n: TensorSpec(held.tensor.shape, held.tensor.dtype) for n, held in found.items()}
-    return Served(tensors, stated, side_file_digests(looked), ignorable_names(stated))
+    return Served(tensors, stated, side_file_digests(looked), never_loaded(stated))
 
 
-def ignorable_names(stated: Mapping[str, Any]) -> frozenset[str]:
+def never_loaded(stated: Mapping[str, Any]) -> frozenset[str]:
     """Names a checkpoint of this config may hold or lack, since no engine loads them."""
-    tied = ("lm_head.weight",) if stated.get("tie_word_embeddings") else ()
-    return frozenset({*_NEVER_LOADED, *tied})
+    return ignorable_names(tied=bool(stated.get("tie_word_embeddings")))

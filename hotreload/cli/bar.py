@@ -1,4 +1,4 @@
-"""A bar that shows how far a download is, where somebody looks at a terminal."""
+"""Shows how far a download or a loading is: a bar on a terminal, elsewhere a line now and then."""
 
 import os
 import sys
@@ -7,30 +7,37 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from hotreload.cli.show import duration
+from hotreload.cli.show import duration, plain
 from hotreload.errors import HotReloadError
 
 Progress = Mapping[str, Any] | None
 """The field `progress` of /status."""
 
 LOOK_SECONDS = 0.3
+LINE_SECONDS = 3.0
+"""How many seconds lie between two lines; what is over sooner has none."""
 WIDTH = 24
+PHASE_WIDTH = 12
+"""So much narrower is a bar with a phase before it: 80 columns hold it to its last word."""
 
 
 class Bar:
     """One line on stderr, drawn again and again; nothing at all without a terminal."""
+
+    every = LOOK_SECONDS
 
     def __init__(self) -> None:
         self.is_seen = sys.stderr.isatty()
         self._is_drawn = False
 
     def draw(self, progress: Progress) -> None:
-        """Show how far the download is; None takes the bar away."""
+        """Show how far it is; None takes the bar away."""
         if progress is None:
             self.close()
         elif self.is_seen:
             columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
-            print(f"\r\033[K{bar_text(progress)[: columns - 1]}", end="", file=sys.stderr)
+            line = f"{_phase(progress)}  {bar_text(progress, WIDTH - PHASE_WIDTH)}"
+            print(f"\r\033[K{line[: columns - 1]}", end="", file=sys.stderr)
             sys.stderr.flush()
             self._is_drawn = True
 
@@ -41,17 +48,43 @@ class Bar:
             self._is_drawn = False
 
 
-def bar_text(progress: Mapping[str, Any]) -> str:
-    """Write how far a download is, how fast, and how long it still takes."""
+class Lines:
+    """A line of its own on stderr each time, for logs and for who reads them later."""
+
+    every = LINE_SECONDS
+
+    def draw(self, progress: Progress) -> None:
+        """Say how far it is; nothing while no bytes are awaited."""
+        if progress is not None:
+            words = ", ".join([f"{_part(progress):.0%}", *_words(progress)])
+            print(f"{_phase(progress)}: {words}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Every line is whole."""
+
+
+def bar_text(progress: Mapping[str, Any], width: int = WIDTH) -> str:
+    """Write how far a download or a loading is, how fast, and how long it still takes."""
+    part = _part(progress)
+    full = "#" * int(part * width)
+    return "  ".join([f"[{full:<{width}}] {part:4.0%}", *_words(progress)])
+
+
+def _phase(progress: Mapping[str, Any]) -> str:
+    return plain(progress.get("phase", "fetching"))  # a daemon of before knows no other
+
+
+def _part(progress: Mapping[str, Any]) -> float:
     done, total = progress["done_bytes"], progress["total_bytes"]
-    part = done / total if total else 0.0
-    full = "#" * int(part * WIDTH)
-    words = [f"[{full:<{WIDTH}}] {part:4.0%}", f"{_size(done)} of {_size(total)}"]
+    return done / total if total else 0.0
+
+
+def _words(progress: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{_size(progress['done_bytes'])} of {_size(progress['total_bytes'])}"
     if progress["bytes_per_second"]:
-        words.append(f"{_size(progress['bytes_per_second'])}/s")
+        yield f"{_size(progress['bytes_per_second'])}/s"
     if progress["seconds_left"] is not None:
-        words.append(f"{duration(progress['seconds_left'])} left")
-    return "  ".join(words)
+        yield f"{duration(progress['seconds_left'])} left"
 
 
 def _size(count: float) -> str:
@@ -64,16 +97,16 @@ def _size(count: float) -> str:
 
 @contextmanager
 def while_it_lasts(look: Callable[[], Progress], wanted: bool) -> Iterator[None]:
-    """Draw what `look` returns, in a thread beside the block, until the block ends."""
-    bar, over = Bar(), threading.Event()
+    """Show what `look` returns, in a thread beside the block, until the block ends."""
+    shown, over = Bar() if sys.stderr.isatty() else Lines(), threading.Event()
 
     def go_on() -> None:
         with suppress(HotReloadError):  # the caller tells that the daemon ended
-            while not over.wait(LOOK_SECONDS):
-                bar.draw(look())
+            while not over.wait(shown.every):
+                shown.draw(look())
 
     drawing = threading.Thread(target=go_on, daemon=True)
-    if wanted and bar.is_seen:
+    if wanted:
         drawing.start()
     try:
         yield
@@ -81,4 +114,4 @@ def while_it_lasts(look: Callable[[], Progress], wanted: bool) -> Iterator[None]
         over.set()
         if drawing.is_alive():
             drawing.join()
-        bar.close()
+        shown.close()

@@ -4,22 +4,31 @@ import argparse
 import json
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotreload.cli.repo import add_repo_options
 
 if TYPE_CHECKING:
-    from hotreload.checks.check import Report
+    from hotreload.checks.check import Each, Report
     from hotreload.checks.fit import Policy
     from hotreload.errors import CheckpointRejected
     from hotreload.types import Served
 
 FIT, NOT_FIT, USAGE = 0, 1, 2
+MOST_AT_ONCE = 8
 DESCRIPTION = """\
 Run every check on a checkpoint and list each finding. The [checks] settings of --config or --set
 may let some pass; without them none passes. Memory, max_drift and the probe are not checked: they
 need the engine.
+
+A fit checkpoint has a fingerprint: the one that `hotreload status` shows where it is live. It
+counts the tensors that an engine loads (no extra_tensors, no tied lm_head), as it serves them. So
+there is none where [engine] dtype, or the dtype in config.json, differs from that in the files.
 
 examples:
   hotreload check /srv/checkpoints/step_120 --against /srv/models/qwen3
@@ -71,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     from hotreload.checks.check import findings
     from hotreload.errors import CheckpointCorrupt, CheckpointRejected, HotReloadError
 
-    policy = _policy(args)
+    policy, compute_in = _settings(args)
 
     try:
         args.path = _on_this_disk(args)
@@ -89,7 +98,24 @@ def run(args: argparse.Namespace) -> int:
         return _usage(f"--against {args.against}: no engine can serve this model: {error}")
     if served is not None and not served.tensors:
         return _usage(f"--against {args.against}: holds no weights to compare with")
-    return _tell(findings(args.path, served, policy), args)
+    with _reading_at_once() as (each, cancel):
+        report = findings(
+            args.path, served, policy, cancel=cancel, compute_in=compute_in, each=each
+        )
+    return _tell(report, args)
+
+
+@contextmanager
+def _reading_at_once() -> Iterator[tuple["Each", threading.Event]]:
+    """Threads that read files, on half of the cores: an engine may serve beside them."""
+    cancel = threading.Event()
+    half = len(os.sched_getaffinity(0)) // 2
+    with ThreadPoolExecutor(max(1, min(MOST_AT_ONCE, half))) as threads:
+        try:
+            yield threads.map, cancel
+        except BaseException:
+            cancel.set()  # at ^C they would read on to the end
+            raise
 
 
 def _tell(report: "Report", args: argparse.Namespace) -> int:
@@ -102,19 +128,22 @@ def _refused(refused: "CheckpointRejected") -> "Report":
     from hotreload.checks.check import Report
     from hotreload.checks.findings import Finding
 
-    return Report((Finding(refused.code, str(refused)),), (), (), {}, 0)
+    return Report((Finding(refused.code, str(refused)),), (), (), {}, 0, {})
 
 
-def _policy(args: argparse.Namespace) -> "Policy":
-    """What the settings let pass."""
+def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
+    """What the settings let pass, and the dtype they have an engine compute in."""
+    from hotreload.checks.counted import AUTO
     from hotreload.checks.fit import Policy
 
     if args.config is None and not args.sets:
-        return Policy()
+        return Policy(), AUTO
     from hotreload.settings.load import load
 
-    checks = load(args.config, args.sets, os.environ).settings.checks
-    return Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite)
+    settings = load(args.config, args.sets, os.environ).settings
+    checks = settings.checks
+    policy = Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite)
+    return policy, settings.engine.dtype
 
 
 def _on_this_disk(args: argparse.Namespace) -> Path:
@@ -164,6 +193,7 @@ def _as_json(report: "Report") -> str:
             "tensors": len(report.tensors),
             "bytes": report.bytes,
             "content_id": report.content_id if report.files else None,
+            "fingerprint": report.fingerprint,
         },
         indent=2,
     )
@@ -181,6 +211,8 @@ def _as_text(report: "Report", colour: bool) -> str:
     if report.fit:
         counts = f"{_many(len(report.tensors), 'tensor')}, {_many(len(report.files), 'file')}"
         lines.append(f"{_painted('fit', 32, colour)}: {counts}, {size_words(report.bytes)}")
+        if report.fingerprint is not None:
+            lines.append(f"fingerprint {report.fingerprint}")
     else:
         many = _many(total(report.findings), "finding")
         lines.append(f"{_painted('NOT FIT', 31, colour)}: {many}")

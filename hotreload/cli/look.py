@@ -22,8 +22,9 @@ examples:
 HISTORY = """\
 One line for each attempt: when it ended, of which revision it was, how it ended (live, rejected,
 postponed, superseded, lost), the generation it made, how long it took, how long requests were
-held, who asked for it (a user, or the source), and why it failed or the --reason that the user
-gave. Pins and unpins have lines of their own. The daemon keeps the last 200, also over a restart.
+held, which loader made its weights (own or upstream), who asked for it (a user, or the source);
+then why it failed, the --reason that the user gave, and how many leaves changed, and which most.
+Pins and unpins have lines of their own. The daemon keeps the last 200, also over a restart.
 docs/operating.md says what to do about each reason.
 
 examples:

@@ -5,6 +5,7 @@ from typing import Any
 
 from hotreload.cli import show
 from hotreload.cli.bar import bar_text
+from hotreload.cli.loading_text import damage_text, drift_text, loader_text
 from hotreload.cli.show import Fields, Now, ago, duration, moment, named, painted, plain, who
 
 COLOUR_OF = {
@@ -18,6 +19,9 @@ COLOUR_OF = {
     "rejected": "bad",
     "lost": "bad",
 }
+
+BYTES_OF = {"fetching": "download", "staging": "loading"}
+"""What it is, by the phase whose bytes are counted."""
 
 NOISY = """\
 somebody put noise on the live weights, and no probe judged them
@@ -37,6 +41,7 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
         yield "revision", named(status)
         yield "fingerprint", plain(status["fingerprint"])
         yield "live since", moment(status["live_since"], now)
+    yield from _weights_rows(status, now)
     if status.get("noise"):
         yield "noise", painted(NOISY, "bad")
     yield "wanted", _wanted(status, now)
@@ -44,7 +49,8 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
         if status[name]:
             yield name.replace("_", " "), plain(status[name])
     if status.get("progress"):
-        yield "download", bar_text(status["progress"])
+        of = status["progress"].get("phase", "fetching")
+        yield BYTES_OF.get(of, of), bar_text(status["progress"])
     if status.get("source", {}).get("stale"):
         yield "source", painted(_stale(status["source"], now), "wait")
     if status.get("passed_over"):
@@ -59,6 +65,17 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
         yield "last attempt", _last_attempt(status["last_attempt"], now)
     if status["refused"]:
         yield "refused", "\n".join(_refusal(refusal, now) for refusal in status["refused"])
+
+
+def _weights_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
+    """How the live weights were loaded, and what is wrong with them or with our loader."""
+    if loading := status.get("loading"):
+        yield "loaded", f"{loader_text(loading)}\n{drift_text(loading)}"
+    if drifted := status.get("drifted"):
+        words = f"live leaves are no longer what went live: {damage_text(drifted)}"
+        yield "drifted", painted(f"{words}\nsince {moment(drifted['since'], now)}", "bad")
+    if (loader := status.get("loader")) and not loader["own"]:
+        yield "own loader", painted(f"switched off: {plain(loader['reason'])}", "bad")
 
 
 def _requests_rows(status: Fields) -> Iterator[tuple[str, str]]:
@@ -138,6 +155,8 @@ def _last_attempt(attempt: Fields, now: Now) -> str:
         lines.append(f"asked for: {_asked(attempt['by'], now)}")
     if attempt["reason"]:
         lines.append(plain(attempt["reason"]))
+    if attempt.get("loader") and attempt["outcome"] != "live":  # of the live ones `loaded` says it
+        lines.append(drift_text(attempt))
     if attempt["phases"]:
         spent = (f"{plain(name)} {duration(took)}" for name, took in attempt["phases"].items())
         lines.append(", ".join(spent))
@@ -158,14 +177,16 @@ def _refusal(refusal: Fields, now: Now) -> str:
 def history_text(past: Sequence[Fields], now: Now | None = None) -> str:
     """Write attempts and pins as a table."""
     now = now or show.now()
-    head = ("WHEN", "REVISION", "OUTCOME", "GEN", "TOOK", "HELD", "BY", "REASON")
+    last = "REASON, CHANGE"
+    head = ("WHEN", "REVISION", "OUTCOME", "GEN", "TOOK", "HELD", "LOADER", "BY", last)
     rows = (_pin_row if "verb" in each else _attempt_row for each in past)
     return show.table(head, [row(each, now) for row, each in zip(rows, past, strict=True)])
 
 
 def _attempt_row(attempt: Fields, now: Now) -> tuple[str, ...]:
     generation, by = attempt["generation"], attempt.get("by")
-    reasons = (attempt["reason"], by and by["reason"])
+    change = drift_text(attempt) if attempt.get("loader") else None
+    notes = (attempt["reason"], by and by["reason"], change)
     return (
         moment(attempt["finished_at"], now),
         named(attempt),
@@ -173,14 +194,15 @@ def _attempt_row(attempt: Fields, now: Now) -> tuple[str, ...]:
         "-" if generation is None else str(generation),
         duration(sum(attempt["phases"].values())),
         duration(attempt["pause_seconds"]) if attempt["pause_seconds"] else "-",
+        plain(attempt.get("loader") or "-"),
         f"{plain(by['verb'])}, {who(by)}" if by else "source",
-        "; ".join(plain(reason) for reason in reasons if reason) or "-",
+        "; ".join(plain(note) for note in notes if note) or "-",
     )
 
 
 def _pin_row(by: Fields, now: Now) -> tuple[str, ...]:
     verb = f"{plain(by['verb'])}ned"
-    return (moment(by["at"], now), "-", verb, *"---", who(by), plain(by["reason"] or "-"))
+    return (moment(by["at"], now), "-", verb, *"----", who(by), plain(by["reason"] or "-"))
 
 
 def event_text(event: Fields) -> str:
@@ -206,7 +228,8 @@ def outcome_text(attempt: Fields, generation: str | None) -> str:
             return f"{name} is live already, as generation {number}"
         took = duration(sum(attempt["phases"].values()))
         held = duration(attempt["pause_seconds"])
-        return f"{name} is live as generation {number}; it took {took}, requests were held {held}"
+        said = f"{name} is live as generation {number}; it took {took}, requests were held {held}"
+        return f"{said}\n  {drift_text(attempt)}" if attempt.get("loader") else said
     words = {
         "rejected": "was refused",
         "postponed": "was put off (what the source wishes is tried again by itself)",

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hotreload.cli.bar import bar_text
 from hotreload.cli.columns import columns, cut, padded
+from hotreload.cli.loading_text import drift_text, loader_text
 from hotreload.cli.show import COLOURS, Fields, Now, ago, duration, named, plain
 from hotreload.cli.status_text import COLOUR_OF, older_text, passed_over_text
 
@@ -41,7 +42,8 @@ def frame(
         what, why = fault
         top = [[(f"hotreload: {what}", "bad")], [(plain(why), "dim")]]
     if status is not None:
-        top += [*_now(status, now), *_moved(leaves), [], *_attempt(status, now, width), []]
+        weights = [*_moved(leaves), *_loaded(status)]
+        top += [*_now(status, now), *weights, [], *_attempt(status, now, width), []]
         top += _history(attempts[: max(0, height - len(top))], now, width)
     foot: Line = [("q quits", "dim")]
     return [_cut(line, width) for line in [*top[: height - 1], foot]]
@@ -93,6 +95,10 @@ def _odd(status: Fields) -> Iterator[tuple[str, str | None]]:
     """Name what is unusual; `hotreload status` says more about each."""
     if status.get("noise"):
         yield "  noise answers", "bad"
+    if status.get("drifted"):
+        yield "  live weights drifted", "bad"
+    if not status.get("loader", {}).get("own", True):
+        yield "  own loader switched off", "bad"
     if not status.get("state_file", {}).get("saved", True):
         yield "  state not saved", "bad"
     if status["pinned"]:
@@ -108,6 +114,11 @@ def _moved(leaves: Fields | None) -> Iterator[Line]:
     if leaves and leaves["previous"]:
         count = f"{len(leaves['changed'])} of {len(leaves['leaves'])}"
         yield [(f"leaves changed at the last swap: {count}", None)]
+
+
+def _loaded(status: Fields) -> Iterator[Line]:
+    if loading := status.get("loading"):
+        yield [(f"loaded {loader_text(loading)}: {drift_text(loading)}", None)]
 
 
 def _doing(status: Fields) -> str:

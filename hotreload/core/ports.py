@@ -55,8 +55,16 @@ class Engine(Protocol):
         """Why two sets of weights cannot answer side by side in it; None when they can."""
         ...
 
+    @property
+    def spares_wait_on_host(self) -> bool:
+        """Whether one set of weights at a time is on the device: all that is spare is on the host.
+
+        Such an engine cannot overlap.
+        """
+        ...
+
     async def stage(self, checkpoint: Checkpoint) -> Staged:
-        """Load beside the live weights, complete, on the device and of the same signature.
+        """Load a checkpoint where spare weights wait, complete and of the live ones' signature.
 
         Answers under way stay bit-identical. A cancelled or failed call leaves nothing behind.
         """
@@ -78,7 +86,8 @@ class Engine(Protocol):
         """Make `staged` live and return what was live: its own inverse.
 
         Only while drained, and no other set answers. Whatever the old weights left in caches is
-        forgotten. Raises EngineLost when nobody can say which weights are live.
+        forgotten. Raises EngineLost when nobody can say which weights are live; after any other
+        error the old ones are.
         """
         ...
 
@@ -124,11 +133,11 @@ class Engine(Protocol):
         ...
 
     async def stow(self, staged: Staged) -> Staged:
-        """Move spare weights to host memory, freeing the device; `staged` is spent."""
+        """Have spare weights in host memory, not on the device; `staged` is spent."""
         ...
 
     async def unstow(self, staged: Staged) -> Staged:
-        """Bring stowed weights back beside the live ones; what is there already stays."""
+        """Bring stowed weights back to where spare ones wait; what is there already stays."""
         ...
 
     async def release(self, staged: Staged) -> None:

@@ -78,7 +78,7 @@ class Replica[E: Engine]:
         """What waits in memory for a rollback; nobody is answered by it."""
         self.staged: Staged | None = None
         self.staged_bytes = 0
-        """How many bytes were ever staged here, all told."""
+        """How many bytes were ever read (or copied) for weights staged here, all told."""
         self.alone = asyncio.Lock()
         """Held by whoever changes which weights answer or are kept, or cleans up after them."""
         self._ended = asyncio.Event()

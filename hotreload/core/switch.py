@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from hotreload.core.course import Course, StillWanted
+from hotreload.core.how_far import telling_how_far
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.replica import Replica
 from hotreload.core.rules import Rules
 from hotreload.errors import CheckpointRejected, ProbeFailed
-from hotreload.types import Checkpoint, Generation, Noise, Phase, Staged
+from hotreload.types import Checkpoint, Generation, HowFar, Noise, Phase, Staged
 
 ABORT_GRACE = 5.0
 """How long aborted generations may take to leave; one decode step is plenty."""
@@ -68,12 +69,19 @@ class Switch(ABC):
 
     async def _stage(self, make: Callable[[], Awaitable[Staged]]) -> Staged:
         """Make new weights beside the live ones, for as long as they are wanted."""
-        async with self._course.phase(Phase.STAGING, self._rules.stage_timeout, "stage_timeout"):
+        async with (
+            self._course.phase(Phase.STAGING, self._rules.stage_timeout, "stage_timeout"),
+            telling_how_far(self._how_far, self._course.revision, self._course.publish),
+        ):
             staged = await self._wanted.during(make(), self._engine.release)
         self._course.loading = staged.loading
         self._replica.staged = staged
-        self._replica.staged_bytes += staged.bytes
+        # What is not made of a checkpoint is copied whole.
+        self._replica.staged_bytes += staged.loading.bytes_read if staged.loading else staged.bytes
         return staged
+
+    def _how_far(self) -> HowFar | None:
+        return self._engine.staging
 
     async def _probed(self, ask: Callable[[], Awaitable[None]]) -> None:
         """Ask the probes; no answer in time is a bad one."""

@@ -4,6 +4,7 @@ Where the engine has lanes, new weights take over while older ones still answer.
 they are exchanged while nothing is under way. Knows nothing of gates or checkpoints.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +18,9 @@ from hotreload.engine.upstream.scheduler import SchedulerThread, forget_caches, 
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.headroom import telling_lack_of_memory
 from hotreload.engine.weights.leaves import Layout, zeroed
-from hotreload.engine.weights.staging import Weights, put_into
+from hotreload.engine.weights.one_set import Trade, stand_ins
+from hotreload.engine.weights.staging import put_into
+from hotreload.engine.weights.weights import Weights
 from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Staged
@@ -48,6 +51,8 @@ class Generations:
         self._between = BetweenSteps(scheduler, front, watch)
         self._layout = layout
         self._proving: set[int] = set()
+        self.unchanged = asyncio.Lock()
+        """Held by who reads the live leaves and would see half of a set, and by who trades them."""
 
     # --- where two generations can answer -------------------------------------------------------
 
@@ -95,20 +100,49 @@ class Generations:
     # --- where one answers at a time --------------------------------------------------------------
 
     async def exchange(self, staged: Staged) -> Staged:
-        """Make `staged` live and return what was live; only while nothing is under way."""
+        """Make `staged` live and return what was live; only while nothing is under way.
+
+        What waits on the host is traded with it leaf by leaf: what was live waits there then.
+        """
         weights, before = staged.weights, self.live
-        assert weights.leaves, "stowed or released weights cannot go live"
-        values = put_into(self._layout, weights)
+        assert weights.leaves or weights.host, "released weights cannot go live"
+        if weights.leaves:
+            await self._exchanged(staged)
+        else:
+            # To its end even when cancelled: half of a set answers nobody.
+            await uninterrupted(self._traded(staged))
+        return before
+
+    def _takes_over(self, staged: Staged) -> None:
+        before = self.live.weights
+        before.lane, staged.weights.lane = None, before.lane
+        self.live = staged
+
+    async def _exchanged(self, staged: Staged) -> None:
+        values = put_into(self._layout, staged.weights)
         try:
-            swap = partial(self._swap, weights, values)
+            swap = partial(self._swap, staged.weights, values)
             self.last_exchange_seconds = await self._between.run(swap)
         except (DrainTimedOut, EngineLost):
             raise
         except Exception as fault:
             self._lose("the exchange", fault)
-        before.weights.lane, weights.lane = None, before.weights.lane
-        self.live = staged
-        return before
+        self._takes_over(staged)
+
+    async def _traded(self, staged: Staged) -> None:
+        started = time.perf_counter()
+        trade = partial(self._trade, staged.weights, self.live.weights)
+        async with self.unchanged, self._between.standing_still(self._forget):
+            try:
+                name = "the exchange of weights"
+                await self._between.unless_lost(
+                    in_thread(lambda cancel: trade(), leave_as=name, is_read=False)
+                )
+            except EngineLost as lost:
+                self._watch.lose(str(lost))
+                raise
+            self._takes_over(staged)
+        self.last_exchange_seconds = time.perf_counter() - started
 
     async def scrub(self) -> None:
         """Overwrite the KV pool with zeros and forget every cached prefix."""
@@ -144,14 +178,36 @@ class Generations:
         started = time.perf_counter()
         self._scheduler.bind(weights.leaves)
         _set(values)
-        forget_caches(self._scheduler.scheduler)
+        self._forget()
         return time.perf_counter() - started
+
+    def _forget(self) -> None:
+        forget_caches(self._scheduler.scheduler)
 
     def _overwrite_pools(self) -> None:
         if not self._scheduler.cannot_overlap:
             self._scheduler.lanes.forget_prefixes()
         rewrite_pools(self._scheduler.scheduler.tp_worker.get_model_runner(), zeroed)
-        forget_caches(self._scheduler.scheduler)
+        self._forget()
+
+    # --- in a thread, while the scheduler thread stands still -------------------------------------
+
+    def _trade(self, weights: Weights, live: Weights) -> None:
+        """No step can be computed before all leaves are traded, or all are back."""
+        leaves = list(live.leaves)
+        self._scheduler.bind(stand_ins(leaves))
+        live.leaves.clear()  # past batches know this list, and must not hold what leaves the device
+        live.leaves = leaves
+        try:
+            Trade(self._layout, leaves, weights.host, self._scheduler.note_turn).run()
+        except EngineLost:
+            raise
+        except Exception:
+            self._scheduler.bind(leaves)
+            raise
+        self._scheduler.bind(leaves)
+        live.leaves, live.host = [], weights.host
+        weights.leaves, weights.host = leaves, {}
 
     # --- lanes ------------------------------------------------------------------------------------
 

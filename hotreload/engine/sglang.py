@@ -27,8 +27,8 @@ from hotreload.engine.upstream import build, recompiles
 from hotreload.engine.upstream.nonfinite import Withheld
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
-from hotreload.engine.weights.leaves import measure, signature
-from hotreload.engine.weights.sets import Sets
+from hotreload.engine.weights.leaves import signature
+from hotreload.engine.weights.sets import Sets, StagingTerms
 from hotreload.engine.weights.spool import clear_leftovers
 from hotreload.errors import AnswerNonfinite, ProbeFailed
 from hotreload.threads import in_thread, uninterrupted
@@ -44,9 +44,8 @@ class SglangEngine:
         watch: EngineWatch,
         *,
         revision: Revision,
-        spool: Path,
         probes: Sequence[Probe],
-        max_drift: float | None,
+        terms: StagingTerms,
     ) -> None:
         """Take over a built engine; this blocks, so `start` calls it in a thread."""
         self._parts = parts
@@ -62,7 +61,7 @@ class SglangEngine:
         self.capabilities: Capabilities = can
         self.limits: EngineLimits = facts.limits_of(parts)
         self._prompts = Prompts(tokenizer, self.limits, can, self._grammars)
-        self._sets = Sets(parts.model_runner, spool=spool, max_drift=max_drift)
+        self._sets = Sets(parts.model_runner, terms)
         # A list of our own: main's ahead-of-time programs know upstream's by its identity.
         leaves = list(find_slot(parts.model_runner).read())
         self._first: Staged | None = self._sets.adopt(leaves, revision)
@@ -75,37 +74,40 @@ class SglangEngine:
         *,
         model: Path,
         device: str,
-        spool: Path,
+        terms: StagingTerms,
         revision: Revision,
         tp: int = 1,
         dtype: str = "auto",
         load_format: str = "auto",
         args: Mapping[str, Any] | None = None,
         probes: Sequence[Probe] = (),
-        max_drift: float | None = None,
+        checkpoint: Checkpoint | None = None,
         log_level: int = logging.WARNING,
         first_device: int = 0,
     ) -> "SglangEngine":
         """Start an engine that answers from `model`, whose weights are called `revision`.
 
-        The loop stays free meanwhile. ConfigError names the setting to change.
+        `checkpoint` holds the same weights, in files that stay: our own loader is compared with
+        upstream's on them. The loop stays free meanwhile. ConfigError names the setting to change.
         """
         watch = EngineWatch()
-        clear_leftovers(spool)
+        clear_leftovers(terms.spool)
         make_parts = partial(build.build, model=model, device=device, tp=tp, dtype=dtype)
         make_parts = partial(make_parts, load_format=load_format, args=args or {})
         make_parts = partial(make_parts, log_level=log_level, first_device=first_device)
         make_parts = partial(make_parts, report=watch.report)
         parts = await in_thread(lambda cancel: make_parts(), discard=build.discard)
-        make = partial(cls, parts, watch, revision=revision, spool=spool, probes=probes)
+        make = partial(cls, parts, watch, revision=revision, probes=probes, terms=terms)
         try:
             # If the start is cancelled, what was made here is taken apart with the parts.
-            engine = await in_thread(lambda cancel: make(max_drift=max_drift))
+            engine = await in_thread(lambda cancel: make())
         except BaseException:
             watch.close()
             await uninterrupted(build.taken_apart(parts))
             raise
         await engine._begin_or_close()
+        if checkpoint is not None:
+            engine._tasks.append(engine._sets.compare_with(checkpoint, engine.live))
         return engine
 
     async def prepare(self, request: Mapping[str, Any]) -> Parsed:
@@ -141,10 +143,15 @@ class SglangEngine:
     @property
     def cannot_overlap(self) -> str | None:
         """Why two sets of weights cannot answer side by side in it; None when they can."""
-        return self._scheduler.cannot_overlap
+        return self._sets.why_one_set or self._scheduler.cannot_overlap
+
+    @property
+    def spares_wait_on_host(self) -> bool:
+        """Whether one set of weights at a time is on the device."""
+        return self._sets.why_one_set is not None
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
-        """Load beside the live weights; a cancelled or failed call leaves nothing behind."""
+        """Load beside the live weights, or to the host; a cancelled call leaves nothing behind."""
         return await self._sets.stage(checkpoint, self.live)
 
     @property
@@ -186,11 +193,11 @@ class SglangEngine:
         self._generations.abort(staged)
 
     async def stow(self, staged: Staged) -> Staged:
-        """Move spare weights to host memory."""
-        return await self._sets.stow(staged)
+        """Move spare weights to host memory; what is there already stays as it is."""
+        return await self._sets.stow(staged, self.live)
 
     async def unstow(self, staged: Staged) -> Staged:
-        """Bring stowed weights back; what is on the device already stays as it is."""
+        """Bring stowed weights back to where spare ones wait."""
         return await self._sets.unstow(staged, self.live)
 
     async def release(self, staged: Staged) -> None:
@@ -199,7 +206,10 @@ class SglangEngine:
 
     async def checksums(self) -> dict[str, int]:
         """Each leaf's checksum, computed on what is live now."""
-        return (await asyncio.to_thread(measure, self._live_leaves())).checksums
+        async with self._generations.unchanged:
+            # A cancel waits for the thread: it holds leaves that a trade must be able to free.
+            leaves, measure = self.live.weights.leaves, self._sets.loaders.measure
+            return (await in_thread(lambda cancel: measure(leaves))).checksums
 
     def structure(self) -> dict[str, tuple[Any, ...]]:
         """What the compiled model sees of each live leaf: shape, dtype, placement."""
@@ -242,6 +252,10 @@ class SglangEngine:
     def under_way(self) -> int:
         """How many prompts the engine is busy with."""
         return self._front.under_way
+
+    async def distrusted(self) -> str:
+        """Wait until our own loader was found to make other weights than upstream's; say which."""
+        return await self._sets.distrusted()
 
     async def died(self) -> NoReturn:
         """Raise EngineLost a moment after the engine died, or was found to hang."""
@@ -293,11 +307,7 @@ class SglangEngine:
         first, self._first = self._first, None
         assert first is not None, "an engine begins once"
         self._generations = Generations(
-            self._scheduler,
-            self._front,
-            self._watch,
-            live=first,
-            layout=self._sets.layout,
+            self._scheduler, self._front, self._watch, live=first, layout=self._sets.layout
         )
         recompiles.start_counting()
         await self.scrub()  # compiles the scrub: the first failed probe must not wait for that
@@ -311,14 +321,15 @@ class SglangEngine:
 
     async def _ready_shadow(self) -> None:
         """Compile what weights are proven with: the first checkpoint must not wait for that."""
-        if self.cannot_overlap:
+        if self._scheduler.cannot_overlap:
+            self._sets.decide(self.live)
             return
         asked = [self._prompts.parse(request_for(probe)).items[0] for probe in self._probes]
         longest = max(len(a.input_ids) + a.sampling_params["max_new_tokens"] for a in asked)
         allocator = self._scheduler.lanes.allocator
         self._shadow_pool = ShadowPool(allocator, longest)
-        self._sets.beside = self._shadow_pool.bytes
-        if self._shadow_pool.has_own_programs:
+        self._sets.decide(self.live, self._shadow_pool.buffers)
+        if self._shadow_pool.has_own_programs and not self.cannot_overlap:
             with suppress(ProbeFailed):  # the start says what its weights answer
                 await self.prove(self.live)
 

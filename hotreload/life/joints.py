@@ -135,12 +135,13 @@ def readings(
 
 
 def _weights_held(replica: Replica[RunningEngine], previous_is_on_device: bool) -> dict[str, int]:
-    """Bytes by place; what is kept on the host is no longer on the device."""
+    """Bytes on the device by place."""
     before = [each.weights for each in replica.fading]
-    if replica.previous is not None and previous_is_on_device:
+    on_device = not replica.engine.spares_wait_on_host
+    if replica.previous is not None and previous_is_on_device and on_device:
         before.append(replica.previous)
     return {
         "live": replica.live.bytes,
         "previous": sum(each.bytes for each in before),
-        "staged": replica.staged.bytes if replica.staged else 0,
+        "staged": replica.staged.bytes if replica.staged and on_device else 0,
     }

@@ -21,8 +21,11 @@ from hotreload.core.operator import Operator
 from hotreload.core.ports import Engine, Source
 from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious, Rules
+from hotreload.core.trust import tell_of_distrust
+from hotreload.core.verify import verify_live
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.events import ModeChosen, Publish
+from hotreload.life.running import RunningEngine
 from hotreload.life.state_lock import sole_user
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
@@ -184,6 +187,21 @@ def seeing_out(
     """The task that ends old generations, and keeps their weights as the operator decided."""
     keep = KeepPrevious(settings.reload.keep_previous)
     return partial(see_old_ones_out, replica, keep=keep, publish=publish)
+
+
+def verifying(
+    settings: Settings, replica: Replica[RunningEngine], publish: Publish
+) -> dict[str, Callable[[], Coroutine[Any, Any, NoReturn]]]:
+    """The tasks that look after the weights' integrity, by their names."""
+    distrusted = replica.engine.distrusted
+    tell = partial(tell_of_distrust, replica, distrusted=distrusted, publish=publish)
+    every = settings.checks.verify_live_every
+    if every is None:
+        return {"tell of distrust": tell}
+    look = partial(
+        verify_live, replica, checksums=replica.engine.checksums, every=every, publish=publish
+    )
+    return {"tell of distrust": tell, "verify what is live": look}
 
 
 def heeding(

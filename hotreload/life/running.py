@@ -29,6 +29,10 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
         """Whether it was seen at work within so many seconds, or is in the middle of a step."""
         ...
 
+    async def distrusted(self) -> str:
+        """Wait until our own loader was found to make other weights than upstream's; say which."""
+        ...
+
     async def died(self) -> NoReturn:
         """Raise EngineLost as soon as it is known that the engine died or hangs."""
         ...

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
+from hotreload.engine.weights.quiet import Quiet
+from hotreload.engine.weights.sets import StagingTerms
 from hotreload.engine.weights.spool import FULL, clear_leftovers, private_copy
 from hotreload.errors import ConfigError, NotEnoughMemory
 from hotreload.life.model_files import copy_side_files, keep_model
@@ -50,9 +52,8 @@ async def _started(settings: Settings, model: Path, weights: Checkpoint | None) 
         tp=settings.engine.tp,
         dtype=settings.engine.dtype,
         args=settings.engine.args,
-        spool=spool,
+        terms=_terms(settings, spool),
         probes=[Probe(**probe.model_dump()) for probe in settings.probe],
-        max_drift=settings.checks.max_drift,
     )
     if weights is None:
         return await start(model=model, revision=RANDOM, load_format="dummy")
@@ -63,7 +64,14 @@ async def _started(settings: Settings, model: Path, weights: Checkpoint | None) 
                 folder = await in_thread(assemble, leave_as=f"the copying of {what}")
         except NotEnoughMemory as full:
             raise ConfigError(f"nothing can be loaded: {full}") from full
-        return await start(model=folder, revision=weights.revision)
+        return await start(model=folder, revision=weights.revision, checkpoint=weights)
+
+
+def _terms(settings: Settings, spool: Path) -> StagingTerms:
+    engine = settings.engine
+    quiet = Quiet(engine.staging_threads, engine.staging_priority, engine.staging_starve)
+    drift = settings.checks.max_drift
+    return StagingTerms(spool, drift, engine.loader, settings.reload.memory, quiet)
 
 
 def _folder_for_copies(state: Path, need: int) -> Path:

@@ -57,7 +57,8 @@ def to_json(ledger: Ledger) -> bytes:
         overruled=ledger.overruled,
         pins=list(ledger.pins),
     )
-    return _MEMORY.dump_json(memory, indent=1)
+    # By its own way an infinity (how much a leaf of zeros changed) would be null, and no number.
+    return pydantic_core.to_json(memory, indent=1, inf_nan_mode="constants")
 
 
 class NewerState(ValueError):

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from hotreload.events import AttemptFinished, Event, GenerationLive, PhaseEntered, Progress
 from hotreload.observe.progress import Pace
+from hotreload.types import Phase
 
 
 class Fetched(Collector):
@@ -23,6 +24,8 @@ class Fetched(Collector):
 
     def observe(self, event: Event) -> None:
         """Take in how far a download is, or that it is over."""
+        if isinstance(event, Progress) and event.phase is not Phase.FETCHING:
+            return  # what is loaded came before
         with self._lock:
             self._pace.observe(event)
         match event:

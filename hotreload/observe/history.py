@@ -14,6 +14,9 @@ from hotreload.events import (
     GenerationEnded,
     GenerationLive,
     Leaving,
+    LiveDrifted,
+    LiveVerified,
+    LoaderDistrusted,
     ModeChosen,
     OperatorAsked,
     PhaseEntered,
@@ -23,11 +26,14 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
+from hotreload.observe.loading import loading_fields
 from hotreload.observe.passed_over import passed_over_fields
 from hotreload.types import Attempt, By, Generation, Reason, Refusal, Revision
 
 Fields = dict[str, Any]
 """A JSON object."""
+SHOWN_LEAVES = 10
+"""How many leaves are named that drifted; all of them are counted."""
 
 
 class History:
@@ -70,6 +76,7 @@ def attempt_fields(attempt: Attempt) -> Fields:
         "generation": attempt.generation,
         "rolled_back": attempt.rolled_back,
         "by": attempt.by and by_fields(attempt.by),
+        **loading_fields(attempt.loading),
     }
 
 
@@ -101,6 +108,11 @@ def generation_fields(generation: Generation) -> Fields:
 def revision_fields(revision: Revision) -> Fields:
     """Return a revision's id, for machines, and its label, for people."""
     return {"revision": revision.id, "label": revision.label}
+
+
+def drift_fields(event: LiveDrifted) -> Fields:
+    """Return the live leaves that are no longer what went live: the first named, all counted."""
+    return {"leaves": list(event.leaves[:SHOWN_LEAVES]), "leaves_total": len(event.leaves)}
 
 
 def reason_fields(reason: Reason | None) -> Fields:
@@ -145,7 +157,15 @@ def event_fields(event: Event) -> Fields:
 
 
 def _rarer(
-    event: ModeChosen | Leaving | OperatorAsked | StateSaved | FoldersPassedOver | AnswersWithheld,
+    event: ModeChosen
+    | Leaving
+    | OperatorAsked
+    | StateSaved
+    | FoldersPassedOver
+    | AnswersWithheld
+    | LoaderDistrusted
+    | LiveVerified
+    | LiveDrifted,
 ) -> tuple[str, Fields]:
     """The name and fields of the rarer events."""
     match event:
@@ -163,6 +183,13 @@ def _rarer(
             name, fields = "source.passed_over", passed_over_fields(event)
         case AnswersWithheld(generation, answers):
             name, fields = "answers.withheld", {"answers": answers} | generation_fields(generation)
+        case LoaderDistrusted(reason, replica):
+            name, fields = "loader.distrusted", {"reason": reason, "replica": replica}
+        case LiveVerified(generation, replica):
+            name, fields = "live.verified", generation_fields(generation) | {"replica": replica}
+        case LiveDrifted(generation, _, replica):
+            of = generation_fields(generation) | {"replica": replica}
+            name, fields = "live.drifted", drift_fields(event) | of
         case _:
             assert_never(event)
     return name, fields

@@ -23,6 +23,9 @@ from hotreload.events import (
     Event,
     FoldersPassedOver,
     GateChanged,
+    LiveDrifted,
+    LiveVerified,
+    LoaderDistrusted,
     ModeChosen,
     OperatorAsked,
     PhaseEntered,
@@ -32,6 +35,7 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.observe.history import Fields, event_fields
+from hotreload.observe.loading import NOT_LOADED
 from hotreload.observe.passed_over import NewlyPassedOver
 from hotreload.observe.progress import Pace
 from hotreload.types import GateState, Outcome, Phase
@@ -46,13 +50,30 @@ OUTCOME_LEVELS = {
     Outcome.SUPERSEDED: logging.INFO,
     Outcome.LOST: logging.CRITICAL,
 }
+LEVELS: dict[type[Event], int] = {
+    AnswersWithheld: logging.WARNING,
+    GateChanged: logging.DEBUG,
+    LiveDrifted: logging.ERROR,
+    LiveVerified: logging.DEBUG,
+    LoaderDistrusted: logging.ERROR,
+    PhaseEntered: logging.DEBUG,
+}
+"""Of events whatever they say, unless they say something worse; of others it is info."""
 SHOWN_FINDINGS = 10
 DRAINS_UNASKED = (
     "nothing, if swaps may hold requests until those under way have ended: [reload] mode = "
     "'drain' says that it is meant; otherwise change what `why` names"
 )
+DISTRUSTED = (
+    "nothing for those who are served: checkpoints go live as before, through upstream's loader, "
+    "and take longer; report this line"
+)
+DRIFTED = (
+    "restart the daemon, which loads the weights anew; then look for faults of the memory of the "
+    "device and of this machine (dmesg)"
+)
 PROGRESS_SECONDS = 10.0
-"""How many seconds lie between two lines about one download."""
+"""How many seconds lie between two lines about one download, or one loading."""
 
 
 def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:
@@ -207,8 +228,7 @@ class LogObserver:
             fields |= self._pace.fields() or {}
         if isinstance(event, AttemptFinished):
             fields = canonical_fields(event)
-        if isinstance(event, ModeChosen) and event.why:
-            fields["todo"] = DRAINS_UNASKED
+        fields |= _todo(event)
         self._log.log(level, fields.pop("event"), **fields)
 
     def _is_time_for_progress(self, begins: bool) -> bool:
@@ -227,17 +247,14 @@ class LogObserver:
                 GateChanged(GateState.SEALED)
                 | StateSaved(str())
                 | OperatorAsked(refusal=str())
-                | AnswersWithheld()
                 | ModeChosen(why=str())
             ):
                 return logging.WARNING
-            case GateChanged() | PhaseEntered():
-                return logging.DEBUG
             case SourceScanned(_, error):
                 return self._scan_level(error)
             case Waiting(waiting_for, who):
                 return self._waiting_level(who, waiting_for)
-        return logging.INFO
+        return LEVELS.get(type(event), logging.INFO)
 
     def _scan_level(self, error: str | None) -> int:
         """A source that fails gets one line, and one when it is back: not one for each scan."""
@@ -249,6 +266,18 @@ class LogObserver:
     def _waiting_level(self, who: str, waiting_for: str | None) -> int:
         before, self._waits[who] = self._waits.get(who), waiting_for
         return logging.INFO if waiting_for and waiting_for != before else logging.DEBUG
+
+
+def _todo(event: Event) -> Fields:
+    """What somebody who reads of it can do about it."""
+    match event:
+        case ModeChosen(why=str()):
+            return {"todo": DRAINS_UNASKED}
+        case LoaderDistrusted():
+            return {"todo": DISTRUSTED}
+        case LiveDrifted():
+            return {"todo": DRIFTED}
+    return {}
 
 
 def canonical_fields(event: AttemptFinished) -> Fields:
@@ -269,4 +298,5 @@ def canonical_fields(event: AttemptFinished) -> Fields:
         "by": fields["by"],
         "pause_s": fields["pause_seconds"],
         **{f"{phase.value}_s": spent.get(phase.value, 0.0) for phase in Phase},
+        **{name: fields[name] for name in NOT_LOADED},
     }

@@ -34,7 +34,9 @@ from hotreload.events import (
 )
 from hotreload.observe.fetched import Fetched
 from hotreload.observe.fresh import Fresh
+from hotreload.observe.integrity import Integrity
 from hotreload.observe.labels import CODES, ROUTES, SCAN_CAUSES
+from hotreload.observe.loading import Loads
 from hotreload.observe.passed_over import PassedOverNow
 from hotreload.observe.readings import Live, Now, Readings
 from hotreload.types import Attempt, GateState, Generation, Outcome, Phase, Revision
@@ -70,7 +72,10 @@ class Metrics:
         self._fresh = Fresh(self.render)
         self._registry.register(self._fetched)
         self._passed_over = PassedOverNow()
-        self._registry.register(self._passed_over)
+        self._loads = Loads()
+        self._integrity = Integrity(clock)
+        for collector in (self._passed_over, self._loads, self._integrity):
+            self._registry.register(collector)
         self._make_build_info()
         self._make_reload_metrics()
         self._make_request_metrics()
@@ -189,6 +194,8 @@ class Metrics:
         """Count what happened."""
         self._fetched.observe(event)
         self._passed_over.observe(event)
+        self._loads.observe(event)
+        self._integrity.observe(event)
         match event:
             case AttemptFinished(attempt):
                 self._attempt_finished(attempt)

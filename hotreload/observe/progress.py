@@ -1,4 +1,4 @@
-"""How far a download is, how fast, and how long it still takes; for the status and the log."""
+"""How far a download or a loading is, how fast, and how long it still takes."""
 
 import time
 from collections import deque
@@ -13,7 +13,7 @@ WINDOW = 10.0
 
 
 class Pace:
-    """Sees every event; knows the download under way, if there is one."""
+    """Sees every event; knows the phase under way whose bytes are counted, if there is one."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -21,7 +21,7 @@ class Pace:
         self._noted: deque[tuple[float, int]] = deque()
 
     def observe(self, event: Event) -> None:
-        """Take in how far the download is, or that it is over."""
+        """Take in how far a phase is, or that it is over."""
         match event:
             case Progress():
                 self._note(event)
@@ -30,18 +30,19 @@ class Pace:
 
     @property
     def revision(self) -> Revision | None:
-        """The revision that is being downloaded, if one is."""
+        """The revision whose bytes are counted, if any are."""
         return self._last.revision if self._last else None
 
     def fields(self) -> dict[str, Any] | None:
-        """How far the download is, in numbers; None when nothing is downloaded."""
+        """Which phase is how far, in numbers; None when no bytes are awaited."""
         last = self._last
         if last is None or last.done >= last.total:
             return None
-        return {"done_bytes": last.done, "total_bytes": last.total, **self.pace()}
+        far = {"done_bytes": last.done, "total_bytes": last.total}
+        return {"phase": last.phase.value, **far, **self.pace()}
 
     def pace(self) -> dict[str, Any]:
-        """How fast the download is, and how long it still takes (None when nothing comes)."""
+        """How fast the bytes come, and how long it still takes (None when nothing comes)."""
         left, rate = self._last.total - self._last.done if self._last else 0, self._rate()
         return {
             "bytes_per_second": round(rate),

@@ -20,9 +20,9 @@ class Readings:
     """Who answers requests, and how many: the live generation first."""
     recompiles: Callable[[], int] = int
     staged_bytes: Callable[[], int] = int
-    """All bytes ever staged."""
+    """All bytes ever read for weights."""
     weights: Callable[[], Mapping[str, int]] = dict
-    """Bytes held now, by place: live, previous, staged."""
+    """Bytes held on the device now, by place: live, previous, staged."""
     lost_at: Callable[[], float] = float
     """When an engine was last lost, in this life or an earlier one; 0 for never."""
     overruled: Callable[[], bool] = bool
@@ -90,7 +90,9 @@ class Now(Collector):
             "hotreload_recompiles", "Compilations after the first answers.", now.recompiles()
         )
         yield CounterMetricFamily(
-            "hotreload_staged_bytes", "Bytes of weights staged.", now.staged_bytes()
+            "hotreload_staged_bytes",
+            "Bytes read for weights that were staged; those of shared leaves are not read.",
+            now.staged_bytes(),
         )
         yield GaugeMetricFamily(
             "hotreload_engine_lost_timestamp_seconds",
@@ -103,7 +105,7 @@ class Now(Collector):
             now.overruled(),
         )
         held = GaugeMetricFamily(
-            "hotreload_weights_bytes", "Bytes of weights held, by place.", labels=["place"]
+            "hotreload_weights_bytes", "Bytes of weights on the device, by place.", labels=["place"]
         )
         for place, count in {**dict.fromkeys(PLACES, 0), **now.weights()}.items():
             held.add_metric([place], count)

@@ -4,7 +4,7 @@ Refusals, the pin and what the gate counts are read at the moment somebody asks.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -31,6 +31,8 @@ from hotreload.observe.history import (
     refusal_fields,
     revision_fields,
 )
+from hotreload.observe.integrity import Integrity
+from hotreload.observe.loading import loading_fields, loading_of
 from hotreload.observe.passed_over import PassedOverNow
 from hotreload.observe.progress import Pace
 from hotreload.observe.under_way import UnderWay
@@ -103,6 +105,11 @@ class LedgerView(Protocol):
         """The operator's choice that overrules the source, if there is one."""
         ...
 
+    @property
+    def history(self) -> Iterable[Attempt]:
+        """The last attempts, newest first."""
+        ...
+
 
 class Status:
     """Sees every event and answers how things stand."""
@@ -134,6 +141,7 @@ class Status:
         self._lost = False
         self._pace = Pace(clock)
         self._passed_over = PassedOverNow()
+        self._integrity = Integrity(wall)
         self._wall = wall
         self._state_file: Fields = {"saved": True, "error": None, "since": None}
         # A folder answers the first look; a hub may be out of reach from the start.
@@ -150,6 +158,7 @@ class Status:
         self._under_way.observe(event)
         self._pace.observe(event)
         self._passed_over.observe(event)
+        self._integrity.observe(event)
         match event:
             case RevisionWanted(revision):
                 self._wanted = revision
@@ -222,6 +231,7 @@ class Status:
         ledger = self._ledger_view()
         refused = sorted(ledger.refused.values(), key=lambda refusal: -refusal.at)
         live = generation_fields(self.live) if self.live else NOBODY
+        loading = loading_of(self.live, ledger.history) if self.live else None
         engine = {**live, **self._engine_fields()}
         phase = self._under_way.phase
         return {
@@ -241,6 +251,8 @@ class Status:
             "pinned": ledger.pinned,
             "pin": ledger.pinned_by and by_fields(ledger.pinned_by),
             "overruled": ledger.overruled and _overruled_fields(ledger.overruled),
+            "loading": loading and loading_fields(loading),
+            **self._integrity.fields(),
             "noise": self.live is not None and self.live.revision.is_noise,
             "state_file": dict(self._state_file),
             "replicas": [engine],

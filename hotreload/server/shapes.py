@@ -43,6 +43,16 @@ _ANSWERED = {"model": TEXT, "system_fingerprint": TEXT, "usage": named("Usage"),
 _MESSAGE = an_object(role={"const": "assistant"}, content=TEXT, refusal=MAYBE_TEXT)
 MAYBE_BY = either(named("By"), {"type": "null"})
 _GATE = an_object(state={"enum": ["open", "holding", "sealed"]}, inside=INTEGER, held=INTEGER)
+_LOADING: Mapping[str, Schema] = {
+    "loader": {"enum": ["own", "upstream", None]},
+    "loader_reason": MAYBE_TEXT,
+    "leaves_staged": MAYBE_INTEGER,
+    "leaves_shared": MAYBE_INTEGER,
+    "bytes_read": MAYBE_INTEGER,
+    "leaves_changed": MAYBE_INTEGER,
+    "largest_change": {"type": ["number", "null"]},
+    "most_changed": MAYBE_TEXT,
+}
 _MODE: Schema = {"enum": ["overlap", "drain", None]}
 _ANSWERING = a_list(an_object(generation=INTEGER, requests=INTEGER))
 
@@ -87,11 +97,17 @@ SHAPES: Mapping[str, Schema] = {
         pinned=BOOLEAN,
         pin=MAYBE_BY,
         overruled=MAYBE_BY,
+        loading=either(named("Loading"), {"type": "null"}),
+        loader=an_object(own=BOOLEAN, reason=MAYBE_TEXT),
+        drifted={"type": ["object", "null"]},
+        verified_at=MAYBE_TEXT,
         noise=BOOLEAN,
         state_file=an_object(saved=BOOLEAN, error=MAYBE_TEXT, since=MAYBE_TEXT),
         replicas=a_list(ANY_OBJECT),
     ),
+    "Loading": an_object(_LOADING),
     "Attempt": an_object(
+        _LOADING,
         revision=TEXT,
         label=MAYBE_TEXT,
         outcome=TEXT,

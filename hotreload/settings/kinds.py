@@ -43,17 +43,6 @@ def host_port(value: str) -> str:
     return value
 
 
-def not_yet(*later: str, now: str) -> BeforeValidator:
-    """Refuse values that a later version will take, and say which to use now."""
-
-    def check(value: object) -> object:
-        if value in later:
-            raise ValueError(f"{value!r} is not in this version yet; use {now!r}")
-        return value
-
-    return BeforeValidator(check)
-
-
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
 Deadline = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]

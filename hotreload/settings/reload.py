@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hotreload.settings.kinds import Deadline, Seconds, Table, not_yet
+from hotreload.settings.kinds import Deadline, Seconds, Table
 
 
 class ReloadSettings(Table):
@@ -79,9 +79,12 @@ class ReloadSettings(Table):
         description="Where the weights of the previous generation are kept for a rollback, once "
         "its last request has ended.",
     )
-    memory: Annotated[Literal["double"], not_yet("host", "auto", now="double")] = Field(
+    memory: Literal["double", "host", "auto"] = Field(
         default="double",
-        description="How new weights are loaded: double makes them whole beside the live ones.",
+        description="Where new weights wait: with double on the device, beside the live ones; with "
+        "host in host memory, and one set at a time is on the device. Then swaps drain, and old "
+        "and new weights change places leaf by leaf while no request is answered. auto looks at "
+        "the start whether two sets fit on the device, and else is host.",
     )
 
     @model_validator(mode="after")

@@ -53,6 +53,25 @@ class EngineSettings(Table):
         default="auto",
         description="The dtype to compute in; auto takes the one that the model's config names.",
     )
+    loader: Literal["auto", "upstream"] = Field(
+        default="auto",
+        description="What loads checkpoints beside the live weights: auto takes our own loader "
+        "once it has made what the engine's makes, bit by bit, and the engine's for what ours "
+        "does not understand; upstream is always the engine's.",
+    )
+    staging_threads: Count = Field(
+        default=1, description="How many threads our own loader reads and places tensors in."
+    )
+    staging_priority: Literal["idle", "normal"] = Field(
+        default="idle",
+        description="What processor time these threads get: idle is what those who are served "
+        "leave over (SCHED_IDLE), normal is a share like any other's.",
+    )
+    staging_starve: Deadline = Field(
+        default=30.0,
+        description="How long threads of priority idle may go without a processor before one of "
+        "normal priority joins them.",
+    )
     args: Mapping[str, Any] = Field(
         default_factory=dict,
         description="sglang-jax's server arguments, handed to the engine as they are.",
@@ -100,6 +119,13 @@ class CheckSettings(Table):
         description="Refuse a checkpoint when a tensor's norm differs from the live one's by more "
         "than this factor.",
         examples=[10.0],
+    )
+    verify_live_every: Deadline | None = Field(
+        default=None,
+        description="How often the checksums of the live weights are computed anew and compared "
+        "with what went live; unset, never. It waits for a moment without requests, at most as "
+        "long again. A difference is an alarm: metric, event, log and status.",
+        examples=["6h"],
     )
 
 

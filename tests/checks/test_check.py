@@ -6,6 +6,7 @@ import re
 import shutil
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import xxhash
 from hotreload import reading
 from hotreload.checks.check import check_checkpoint, findings
 from hotreload.checks.files import Digests, content_id, identify, survey
-from hotreload.checks.findings import KEPT, MOST_TELLING_FIRST, total
+from hotreload.checks.findings import KEPT, MOST_TELLING_FIRST, Finding, Unfit, total
 from hotreload.checks.fit import Policy, served_by
 from hotreload.cli import check as verb
 from hotreload.errors import (
@@ -89,6 +90,10 @@ def test_a_sound_checkpoint_is_made_of_the_bytes_that_were_read(
     assert {file.name for file in made.files} == {path.name for path in folder.iterdir()}
     assert identify(made.files) == identity
     assert made.tensors == served.tensors
+    assert made.held.keys() == made.tensors.keys()
+    for lies in made.held.values():
+        held = (folder / lies.file).read_bytes()[lies.begin : lies.end]
+        assert lies.digest == xxhash.xxh3_128_hexdigest(held)
 
 
 MIB = 2**20
@@ -290,6 +295,30 @@ def test_a_writer_at_work_makes_findings_and_no_crash(tmp_path: Path, served: Se
         writer.join()
 
 
+@pytest.mark.parametrize("damage", [None, "nan", "truncated", "extra-tensor"])
+def test_files_read_at_once_are_told_of_as_one_after_the_other(
+    tmp_path: Path, damage: str | None
+) -> None:
+    folder = write_tiny(tmp_path / "new", damage=damage, shards=4)
+    (folder / "generation_config.json").write_bytes(b"\0")
+    one_by_one = findings(folder, None, Policy(), compute_in="auto")
+    with ThreadPoolExecutor(4) as threads:
+        at_once = findings(folder, None, Policy(), compute_in="auto", each=threads.map)
+    assert at_once == one_by_one
+
+
+def test_an_interrupt_ends_the_reading_of_every_file(tmp_path: Path) -> None:
+    file = survey(checkpoint(tmp_path / "new")).files[0]
+
+    def interrupted() -> None:
+        with verb._reading_at_once() as (each, cancel):
+            each(lambda _: Unfit(Finding("io", str(cancel.wait()))), [file] * 3)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("damage", [d.kind for d in DAMAGES if d.kind != "gibberish"])
 def test_each_damage_is_refused_for_its_own_reason(
@@ -322,7 +351,22 @@ def run(*words: object) -> int:
 def test_the_verb_says_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_tiny(tmp_path / "good")
     assert run(folder, "--against", folder) == 0
-    assert capsys.readouterr().out == "fit: 25 tensors, 6 files, 3.4 MB\n"
+    fit, fingerprint = capsys.readouterr().out.splitlines()
+    assert fit == "fit: 25 tensors, 6 files, 3.4 MB"
+    assert run(folder, "--json") == 0
+    said = json.loads(capsys.readouterr().out)["fingerprint"]
+    assert re.fullmatch("[0-9a-f]{16}", said)
+    assert fingerprint == f"fingerprint {said}"
+
+
+def test_the_verb_takes_the_dtype_of_the_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_tiny(tmp_path / "good")
+    assert run(folder, "--set", "engine.dtype=float32") == 0
+    note, fit = capsys.readouterr().out.splitlines()
+    assert note.endswith("casts 25 tensors to F32, 'lm_head.weight' of BF16 for one")
+    assert fit.startswith("fit: ")
 
 
 def test_the_verb_lists_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -339,7 +383,7 @@ def test_the_verb_speaks_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     folder = write_tiny(tmp_path / "bad", damage="nan")
     assert run(folder, "--json") == 1
     said = json.loads(capsys.readouterr().out)
-    assert (said["fit"], said["tensors"]) == (False, 25)
+    assert (said["fit"], said["tensors"], said["fingerprint"]) == (False, 25, None)
     assert said["findings"][0]["code"] == "nonfinite"
     assert said["content_id"] == content_id(survey(folder))
 

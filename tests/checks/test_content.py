@@ -8,6 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import xxhash
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from hotreload.checks import content
 from hotreload.checks.content import Content, examine
@@ -33,7 +35,13 @@ def look(tmp_path: Path, tensors: dict[str, Any], *, nonfinite: bool = True) -> 
     found = with_file(
         path, path.name, lambda file: examine(file, read_header(file), nonfinite=nonfinite)
     )
-    assert found.digest == xxhash.xxh3_128_hexdigest(path.read_bytes())
+    written = path.read_bytes()
+    assert found.digest == xxhash.xxh3_128_hexdigest(written)
+    assert found.held.keys() == tensors.keys()
+    for name, lies in found.held.items():
+        held = written[lies.begin : lies.end]
+        assert (lies.file, held) == (path.name, tensors[name].tobytes())
+        assert lies.digest == xxhash.xxh3_128_hexdigest(held)
     return found
 
 
@@ -41,6 +49,25 @@ def look(tmp_path: Path, tensors: dict[str, Any], *, nonfinite: bool = True) -> 
 def buffer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small buffers, so that a tensor is cut in pieces and a piece holds several."""
     monkeypatch.setattr(content, "BUFFER", request.param)
+
+
+@given(
+    piece=st.integers(1, 40).map(lambda words: 8 * words),
+    sizes=st.lists(st.integers(0, 90), max_size=12),
+    dtypes=st.lists(st.sampled_from([*FLOATS, np.int8, np.int64]), min_size=1, max_size=3),
+)
+@example(piece=8, sizes=[0, 0], dtypes=[np.int8])
+@example(piece=16, sizes=[16, 0, 16, 0], dtypes=[np.int8])
+def test_each_tensors_bytes_are_digested_wherever_the_pieces_end(
+    tmp_path_factory: pytest.TempPathFactory, piece: int, sizes: list[int], dtypes: list[Any]
+) -> None:
+    tensors = {
+        f"t{number}": np.arange(size).astype(dtypes[number % len(dtypes)])
+        for number, size in enumerate(sizes)
+    }
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(content, "BUFFER", piece)
+        look(tmp_path_factory.getbasetemp(), tensors)
 
 
 @pytest.mark.usefixtures("buffer")

@@ -98,7 +98,8 @@ async def test_history_is_a_table_newest_first(world: World, hotreload: Command)
     world.events.publish(AttemptFinished(attempt(Outcome.REJECTED, NAN), SECOND))
     said = await hotreload("history")
     head, refused, live = said.out.splitlines()
-    assert head.split() == ["WHEN", "REVISION", "OUTCOME", "GEN", "TOOK", "HELD", "BY", "REASON"]
+    names = "WHEN REVISION OUTCOME GEN TOOK HELD LOADER BY REASON, CHANGE"
+    assert head.split() == names.split()
     assert refused.endswith("nonfinite: tensor 'lm_head' holds NaN")
     assert {head.index("OUTCOME"), live.index("live")} == {refused.index("rejected")}
     assert "1.2 s" in live

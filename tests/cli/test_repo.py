@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli.bar import Bar, bar_text, while_it_lasts
+from hotreload.cli.bar import Bar, Lines, bar_text, while_it_lasts
 from hotreload.cli.status_text import status_text
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
@@ -178,7 +178,7 @@ def test_a_terminal_sees_the_bar_and_it_is_gone_at_the_end(
             seen = screen.read(4096)
             while b"left" not in seen:
                 seen += screen.read(4096)
-        assert re.search(rb"\r\x1b\[K\[#+ +\]  25%", seen)
+        assert re.search(rb"\r\x1b\[Kfetching  \[#+ +\]  25%", seen)
         assert screen.read(4096).endswith(b"\r\x1b[K")
 
 
@@ -230,7 +230,7 @@ async def on_a_terminal(
 async def test_a_reload_that_is_waited_for_draws_the_bar(world: World, hotreload: Command) -> None:
     world.events.publish(Progress(SECOND.revision, Phase.FETCHING, 250, 1000))
     async with on_a_terminal(hotreload, "reload", "--wait") as (process, screen):
-        await screen.shows(rb"\r\x1b\[K\[#+ +\]  25%  250 B of ")
+        await screen.shows(rb"\r\x1b\[Kfetching  \[#+ +\]  25%  250 B of ")
         assert world.control.promise is not None
         world.control.promise.set_result(attempt())
         out, _ = await process.communicate()
@@ -247,7 +247,7 @@ async def test_a_verb_that_downloads_draws_the_bar(
     name = f"{REPO}@v1"
     args = ("check", name) if verb == "check" else ("swap", "--model", name, "--checkpoint", name)
     async with on_a_terminal(hotreload, *args) as (process, screen):
-        await screen.shows(rb"\r\x1b\[K\[#* +\] +\d+%  [\d.]+ \w+ of [\d.]+ MiB")
+        await screen.shows(rb"\r\x1b\[Kfetching  \[#* +\] +\d+%  [\d.]+ \w+ of [\d.]+ MiB")
         held.release.set()
         out, _ = await process.communicate()
         assert (process.returncode, b"came 3 times with other bytes" in out) == (1, True)
@@ -258,9 +258,31 @@ def test_without_a_terminal_nothing_is_drawn(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     Bar().draw(FAR)
-    with while_it_lasts(lambda: pytest.fail("nobody looks"), wanted=True):
+    with while_it_lasts(lambda: pytest.fail("nobody looks"), wanted=False):
         pass
+    with while_it_lasts(lambda: FAR, wanted=True):
+        pass  # what is over soon is not worth a line
     assert capsys.readouterr().err == ""
+
+
+def test_without_a_terminal_a_line_is_written_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lines, "every", 0.01)
+    looks: list[dict[str, Any] | None] = [{**FAR, "phase": "staging"}, FAR, None]
+    over = threading.Event()
+
+    def look() -> dict[str, Any] | None:
+        if not looks:
+            over.set()
+        return looks.pop() if looks else None
+
+    with while_it_lasts(look, wanted=True):
+        assert over.wait(20)
+    assert capsys.readouterr().err.splitlines() == [
+        "fetching: 25%, 3.0 GiB of 12.0 GiB, 100.0 MiB/s, 92.2 s left",
+        "staging: 25%, 3.0 GiB of 12.0 GiB, 100.0 MiB/s, 92.2 s left",
+    ]
 
 
 def test_the_status_shows_a_download_and_since_when_the_hub_was_not_seen() -> None:
@@ -268,6 +290,8 @@ def test_the_status_shows_a_download_and_since_when_the_hub_was_not_seen() -> No
     status = watching.snapshot()
     text = status_text({**status, "progress": FAR})
     assert re.search(r"^download +\[#+ +\]  25%", text, re.MULTILINE)
+    text = status_text({**status, "progress": {**FAR, "phase": "staging"}})
+    assert re.search(r"^loading +\[#+ +\]  25%", text, re.MULTILINE)
     assert re.search(r"^source +stale, not seen since the start$", text, re.MULTILINE)
     watching.observe(SourceScanned("start"))
     assert "source" not in status_text(watching.snapshot())

@@ -45,9 +45,10 @@ def shown(
     attempts: tuple[Attempt, ...] = (),
     width: int = 80,
     height: int = 24,
+    pages: Pages | None = None,
     **more: Any,
 ) -> list[str]:
-    status = after(*events).snapshot() if events else None
+    status = after(*events, pages=pages).snapshot() if events else None
     fields = [attempt_fields(attempt) for attempt in attempts]
     lines = frame(status, fields, width=width, height=height, now=LATER, **more)
     return [written(line, colour=False) for line in lines]

@@ -20,7 +20,7 @@ from hotreload.life.running import RunningEngine
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 from tests.engine import real
 from tests.fake_answers import FOR_EVER
-from tests.fakes import OVERFLOWS_ON, FakeEngine, Steps
+from tests.fakes import OVERFLOWS_ON, FakeEngine, Steps, unread
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -75,8 +75,10 @@ class EngineCase(Protocol):
 
 
 class FakeCase:
-    def __init__(self) -> None:
+    def __init__(self, *, spares_wait_on_host: bool = False) -> None:
         self._fake = FakeEngine(Steps(), Revision("1", "step_1"))
+        self._fake.spares_wait_on_host = spares_wait_on_host
+        self._fake.cannot_overlap = "one set at a time" if spares_wait_on_host else None
 
     @property
     def engine(self) -> RunningEngine:
@@ -92,16 +94,16 @@ class FakeCase:
 
     def checkpoint(self, number: int) -> Checkpoint:
         tensors = {"leaf": TensorSpec((1,), "BF16")}
-        return Checkpoint(Revision(str(number), f"step_{number}"), Path(), (), tensors, 0)
+        return unread(Revision(str(number), f"step_{number}"), tensors=tensors)
 
     def overflowing_checkpoint(self) -> Checkpoint:
-        return Checkpoint(Revision("overflow", "step_overflow"), Path(), (), {}, 0)
+        return unread(Revision("overflow", "step_overflow"))
 
     def busy_with(self) -> int:
         return self._fake.running
 
     def bad_checkpoint(self) -> Checkpoint:
-        return Checkpoint(Revision("bad", "bad"), Path(), (), {}, 0)
+        return unread(Revision("bad", "bad"))
 
     async def answer(self) -> object:
         return self._fake.answer()
@@ -157,9 +159,9 @@ class RealCase:
 
 
 @asynccontextmanager
-async def real_case(root: Path, tp: int) -> AsyncIterator[RealCase]:
-    folders = real.Folders(root)
-    async with real.engine_of(folders.folder(1), root / "spool", tp=tp) as engine:
+async def real_case(root: Path, tp: int, memory: str) -> AsyncIterator[RealCase]:
+    folders, spool = real.Folders(root), root / "spool"
+    async with real.engine_of(folders.folder(1), spool, tp=tp, memory=memory) as engine:
         case = RealCase(engine, folders, tp)
         await case.answer()  # compiles, which leaves small constants behind
         yield case
@@ -170,18 +172,21 @@ async def real_case(root: Path, tp: int) -> AsyncIterator[RealCase]:
     scope="module",
     params=[
         "fake",
+        "fake with one set on the device",
         pytest.param("real", marks=pytest.mark.real_engine),
         pytest.param("real on two devices", marks=pytest.mark.real_engine),
+        pytest.param("real with one set on the device", marks=pytest.mark.real_engine),
     ],
 )
 async def engine_case(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[EngineCase]:
-    if request.param == "fake":
-        yield FakeCase()
+    of_one_set = "one set" in request.param
+    if request.param.startswith("fake"):
+        yield FakeCase(spares_wait_on_host=of_one_set)
         return
-    tp = 1 if request.param == "real" else 2
-    async with real_case(tmp_path_factory.mktemp("engine"), tp) as case:
+    tp, memory = 2 if "two devices" in request.param else 1, "host" if of_one_set else "double"
+    async with real_case(tmp_path_factory.mktemp("engine"), tp, memory) as case:
         yield case
 
 
@@ -214,6 +219,16 @@ async def test_it_says_how_far_it_is_with_a_checkpoint(engine_case: EngineCase) 
     assert told.of == checkpoint.bytes
     assert engine.staging is None
     await engine.release(staged)
+
+
+async def test_a_loader_that_makes_what_upstreams_makes_is_not_distrusted(
+    engine_case: EngineCase,
+) -> None:
+    engine = engine_case.engine
+    distrusted = asyncio.create_task(engine.distrusted())
+    await engine.release(await engine.stage(engine_case.checkpoint(2)))
+    assert not distrusted.done()
+    distrusted.cancel()
 
 
 async def test_exchanged_weights_answer_like_a_fresh_engine(engine_case: EngineCase) -> None:
@@ -287,7 +302,7 @@ async def test_stowed_weights_come_back_as_they_were(engine_case: EngineCase) ->
     assert await engine_case.held() == before
 
 
-async def test_unstow_keeps_what_is_on_the_device(engine_case: EngineCase) -> None:
+async def test_unstow_keeps_what_is_where_spare_weights_wait(engine_case: EngineCase) -> None:
     staged = await engine_case.engine.stage(engine_case.checkpoint(2))
     assert await engine_case.engine.unstow(staged) is staged
     await engine_case.engine.release(staged)
@@ -457,8 +472,10 @@ async def answered_by(engine: RunningEngine, weights: Staged | None) -> str:
 async def test_it_says_whether_two_sets_can_answer_side_by_side_and_why_not(
     engine_case: EngineCase,
 ) -> None:
-    why_not = engine_case.engine.cannot_overlap
+    engine = engine_case.engine
+    why_not = engine.cannot_overlap
     assert why_not is None or why_not
+    assert why_not or not engine.spares_wait_on_host
 
 
 async def test_after_a_flip_who_comes_is_answered_by_the_new_weights(

@@ -17,7 +17,7 @@ from hotreload.core.rules import Rules
 from hotreload.events import AttemptFinished, Events, PhaseEntered, Waiting
 from hotreload.life.state_json import from_json, to_json
 from hotreload.types import Attempt, By, Checkpoint, Generation, Mode, Phase, Revision
-from tests.fakes import FakeEngine, FakeSource, Steps
+from tests.fakes import FakeEngine, FakeSource, Steps, unread
 from tests.waiting import PATIENCE, Witness
 
 
@@ -89,7 +89,7 @@ class World(Witness):
 
     async def _validate(self, revision: Revision, path: Path) -> Checkpoint:
         await self.steps.pass_through("validate")
-        return Checkpoint(revision, path, (), {}, 10)
+        return unread(revision, path)
 
     async def _save(self, ledger: Ledger) -> str | None:
         if self.disk_fault is None:

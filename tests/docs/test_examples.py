@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from hotreload.checks.check import findings
+from hotreload.checks.fit import Policy
 from hotreload.cli.client import DaemonClient, Where
 from hotreload.cli.demo_clients import ClientAnswer, Clients
 from hotreload.cli.demo_story import STORY, Chapter, words
 from hotreload.cli.demo_told import Told, print_closing
 from hotreload.settings.load import load
+from hotreload.tiny import write_tiny
 from hotreload.types import Phase
 from tests.docs.pages import PAGES, blocks, section
 
@@ -48,6 +51,15 @@ def test_the_console_shows_what_it_shows(page: str, tmp_path: Path) -> None:
         )
         assert ran.returncode == 0, f"{command}\n{ran.stdout}"
         assert without_digits(ran.stdout) == without_digits(shown), command
+
+
+def test_the_script_computes_the_fingerprint_that_check_prints(tmp_path: Path) -> None:
+    [script] = blocks("python", section("fingerprint"))
+    folder = write_tiny(tmp_path / "model", shards=2)
+    files = [str(path) for path in folder.glob("*.safetensors")]
+    ran = subprocess.run([sys.executable, "-c", script, *files], stdout=subprocess.PIPE, check=True)
+    report = findings(folder, None, Policy(), compute_in="auto")
+    assert ran.stdout.decode() == f"{report.fingerprint}\n"
 
 
 def environment() -> dict[str, str]:

@@ -7,7 +7,7 @@ and of two devices run in the same process (each takes only the devices it is to
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from hotreload.tiny import write_tiny
 from hotreload.tiny.shards import encode
 from hotreload.tiny.weights import hand_built
 from hotreload.tiny.words import parse_saying
-from hotreload.types import Checkpoint, CheckpointFile, Revision, TensorSpec
+from hotreload.types import Checkpoint, CheckpointFile, Revision, TensorBytes, TensorSpec
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -37,8 +37,13 @@ ENDLESS = {"temperature": 0, "max_new_tokens": 480, "ignore_eos": True}
 def checked(folder: Path) -> Checkpoint:
     """The folder as a checkpoint that passed every check, whether it would or not."""
     files = tuple(_file(path) for path in sorted(folder.glob("*.safetensors")))
-    tensors = {name: spec for file in files for name, spec in _tensors(folder / file.name)}
-    return Checkpoint(Revision(folder.name), folder, files, tensors, sum(f.size for f in files))
+    tensors: dict[str, TensorSpec] = {}
+    held: dict[str, TensorBytes] = {}
+    for file in files:
+        for name, spec, lies in _tensors(folder / file.name):
+            tensors[name], held[name] = spec, lies
+    size = sum(file.size for file in files)
+    return Checkpoint(Revision(folder.name), folder, files, tensors, size, held)
 
 
 def _file(path: Path) -> CheckpointFile:
@@ -46,11 +51,16 @@ def _file(path: Path) -> CheckpointFile:
     return CheckpointFile(path.name, len(content), xxhash.xxh3_128_hexdigest(content))
 
 
-def _tensors(path: Path) -> list[tuple[str, TensorSpec]]:
+def _tensors(path: Path) -> Iterator[tuple[str, TensorSpec, TensorBytes]]:
     content = path.read_bytes()
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
     header.pop("__metadata__", None)
-    return [(name, TensorSpec(tuple(e["shape"]), e["dtype"])) for name, e in header.items()]
+    for name, entry in header.items():
+        begin, end = (start + offset for offset in entry["data_offsets"])
+        digest = xxhash.xxh3_128_hexdigest(content[begin:end])
+        spec = TensorSpec(tuple(entry["shape"]), entry["dtype"])
+        yield name, spec, TensorBytes(path.name, begin, end, digest)
 
 
 class Folders:
@@ -71,12 +81,23 @@ class Folders:
 async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator[Any]:
     """A real engine that serves the folder, closed at the end."""
     from hotreload.engine.sglang import SglangEngine
+    from hotreload.engine.weights.quiet import Quiet
+    from hotreload.engine.weights.sets import StagingTerms
 
-    settings = {"dtype": "bfloat16", **settings, "args": {**ARGS, **settings.get("args", {})}}
+    # What is left over beside others' tests may be nothing for a while.
+    terms: dict[str, Any] = {"spool": spool, "quiet": Quiet(priority="normal")}
+    for name in ("max_drift", "loader", "memory", "quiet"):
+        if name in settings:
+            terms[name] = settings.pop(name)
+    if "checkpoint" not in settings:
+        settings["checkpoint"] = checked(folder)
+    settings = {"dtype": "bfloat16", **settings}
+    settings |= {"args": {**ARGS, **settings.get("args", {})}, "terms": StagingTerms(**terms)}
     engine = await SglangEngine.start(
-        model=folder, device="cpu", spool=spool, revision=Revision(folder.name), **settings
+        model=folder, device="cpu", revision=Revision(folder.name), **settings
     )
     try:
+        await engine._sets.until_compared()  # it makes a leaf of each beside the live one
         yield engine
     finally:
         await engine.close()
@@ -107,13 +128,25 @@ async def device_bytes() -> int:
     """
     import gc
 
-    import jax
-
     for _ in range(3):
         await asyncio.sleep(0)
     gc.collect()
-    sizes = [array.nbytes for array in jax.live_arrays()]  # type: ignore[no-untyped-call]
-    return sum(size for size in sizes if size >= MATRIX_BYTES)
+    return bytes_of_arrays(MATRIX_BYTES)
+
+
+def bytes_of_arrays(least: int = 0) -> int:
+    """Bytes of all arrays that live, of those of at least so many."""
+    import jax
+
+    arrays: list[Any] = jax.live_arrays()  # type: ignore[no-untyped-call]
+    large = (array for array in arrays if array.nbytes >= least)
+    return sum({_memory_of(array): array.nbytes for array in large}.values())
+
+
+def _memory_of(array: Any) -> int:
+    """Where it lies: an array that was asked for its values has another of the same memory."""
+    alone = len(array.devices()) == 1
+    return int(array.unsafe_buffer_pointer()) if alone else id(array)
 
 
 OVERFLOWS_ON = "~"

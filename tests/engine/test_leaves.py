@@ -8,6 +8,7 @@ import pytest
 
 from hotreload.engine.weights import staging
 from hotreload.errors import CheckpointRejected
+from hotreload.fingerprint import TensorSum
 from tests.engine import real
 
 assert real  # it makes two devices before JAX looks
@@ -17,7 +18,8 @@ import jax.numpy as jnp  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
-from hotreload.engine.weights.leaves import Measured, like, measure, signature, zeroed  # noqa: E402
+from hotreload.engine.weights.leaves import like, signature, zeroed  # noqa: E402
+from hotreload.engine.weights.measuring import Measured, measure  # noqa: E402
 
 DTYPES = [jnp.bfloat16, jnp.float16, jnp.float32, jnp.int8, jnp.float8_e4m3fn]
 VALUES = np.random.default_rng(0).normal(size=(16, 24)).astype(np.float32)
@@ -30,7 +32,7 @@ def sharded(array: Any, *spec: str | None) -> jax.Array:
 
 
 def sum_of(array: Any) -> int:
-    return measure({"leaf": array}).sums["leaf"]
+    return measure({"leaf": array}).sums["leaf"]["leaf"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -38,6 +40,14 @@ def sum_of(array: Any) -> int:
 def test_a_checksum_is_the_same_for_every_sharding(dtype: Any, spec: tuple[str | None]) -> None:
     array = jnp.asarray(VALUES, dtype)
     assert sum_of(sharded(array, *spec)) == sum_of(array)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, jnp.uint8, jnp.bool_])
+def test_a_checksum_is_what_numpy_alone_makes_of_the_same_bytes(dtype: Any) -> None:
+    values = np.asarray(jnp.asarray(VALUES * 20, dtype))
+    total = TensorSum()
+    total.update(values.tobytes())
+    assert sum_of(jnp.asarray(values)) == total.value
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -107,7 +117,7 @@ def test_zeroing_overwrites_nan_in_place_and_keeps_the_signature() -> None:
 
 
 def measured(rms: float) -> Measured:
-    return Measured({"leaf": 1}, {"leaf": rms})
+    return Measured({"leaf": {"leaf": 1}}, {"leaf": rms})
 
 
 @pytest.mark.parametrize("rms", [101.0, 0.0099, 0.0, float("nan"), float("inf")])

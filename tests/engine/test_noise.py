@@ -18,9 +18,10 @@ from flax import nnx  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
-from hotreload.engine.weights.leaves import Layout, measure, signature  # noqa: E402
+from hotreload.engine.weights.leaves import Layout, signature  # noqa: E402
+from hotreload.engine.weights.measuring import measure  # noqa: E402
 from hotreload.engine.weights.noise import perturb  # noqa: E402
-from hotreload.engine.weights.staging import Weights  # noqa: E402
+from hotreload.engine.weights.weights import Weights  # noqa: E402
 from hotreload.reading import Cancelled  # noqa: E402
 
 FLOATS = {name: np.full((8, 6), at, np.float32) for at, name in enumerate("abcd")}
@@ -43,7 +44,10 @@ class Set:
         self.weights = Weights(leaves, measure(self.layout.named(leaves)))
 
     def noisy(self, noise: Noise) -> Weights:
-        return perturb(noise, layout=self.layout, live=self.weights, cancel=threading.Event())
+        return self.noisy_unless(noise, threading.Event())
+
+    def noisy_unless(self, noise: Noise, cancel: threading.Event) -> Weights:
+        return perturb(noise, layout=self.layout, live=self.weights, parts={}, cancel=cancel)
 
     def changed(self, noise: Noise) -> set[str]:
         before, after = self.weights.measured.sums, self.noisy(noise).measured.sums
@@ -81,18 +85,18 @@ def test_the_noise_is_as_large_as_asked() -> None:
     assert noisy.measured.rms["a"] == pytest.approx(0.25, rel=0.02)
 
 
-def test_a_noisy_set_shares_nothing_and_keeps_every_signature() -> None:
+def test_a_noisy_set_shares_what_got_no_noise_and_keeps_every_signature() -> None:
     live = Set("abcd", spec=("tensor", None))
     noisy = live.noisy(Noise(0, 0.5, 1))
-    for place in live.layout.places:
-        old, new = live.weights.leaves[place], noisy.leaves[place]
-        assert signature(new) == signature(old)
-        pointers = [
-            {shard.data.unsafe_buffer_pointer() for shard in leaf.addressable_shards}
-            for leaf in (old, new)
-        ]
-        assert not pointers[0] & pointers[1]
-    noisy.drop()
+    pairs = [(live.weights.leaves[at], noisy.leaves[at]) for at in live.layout.places]
+    assert all(signature(new) == signature(old) for old, new in pairs)
+    ((old, new),) = [(old, new) for old, new in pairs if old is not new]
+    pointers = [
+        {shard.data.unsafe_buffer_pointer() for shard in leaf.addressable_shards}
+        for leaf in (old, new)
+    ]
+    assert not pointers[0] & pointers[1]
+    noisy.free()
     assert measure(live.layout.named(live.weights.leaves)) == live.weights.measured
 
 
@@ -112,7 +116,7 @@ def test_noise_that_makes_no_other_sound_weights_is_refused(
 
 
 def test_a_cancel_ends_it() -> None:
-    live, cancel = Set(), threading.Event()
+    cancel = threading.Event()
     cancel.set()
     with pytest.raises(Cancelled):
-        perturb(Noise(), layout=live.layout, live=live.weights, cancel=cancel)
+        Set().noisy_unless(Noise(), cancel)

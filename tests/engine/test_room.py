@@ -10,9 +10,9 @@ import pytest
 
 from hotreload import threads
 from hotreload.engine.weights import staging
-from hotreload.engine.weights.leaves import Measured, measure
+from hotreload.engine.weights.measuring import Measured
 from hotreload.engine.weights.room import Room
-from hotreload.engine.weights.staging import Weights
+from hotreload.engine.weights.weights import Weights
 from hotreload.errors import NotEnoughMemory, TryAgain
 from hotreload.types import Noise, Revision, Staged
 from tests.engine import real
@@ -106,14 +106,13 @@ async def test_neither_noise_nor_a_way_back_makes_a_third_set_beside_one_left_be
 ) -> None:
     folders, hanging = real.Folders(tmp_path), Hanging()
 
-    def hang_with_the_set_made(named: Any) -> Measured:
+    def hang_with_the_set_made(*args: object) -> None:
         hanging(threading.Event())
-        return measure(named)
 
     async with real.engine_of(folders.folder(1), tmp_path / "spool") as engine:
         one_set = await real.device_bytes()
         stowed = await engine.stow(await engine.stage(folders.checkpoint(2)))
-        monkeypatch.setattr(staging, "measure", hang_with_the_set_made)
+        monkeypatch.setattr(staging, "check_signatures", hang_with_the_set_made)
         await left_behind(engine.stage(folders.checkpoint(3)), hanging.is_there)
         two_sets = await real.device_bytes()
         for another in (noise, way_back):

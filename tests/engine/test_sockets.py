@@ -86,7 +86,7 @@ async def test_a_start_that_fails_leaves_no_socket_behind(tmp_path: Path, place:
     folder = real.Folders(tmp_path).folder(1)
     (folder / "model.safetensors").write_bytes(b"cut short")
     with pytest.raises(ConfigError, match="does not start"):
-        async with real.engine_of(folder, tmp_path / "spool"):
+        async with real.engine_of(folder, tmp_path / "spool", checkpoint=None):
             pass
     assert folders_in(place) == []
 

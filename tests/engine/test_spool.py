@@ -28,7 +28,7 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     (source / "stray.safetensors").write_bytes(b"still being written")
     file = CheckpointFile(NAME, len(CONTENT), xxhash.xxh3_128_hexdigest(CONTENT))
     beside = CheckpointFile("generation_config.json", 2, "not even read")
-    return Checkpoint(Revision("1"), source, (file, beside), {}, len(CONTENT))
+    return Checkpoint(Revision("1"), source, (file, beside), {}, len(CONTENT), {})
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ def tiny_files(folder: Path, number: int, damage: str | None = None) -> dict[str
 def hub_settings(folder: Path, hub: LocalHub) -> list[str]:
     return [
         f"engine.args={ENGINE_ARGS}",
+        "engine.staging_priority=normal",
         "source.kind=huggingface",
         f"source.repo={REPO}",
         f"source.endpoint={hub.url}",

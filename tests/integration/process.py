@@ -32,6 +32,7 @@ class Process:
         self.sets = [
             f"engine.model={self.checkpoints / 'step_1'}",
             f"engine.args={ENGINE_ARGS}",
+            "engine.staging_priority=normal",
             f"source.path={self.checkpoints}",
             "source.settle=0.2",
             f"server.socket={self.socket}",

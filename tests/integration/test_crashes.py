@@ -57,7 +57,7 @@ class Story:
     def die_at(self, point: str) -> None:
         """Start, see that all is well, publish a checkpoint and be killed over it."""
         # The one it died on before passes the point first; the start makes a copy, too.
-        passes = 1 + (self.died_on is not None) + (point == "copying")
+        passes = 1 + (self.died_on is not None) + (point == "reading")
         with self.begun(f"{point}=kill@{passes}"):
             self.newest += 1
             self.process.drop(self.newest, "gibberish" if point == "rolling_back" else None)
@@ -121,7 +121,7 @@ def test_the_second_death_over_a_revision_refuses_it(tmp_path: Path) -> None:
 
 STOPS = {
     "staging=hang": 1,
-    "copying=hang@2": 1,  # a thread, which cannot be cancelled: it is left behind
+    "reading=hang@2": 1,  # a thread, which cannot be cancelled: it is left behind
     "draining=hang": 1,
     "swapping=delay:1.5": 2,  # from here on it goes on to its end
     "probing=hang": 1,  # until probe_timeout, and is rolled back then
@@ -129,7 +129,7 @@ STOPS = {
 """And which step is good afterwards; tests/soak has the other points."""
 
 PHASE_AT = {
-    "copying": "staging",
+    "reading": "staging",
     "staged": "staging",
     "swapped": "swapping",
     "committed": "probing",
@@ -151,7 +151,7 @@ def stop_at(folder: Path, failpoint: str, good: int) -> None:
         process.until(lambda: process.get("/status")["phase"] == phase)
         process.child.send_signal(signal.SIGTERM)
         assert process.child.wait(EXIT_SECONDS) == 0
-    assert len(process.said("daemon.left_behind")) == (point == "copying")
+    assert len(process.said("daemon.left_behind")) == (point == "reading")
     assert not process.socket.exists()
     ledger = ledger_of(process)
     assert ledger.under_way is None
@@ -161,10 +161,10 @@ def stop_at(folder: Path, failpoint: str, good: int) -> None:
     assert refused == ({"probe"} if point in ("probing", "rolling_back") else set())
 
 
-@pytest.mark.parametrize("point", ["copying", "swapping", "probing", "rolling_back"])
+@pytest.mark.parametrize("point", ["reading", "swapping", "probing", "rolling_back"])
 def test_a_second_sigterm_waits_for_nothing(tmp_path: Path, point: str) -> None:
     process = made(tmp_path, "reload.probe_timeout=60")
-    with process.running(f"{point}=hang" + ("@2" if point == "copying" else "")):
+    with process.running(f"{point}=hang" + ("@2" if point == "reading" else "")):
         process.drop(2, "gibberish" if point == "rolling_back" else None)
         process.until(lambda: process.get("/status")["phase"] == PHASE_AT.get(point, point))
         process.child.send_signal(signal.SIGTERM)
@@ -186,7 +186,7 @@ def test_told_to_stop_while_it_boots_it_exits_0(tmp_path: Path, moment: str) -> 
     process = made(tmp_path)
     is_early = moment == "before the engine is built"
     copies = tmp_path / "state" / "boot"  # what it starts from lies there until it has started
-    with process.begun("copying=hang" if is_early else ""):
+    with process.begun("reading=hang" if is_early else ""):
         process.until(lambda: copies.is_dir() and any(copies.iterdir()), START_SECONDS)
         if moment == "while it is asked for the first time":
             process.until(lambda: not any(copies.iterdir()), START_SECONDS)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from hotreload import threads
-from hotreload.engine.weights import spool
+from hotreload.engine.weights import own
+from hotreload.engine.weights.loaders import Loaders
 from hotreload.events import SourceScanned
 from hotreload.reading import Hashing, Opened
 from hotreload.tiny import write_tiny
@@ -128,7 +129,7 @@ class Staging:
         self.running, self.patch = running, patch
         self.harmed: list[Path] = []
 
-    def before_the_copy(self, harm: Harm) -> None:
+    def before_it_is_read(self, harm: Harm) -> None:
         engine = self.running.engine
         real = engine.stage
 
@@ -138,8 +139,8 @@ class Staging:
 
         self.patch.setattr(engine, "stage", stage)
 
-    def within_the_copy(self, harm: Harm) -> None:
-        """After the third piece of the first shard."""
+    def while_it_is_read(self, harm: Harm) -> None:
+        """After the third piece of the first tensor that has so many."""
         staging = self
 
         class Harming(Hashing):
@@ -147,14 +148,14 @@ class Staging:
                 super().__init__(file, *rest)
                 self.path = file.path
 
-            def pieces(self, begin: int, end: int) -> Iterator[tuple[int, memoryview]]:
-                for number, piece in enumerate(super().pieces(begin, end)):
-                    if not staging.harmed and self.path.suffix == ".safetensors" and number == 2:
+            def into(self, memory: memoryview, begin: int) -> Iterator[memoryview]:
+                for number, piece in enumerate(super().into(memory, begin)):
+                    if not staging.harmed and number == 2:
                         staging._do(harm, self.path.parent)
                     yield piece
 
-        self.patch.setattr(spool, "CHUNK", 4096)
-        self.patch.setattr(spool, "Hashing", Harming)
+        self.patch.setattr(own, "PIECE", 4096)
+        self.patch.setattr(own, "Hashing", Harming)
 
     def _do(self, harm: Harm, folder: Path) -> None:
         for file in of_weights(folder):
@@ -167,7 +168,7 @@ class Staging:
         return next(a for a in self.running.attempts if a.revision.label == folder.name)
 
 
-@pytest.mark.parametrize("moment", ["before_the_copy", "within_the_copy"])
+@pytest.mark.parametrize("moment", ["before_it_is_read", "while_it_is_read"])
 @pytest.mark.parametrize("harm", [*HARMS, replace_by_another])
 async def test_what_is_done_while_staging_is_refused_and_never_mixed(
     running: Running,
@@ -192,27 +193,18 @@ async def test_what_is_done_while_staging_is_refused_and_never_mixed(
     await running.until(lambda: not list((running.folder / "state" / "staging").iterdir()))
 
 
-async def test_what_is_done_after_the_copy_goes_unnoticed_and_the_checked_bytes_answer(
+async def test_what_is_done_after_it_was_read_goes_unnoticed_and_the_checked_bytes_answer(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = spool.private_copy
+    real = Loaders.load
 
-    def copy(checkpoint: Checkpoint, *rest: Any) -> Any:
-        made = real(checkpoint, *rest)
+    def load(self: Loaders, checkpoint: Checkpoint, *rest: Any) -> Any:
+        made = real(self, checkpoint, *rest)
+        for file in of_weights(checkpoint.path):
+            rewrite_in_place(file)
+        return made
 
-        class Harmed:
-            def __enter__(self) -> Path:
-                folder = made.__enter__()
-                for file in of_weights(checkpoint.path):
-                    rewrite_in_place(file)
-                return folder
-
-            def __exit__(self, *error: Any) -> Any:
-                return made.__exit__(*error)
-
-        return Harmed()
-
-    monkeypatch.setattr("hotreload.engine.weights.staging.private_copy", copy)
+    monkeypatch.setattr(Loaders, "load", load)
     # An older one, which the source does not want: what the harm makes of a newer one it wants,
     # and the attempt gives way to that if it takes long.
     folder = running.drop(2, shards=2)

@@ -306,7 +306,8 @@ WEIGHTS = [
     ),
     Panel(
         title="Staged",
-        about="Bytes staged in a second.",
+        about="Bytes read for weights in a second; those of leaves that did not change are not "
+        "read.",
         unit="Bps",
         queries=[
             (
@@ -316,11 +317,34 @@ WEIGHTS = [
         ],
     ),
     Panel(
+        title="Live weights that drifted",
+        about="1 while leaves that answer are no longer what went live; looked at only where "
+        "[checks] verify_live_every is set.",
+        kind="stat",
+        bad_from=1,
+        queries=[(series("live_drifted"), "{{instance}}")],
+    ),
+    Panel(
         title="Leaves changed at each generation",
         about="At each swap, how many leaves differ from those of the generation before.",
         draw=BARS,
         at_least="1m",
         queries=[(at_a_swap(series("leaves_changed")), "{{instance}}")],
+    ),
+    Panel(
+        title="Largest change of a leaf",
+        about="In the checkpoint that was staged last: the root mean square of the change, over "
+        "that of the live leaf. `hotreload history` names the leaf.",
+        unit="percentunit",
+        draw=STEPS,
+        queries=[(series("largest_change"), "{{instance}}")],
+    ),
+    Panel(
+        title="Checkpoints by loader",
+        about="What upstream's loader takes, our own does not understand, or it is switched off.",
+        draw=BARS,
+        at_least="1m",
+        queries=[(f"sum by (loader) ({gained('loads_total')})", "{{loader}}")],
     ),
     Panel(
         title="Generations and how many leaves each changed",

@@ -19,6 +19,8 @@ from hotreload.events import (
     AnswersWithheld,
     GateChanged,
     GenerationLive,
+    LiveDrifted,
+    LoaderDistrusted,
     SourceScanned,
     StateSaved,
 )
@@ -52,10 +54,12 @@ ODD = (
     "NoiseAnswers",
     "SourceOverruled",
     "OldGenerationAnswers",
+    "LiveWeightsDrifted",
+    "LoaderDistrusted",
 )
 """What a daemon beside ours fires, which serves other weights, noisy ones at that, by hand, on a
-full disk, and whose old generation does not end. That a real one says the first four of itself,
-`tests/integration/test_by_hand.py` sees."""
+full disk, whose old generation does not end, and whose memory and loader fail. That a real one
+says the first four of itself, `tests/integration/test_by_hand.py` sees."""
 
 
 @dataclass
@@ -186,6 +190,8 @@ def another_replica() -> Metrics:
     metrics.observe(StateSaved("no space left on the device"))
     metrics.observe(GateChanged(GateState.OPEN, 0, 0))
     metrics.observe(SourceScanned("start"))
+    metrics.observe(LiveDrifted(NINTH, ("a leaf",)))
+    metrics.observe(LoaderDistrusted("it made another leaf"))
     return metrics
 
 

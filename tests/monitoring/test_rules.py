@@ -41,6 +41,8 @@ TIMES = {
     "StateNotSaved": {"5m": "for 5 minutes"},
     "NoiseAnswers": {"15m": "for 15 minutes"},
     "SourceOverruled": {"1d": "for a day"},
+    "LiveWeightsDrifted": {"== 1": "at once"},
+    "LoaderDistrusted": {"5m": "for 5 minutes"},
 }
 """What an alert waits for, and how its runbook says it."""
 TESTS = Path(__file__).with_name("alerts.test.yml")

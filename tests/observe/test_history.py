@@ -15,6 +15,9 @@ from hotreload.events import (
     GenerationEnded,
     GenerationLive,
     Leaving,
+    LiveDrifted,
+    LiveVerified,
+    LoaderDistrusted,
     ModeChosen,
     OperatorAsked,
     PhaseEntered,
@@ -25,6 +28,7 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.observe.history import History, attempt_fields, event_fields, iso
+from hotreload.observe.loading import NOT_LOADED
 from hotreload.types import By, GateState, Mode, Outcome, PassedOver, Phase, Reason
 from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live
 
@@ -61,6 +65,9 @@ EVENTS: list[tuple[Event, str]] = [
         "source.passed_over",
     ),
     (AnswersWithheld(generation(), 24), "answers.withheld"),
+    (LoaderDistrusted("leaf b differs"), "loader.distrusted"),
+    (LiveVerified(generation()), "live.verified"),
+    (LiveDrifted(generation(), ("b",)), "live.drifted"),
 ]
 
 
@@ -79,6 +86,9 @@ def test_every_event_is_plain_json_under_its_dotted_name(event: Event, name: str
         GenerationEnded(generation(), replica=2),
         ModeChosen(Mode.OVERLAP, replica=2),
         GateChanged(GateState.HOLDING, 1, 2, replica=2),
+        LoaderDistrusted("leaf b differs", replica=2),
+        LiveVerified(generation(), replica=2),
+        LiveDrifted(generation(), ("b",), replica=2),
     ],
 )
 def test_what_happens_to_one_engine_says_which(event: Event) -> None:
@@ -103,6 +113,7 @@ def test_an_attempt_has_the_fields_of_the_contract() -> None:
         "generation": None,
         "rolled_back": False,
         "by": None,
+        **NOT_LOADED,
     }
 
 

@@ -21,7 +21,7 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
-from hotreload.observe.labels import CODES, PLACES, ROUTES, SCAN_CAUSES
+from hotreload.observe.labels import CODES, LOADERS, PLACES, ROUTES, SCAN_CAUSES
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.readings import Readings
 from hotreload.types import NOISY, START, Answering, By, GateState, Outcome, Phase, Reason, Revision
@@ -67,6 +67,12 @@ CONTRACT = [
     "state_saved",
     "noise_live",
     "overruled",
+    "loads_total{loader}",
+    "leaves_shared_total",
+    "largest_change",
+    "loader_trusted",
+    "live_drifted",
+    "live_verified_timestamp_seconds",
 ]
 HISTOGRAMS = {
     "phase_seconds",
@@ -144,6 +150,7 @@ def test_there_is_no_metric_of_ours_that_the_contract_does_not_name() -> None:
         ("source_scans_total", "cause", SCAN_CAUSES),
         ("request_seconds_count", "route", ROUTES),
         ("weights_bytes", "place", PLACES),
+        ("loads_total", "loader", LOADERS),
     ],
 )
 def test_known_label_values_are_at_0_from_the_start(

@@ -1,4 +1,4 @@
-"""How far a download is: the pace, the metrics and the events; the log has its own test."""
+"""How far a download or a loading is: pace, metrics and events; the log has its own test."""
 
 import math
 
@@ -27,6 +27,7 @@ def test_the_rate_is_that_of_what_came_lately_and_says_how_long_it_takes() -> No
         pace.observe(far(done))
         clock.now += 1
     assert pace.fields() == {
+        "phase": "fetching",
         "done_bytes": 600,
         "total_bytes": 1000,
         "bytes_per_second": 33,
@@ -34,6 +35,7 @@ def test_the_rate_is_that_of_what_came_lately_and_says_how_long_it_takes() -> No
     }
     clock.now += 60
     assert pace.fields() == {
+        "phase": "fetching",
         "done_bytes": 600,
         "total_bytes": 1000,
         "bytes_per_second": 0,
@@ -54,6 +56,20 @@ def test_another_commit_starts_anew_and_what_is_over_is_not_told() -> None:
         pace.observe(far(10))
         pace.observe(over)
         assert pace.fields() is None
+
+
+def test_a_loading_after_the_download_has_a_pace_of_its_own() -> None:
+    clock = Clock(100.0)
+    pace = Pace(clock)
+    pace.observe(far(900))
+    clock.now += 1
+    pace.observe(PhaseEntered(NEW, Phase.STAGING))
+    for done in (100, 300):
+        pace.observe(Progress(NEW, Phase.STAGING, done, 500))
+        clock.now += 1
+    fields = pace.fields()
+    assert fields is not None
+    assert (fields["phase"], fields["bytes_per_second"]) == ("staging", 100)
 
 
 # --- the metrics -----------------------------------------------------------------------------
@@ -94,6 +110,12 @@ def test_only_bytes_that_came_are_counted() -> None:
     assert metrics(*resumed) == (250, 0.8)
     assert metrics(*resumed, PhaseEntered(NEW, Phase.VALIDATING)) == (250, 0)
     assert metrics(far(500, revision=OLD), far(900)) == (0, 0.9)
+
+
+def test_bytes_that_are_loaded_did_not_come_from_the_hub() -> None:
+    loading = Progress(NEW, Phase.STAGING, 400, 500)
+    assert metrics(far(600), far(700), PhaseEntered(NEW, Phase.STAGING), loading) == (100, 0)
+    assert metrics(Progress(NEW, Phase.STAGING, 100, 500), loading) == (0, 0)
 
 
 # --- the events ------------------------------------------------------------------------------

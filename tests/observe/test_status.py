@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -12,6 +12,7 @@ from hotreload.events import (
     Event,
     GateChanged,
     GenerationLive,
+    LiveDrifted,
     ModeChosen,
     PhaseEntered,
     Progress,
@@ -20,10 +21,12 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
+from hotreload.observe.loading import loading_fields
 from hotreload.observe.status import Status
 from hotreload.types import (
     NOISY,
     Answering,
+    Attempt,
     By,
     GateState,
     Mode,
@@ -34,6 +37,7 @@ from hotreload.types import (
 )
 from tests.observe.things import (
     NOON,
+    OWN,
     STEP_7,
     STEP_8,
     ended,
@@ -54,6 +58,7 @@ class Pages:
     pinned: bool = False
     pinned_by: By | None = None
     overruled: Overrule | None = None
+    history: Sequence[Attempt] = ()
 
 
 def after(
@@ -128,6 +133,9 @@ def test_a_booting_daemon_has_a_whole_document() -> None:
         "phase",
         "attempt",
         "progress",
+        "loading",
+        "drifted",
+        "verified_at",
         "last_attempt",
         "pin",
         "overruled",
@@ -288,6 +296,18 @@ def test_the_first_generation_changed_no_leaf_and_before_it_there_are_none() -> 
     }
     first = after(*BOOTED, AttemptFinished(rejected(), generation(3))).leaves()
     assert (first["leaves"], first["changed"], first["previous"]) == ({"a": 1, "b": 2}, [], None)
+
+
+def test_it_says_how_the_live_weights_were_loaded_and_whether_they_are_whole() -> None:
+    now = generation(4, STEP_8)
+    loaded = replace(went_live(), loading=OWN)
+    live = (GenerationLive(now), AttemptFinished(loaded, now))
+    status = after(*BOOTED, *live, pages=Pages(history=[loaded]))
+    assert status.snapshot()["loading"] == loading_fields(OWN)
+    assert status.snapshot()["loader"] == {"own": True, "reason": None}
+    status.observe(LiveDrifted(now, ("b",)))
+    assert status.snapshot()["drifted"]["leaves"] == ["b"]
+    assert after(*BOOTED, pages=Pages(history=[loaded])).snapshot()["loading"] is None
 
 
 def test_a_hub_is_stale_until_it_is_seen_and_since_the_last_look_that_worked() -> None:

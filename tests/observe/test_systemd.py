@@ -165,7 +165,7 @@ def test_an_old_generation_that_ends_in_a_stop_does_not_hide_the_stop(listener: 
     assert listener.nothing()
 
 
-def test_a_download_says_how_far_it_is_once_a_second(listener: Listener) -> None:
+def test_a_download_or_a_loading_says_how_far_it_is_once_a_second(listener: Listener) -> None:
     systemd = serving(listener)
     systemd.observe(PhaseEntered(STEP_2, Phase.FETCHING))
     listener.heard()
@@ -177,6 +177,10 @@ def test_a_download_says_how_far_it_is_once_a_second(listener: Listener) -> None
     systemd.observe(how_far)
     (status,) = listener.heard()
     assert status.endswith("reloading: fetching step_2 (3.1 of 8.0 GB)")
+    systemd._told_at -= PROGRESS_SECONDS
+    systemd.observe(Progress(STEP_2, Phase.STAGING, 600_000_000, 8_000_000_000))
+    (status,) = listener.heard()
+    assert status.endswith("reloading: staging step_2 (0.6 of 8.0 GB)")
 
 
 def test_every_phase_and_outcome_has_words(listener: Listener) -> None:

@@ -16,6 +16,8 @@ from hotreload.events import (
     FoldersPassedOver,
     GenerationEnded,
     GenerationLive,
+    LiveDrifted,
+    LoaderDistrusted,
     ModeChosen,
     PhaseEntered,
     Progress,
@@ -39,6 +41,7 @@ from hotreload.types import (
     Refusal,
     Revision,
 )
+from tests.observe.things import OWN
 from tests.page.chromium import Tab, needs_chromium
 from tests.server.world import FIRST, SECOND, World, attempt, serving
 
@@ -204,6 +207,24 @@ async def test_where_generations_overlap_no_attempt_is_expected_to_drain(
     )
     await tab.until_text("#phases", "swapping")
     assert await tab.ask(names) == ["fetching", "probing", "validating", "staging", "swapping"]
+
+
+@needs_chromium
+async def test_it_says_how_the_weights_were_loaded_and_what_is_wrong_with_them(
+    world: World, tab: Tab
+) -> None:
+    loaded = replace(attempt(), loading=OWN)
+    world.go_live(SECOND)
+    world.view.ledger.history.appendleft(loaded)
+    world.events.publish(AttemptFinished(loaded, SECOND))
+    await opened(tab, world)
+    change = "12 of 30 leaves changed, most: layers.3.down_proj by 4 %"
+    await tab.until_text("#facts", f"by our own loader: {change}")
+    await tab.until_text("#history", change)
+    assert "Drifted" not in await tab.text("#facts")
+    world.events.publish(LiveDrifted(SECOND, ("lm_head",)))
+    world.events.publish(LoaderDistrusted("leaf b differs"))
+    await tab.until_text("#facts", "no longer what went live: lm_head", "switched off: leaf b")
 
 
 @needs_chromium

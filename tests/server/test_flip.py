@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hotreload.types import Checkpoint, Generation, Lease, Revision
-from tests.fakes import HANG
+from hotreload.types import Generation, Lease, Revision
+from tests.fakes import HANG, unread
 from tests.server.world import World, serving
 
 STREAM: dict[str, Any] = {"text": "hi", "stream": True}
@@ -17,7 +17,7 @@ STREAM: dict[str, Any] = {"text": "hi", "stream": True}
 async def flip(world: World, to: str, number: int) -> None:
     """Have new weights answer those who come, as the core does."""
     engine = world.engine
-    staged = await engine.stage(Checkpoint(Revision(to), Path(), (), {}, 0))
+    staged = await engine.stage(unread(Revision(to)))
     await engine.flip(staged)
     live = Generation(number, staged.revision, staged.fingerprint, 0.0)
     world.gate.change(Lease(live, engine, staged))

@@ -331,7 +331,7 @@ def _refused_until_cut_off(service: Service) -> None:
 def test_a_start_and_an_attempt_may_take_longer_than_systemd_waits(service: Service) -> None:
     # At the start and in each attempt; the watchdog decides how often the daemon asks for more
     # time: here each 3 s. Before it first does, it has to import JAX.
-    slow = "WatchdogSec=9\nEnvironment=HOTRELOAD_FAILPOINTS=copying=delay:12\n"
+    slow = "WatchdogSec=9\nEnvironment=HOTRELOAD_FAILPOINTS=reading=delay:12\n"
     service.configure(drop_in=f"TimeoutStartSec=15\n{slow}")
     service.machine.run("systemctl restart hotreload")
     before = service.pid()
@@ -362,7 +362,7 @@ def test_a_fault_that_shows_late_ends_the_service_though_a_client_has_come_and_g
     service: Service,
 ) -> None:
     """Slower than the start limit counts: what is left in the socket would start it for ever."""
-    late = "HOTRELOAD_FAILPOINTS=copying=delay:6 HOTRELOAD__ENGINE__TP=64"
+    late = "HOTRELOAD_FAILPOINTS=reading=delay:6 HOTRELOAD__ENGINE__TP=64"
     service.configure(drop_in=f"Environment={late}\n")
     service.machine.run("systemctl restart --no-block hotreload")
     service.machine.until(lambda: service.state() == "activating")

@@ -124,11 +124,16 @@ def check_memory(facts: Facts) -> Advice:
 def _sets_on_host(facts: Facts) -> int:
     """How many sets of weights the host must hold beside what it holds now.
 
-    The loader's set; on a CPU also all that may be on the device, but for what is live already.
+    The loader's set, which waits there if `memory` says so, and one that is kept there for a
+    rollback; on a CPU also all that may be on the device, but for what is live already.
     """
+    reload = facts.settings.reload
+    kept = 1 if reload.keep_previous == "host" else 0
     if facts.devices and facts.settings.engine.device != "cpu":
-        return 1
-    return facts.settings.reload.sets + (0 if facts.daemon else 1)
+        return 1 + kept
+    # What waits on the host was loaded beside the loader's set, as where two are on the device.
+    loading = 2 if reload.memory == "host" else reload.sets
+    return loading + kept + (0 if facts.daemon else 1)
 
 
 def _gb(size: int) -> str:

@@ -29,18 +29,18 @@ class ShadowPool:
         self.tokens = min(needed, allocator.size) if self.has_own_programs else allocator.size
 
     @property
-    def bytes(self) -> int:
-        """How much memory it takes while weights are proven."""
-        return sum(_bytes(buffer, self._rows(buffer)) for buffer in self._pool.kv_buffer)
+    def buffers(self) -> list[jax.ShapeDtypeStruct]:
+        """What of it takes memory while weights are proven."""
+        return [
+            _described((self._rows(each), *each.shape[1:]), each.dtype, each.sharding)
+            for each in self._pool.kv_buffer
+        ]
 
     def make(self) -> tuple[Any, Any]:
         """A pool of zeros, and the allocator of its tokens."""
         pool = copy.copy(self._pool)
         pool.size = self.tokens
-        pool.kv_buffer = [
-            _zeros((self._rows(each), *each.shape[1:]), each.dtype, each.sharding)()
-            for each in self._pool.kv_buffer
-        ]
+        pool.kv_buffer = [_zeros(e.shape, e.dtype, e.sharding)() for e in self.buffers]
         return pool, of_another_size(self._allocator, self.tokens, pool)
 
     def _rows(self, buffer: Any) -> int:
@@ -50,8 +50,8 @@ class ShadowPool:
         return int(buffer.shape[0] - (self._pool.size - self.tokens) // per_row)
 
 
-def _bytes(buffer: Any, rows: int) -> int:
-    return int(buffer.nbytes) // int(buffer.shape[0]) * rows
+def _described(shape: tuple[int, ...], dtype: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call]
 
 
 @cache

@@ -2,8 +2,9 @@
 
 import asyncio
 from asyncio import FIRST_COMPLETED
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from typing import Any, NoReturn, Protocol
 
 from hotreload.engine.upstream.scheduler import SchedulerThread, Wake
@@ -58,10 +59,34 @@ class BetweenSteps:
         self._front.send(Wake())
         return await self.until_lost(future)
 
+    @asynccontextmanager
+    async def standing_still(self, first: Callable[[], None]) -> AsyncIterator[None]:
+        """Nothing is computed while this is open; it begins, with `first`, as a job of `run`."""
+
+        def stop() -> None:
+            first()
+            self._scheduler.stand_still()
+
+        try:
+            await self.run(stop)
+            yield
+        finally:
+            self._scheduler.go_on()
+
     async def until_lost[T](self, future: Future[T]) -> T:
         """What the scheduler thread promised; EngineLost when the engine is lost before."""
+        return await self._before_loss(asyncio.wrap_future(future))
+
+    async def unless_lost[T](self, awaited: Awaitable[T]) -> T:
+        """What comes of the work; EngineLost, and it is cancelled, when the engine is lost."""
+        work = asyncio.ensure_future(awaited)
+        try:
+            return await self._before_loss(work)
+        finally:
+            work.cancel()
+
+    async def _before_loss[T](self, done: asyncio.Future[T]) -> T:
         lost = asyncio.create_task(self._watch.until_lost())
-        done: asyncio.Future[T] = asyncio.wrap_future(future)
         try:
             await asyncio.wait((done, lost), return_when=FIRST_COMPLETED)
             self._watch.check()

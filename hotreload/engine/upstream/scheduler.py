@@ -55,6 +55,8 @@ class SchedulerThread:
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._jobs_at_a_turn: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._stopping = False
+        self._may_go_on = threading.Event()
+        self._may_go_on.set()
         self._turned_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="hotreload-scheduler", daemon=True)
         scheduler._request_dispatcher._mapping.append((Wake, lambda message: None))
@@ -105,6 +107,22 @@ class SchedulerThread:
         future: Future[T] = Future()
         self._jobs.append((job, future))
         return future
+
+    def stand_still(self) -> None:
+        """Compute nothing from the end of this job until `go_on`; only a job of `submit` may ask.
+
+        Whoever works meanwhile says so by `note_turn`: who stands still for long counts as hung.
+        """
+        self._may_go_on.clear()
+
+    def go_on(self) -> None:
+        """Compute again."""
+        self.note_turn()
+        self._may_go_on.set()
+
+    def note_turn(self) -> None:
+        """The loop turned, or what it stands still for goes on."""
+        self._turned_at = time.monotonic()
 
     def ask_to_stop(self) -> None:
         """End the loop at its next turn, whatever runs; the caller wakes it."""
@@ -161,13 +179,16 @@ class SchedulerThread:
         return True
 
     def _between_steps(self) -> None:
-        self._turned_at = time.monotonic()
+        self.note_turn()
         if self._stopping:
             raise SchedulerStopped
         while self._jobs_at_a_turn:
             _run_job(*self._jobs_at_a_turn.popleft())
         while self._jobs and self._has_nothing_to_do():
             _run_job(*self._jobs.popleft())
+        while not self._may_go_on.wait(SILENT_SECONDS):
+            if self._stopping:
+                raise SchedulerStopped
         if self._lanes is not None:
             self._lanes.turn()
 

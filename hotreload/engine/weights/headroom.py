@@ -1,8 +1,10 @@
-"""Whether a second set of weights fits beside the live one, in bytes and in words."""
+"""Whether more weights fit where they are to lie, in bytes and in words."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -10,40 +12,95 @@ import jax
 from hotreload.engine.weights.host_memory import host_bytes_free
 from hotreload.errors import NotEnoughMemory
 
+Described = Any
+"""An array, or what says of one that is to be made its shape, dtype and sharding."""
+
 
 def size_of(leaves: Mapping[str, jax.Array]) -> int:
     """Bytes of a set of leaves."""
     return sum(leaf.nbytes for leaf in leaves.values())
 
 
-def check_headroom(live: Mapping[str, jax.Array], beside: int = 0) -> None:
-    """NotEnoughMemory unless a second set of weights, and `beside` bytes, fit on each device."""
-    for device, need in _need_by_device(live).items():
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """A place without room."""
+
+    where: str
+    need: int
+    free: int
+    is_host: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.where} has {_gb(self.free)} free, a second set of weights needs "
+            f"{_gb(self.need)}: {self.need - self.free} bytes are missing"
+        )
+
+
+def check_headroom(
+    new: Iterable[Described], *, beside: Iterable[Described] = (), on_host: int = 0
+) -> None:
+    """NotEnoughMemory unless `new` leaves fit on their devices beside all that is there.
+
+    `beside` are arrays that will be made later and must fit then: the KV pool weights are proven
+    in. `on_host` is how many bytes of host memory are needed to make them; where the device is the
+    host, the leaves take theirs on top.
+    """
+    for lack in find_lacks([*new, *beside], on_host):
+        todo = (
+            "see who takes it, and that no limit of the unit is too low"
+            if lack.is_host
+            else "leave it more ([engine.args] mem_fraction_static, max_total_tokens), "
+            "or set [reload] memory = 'host'"
+        )
+        raise NotEnoughMemory(f"{lack}; {todo}")
+
+
+def find_lacks(arrays: Iterable[Described], on_host: int) -> Iterator[Lack]:
+    """Each device, and last the host, that has no room for its share of these arrays."""
+    on_cpu = 0
+    for device, need in shares_of(arrays).items():
         stats = device.memory_stats() or {}
         if "bytes_limit" in stats:
-            _check_room(str(device), need + beside, stats["bytes_limit"] - stats["bytes_in_use"])
-    on_host = jax.default_backend() == "cpu"
-    # The loader's tensors lie in host memory and, where the device is the host, ours beside them.
-    need = size_of(live) * (2 if on_host else 1) + (beside if on_host else 0)
-    _check_room("host memory", need, host_bytes_free())
+            free = stats["bytes_limit"] - stats["bytes_in_use"]
+            yield from _lack(str(device), need, free, is_host=False)
+        on_cpu += need if device.platform == "cpu" else 0
+    yield from _lack("host memory", on_host + on_cpu, host_bytes_free(), is_host=True)
 
 
-def _need_by_device(live: Mapping[str, jax.Array]) -> dict[Any, int]:
-    need: dict[Any, int] = {}
-    for leaf in live.values():
-        share = math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-        for device in leaf.sharding.addressable_devices:
-            need[device] = need.get(device, 0) + share
-    return need
-
-
-def _check_room(where: str, need: int, free: int) -> None:
+def _lack(where: str, need: int, free: int, *, is_host: bool) -> Iterator[Lack]:
     if need > free:
-        raise NotEnoughMemory(
-            f"{where} has {free / 1e9:.2f} GB free, a second set of weights needs "
-            f"{need / 1e9:.2f} GB: leave it more "
-            "([engine.args] mem_fraction_static, max_total_tokens)"
-        )
+        yield Lack(where, need, free, is_host)
+
+
+def shares_of(arrays: Iterable[Described]) -> Mapping[Any, int]:
+    """How many bytes of these arrays lie on each device of this host."""
+    shares: Counter[Any] = Counter()
+    for each in arrays:
+        share = math.prod(each.sharding.shard_shape(each.shape)) * each.dtype.itemsize
+        for device in each.sharding.addressable_devices:
+            shares[device] += share
+    return shares
+
+
+def why_one_set(memory: str, live: Iterable[Described], beside: Iterable[Described]) -> str | None:
+    """Why one set of weights at a time is on the device; None where two are.
+
+    `auto` looks once, at the start, when everything else is there that the engine will need.
+    """
+    if memory == "double":
+        return None
+    if memory == "host":
+        return "[reload] memory = 'host': one set of weights at a time is on the device"
+    arrays = [*live, *beside]
+    on_cpu = all(device.platform == "cpu" for device in shares_of(arrays))
+    # A host without room is no reason to have weights wait there.
+    lacks = (lack for lack in find_lacks(arrays, 0) if on_cpu or not lack.is_host)
+    return next((f"[reload] memory = 'auto': {lack}" for lack in lacks), None)
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"
 
 
 @contextmanager

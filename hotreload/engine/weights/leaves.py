@@ -1,21 +1,17 @@
 """Named leaves: signature, checksum, statistics. Knows JAX arrays and nothing of engines."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import xxhash
 from flax import nnx
 
-CHECKSUM_BITS = 53
-"""A gauge is a float64: it holds whole numbers up to 2**53 exactly."""
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """What stands at each place of the engine's list of leaves; the same for every generation.
 
@@ -31,6 +27,26 @@ class Layout:
     def places(self) -> tuple[int, ...]:
         """The places of weights."""
         return tuple(i for i, variable in enumerate(self.variables) if variable is not None)
+
+    def place_of(self, path: str) -> int:
+        """Where a leaf stands in the engine's list."""
+        return self._place_by_path[path]
+
+    @cached_property
+    def _place_by_path(self) -> dict[str, int]:
+        return {path: place for place, path in enumerate(self.paths)}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each weight by path."""
+        weights = ((self.paths[place], self.variables[place]) for place in self.places)
+        return {path: tuple(v.get_raw_value().shape) for path, v in weights if v is not None}
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        """The dtype of each weight by path."""
+        weights = ((self.paths[place], self.variables[place]) for place in self.places)
+        return {path: v.get_raw_value().dtype for path, v in weights if v is not None}
 
     def named(self, leaves: Sequence[Any]) -> dict[str, Any]:
         """The weights among `leaves` by path."""
@@ -93,16 +109,24 @@ def signature(leaf: jax.Array) -> tuple[Any, ...]:
 
 
 def like(leaf: jax.Array | np.ndarray[Any, Any], live: jax.Array) -> jax.Array:
-    """`leaf` with the sharding of `live`, in memory of its own.
+    """`leaf` with the sharding of `live`, in memory of its own."""
+    return placed(leaf, live.sharding if live.committed else None)
+
+
+def placed(
+    leaf: jax.Array | np.ndarray[Any, Any], sharding: jax.sharding.Sharding | None
+) -> jax.Array:
+    """`leaf` in memory of its own, with this sharding; None for one that is committed to none.
 
     On CPU `device_put` aliases aligned host memory, a mapped file too: there only the copy makes
     the memory our own. On an accelerator the transfer is the copy.
     """
-    if not live.committed:
+    if sharding is None:
         return _copy(jnp.asarray(leaf))
-    placed = jax.device_put(leaf, live.sharding)
-    is_on_host = any(device.platform == "cpu" for device in live.devices())
-    return _copy_to(live.sharding)(placed) if is_on_host else placed
+    put = jax.device_put(leaf, sharding)
+    devices: set[Any] = sharding.device_set
+    is_on_host = any(device.platform == "cpu" for device in devices)
+    return _copy_to(sharding)(put) if is_on_host else put
 
 
 _copy: Callable[[jax.Array], jax.Array] = jax.jit(jnp.copy)
@@ -111,11 +135,6 @@ _copy: Callable[[jax.Array], jax.Array] = jax.jit(jnp.copy)
 @cache
 def _copy_to(sharding: jax.sharding.Sharding) -> Callable[[jax.Array], jax.Array]:
     return jax.jit(jnp.copy, out_shardings=sharding)
-
-
-def copied(leaf: jax.Array) -> jax.Array:
-    """The same leaf in memory of its own, on an accelerator too."""
-    return _copy_to(leaf.sharding)(leaf) if leaf.committed else _copy(leaf)
 
 
 def zeroed(buffer: jax.Array) -> jax.Array:
@@ -128,63 +147,7 @@ def _zeros_to(sharding: jax.sharding.Sharding) -> Callable[[jax.Array], jax.Arra
     return jax.jit(jnp.zeros_like, donate_argnums=0, keep_unused=True, out_shardings=sharding)
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What is known of a set of leaves: a 64-bit sum and the root mean square of each."""
-
-    sums: Mapping[str, int]
-    rms: Mapping[str, float]
-
-    @property
-    def checksums(self) -> dict[str, int]:
-        """Each leaf's checksum, at most 2**53."""
-        return {path: value & (2**CHECKSUM_BITS - 1) for path, value in self.sums.items()}
-
-    @property
-    def fingerprint(self) -> str:
-        """Sixteen hex digits for the whole set."""
-        lines = (f"{path}:{value:016x}\n" for path, value in sorted(self.sums.items()))
-        return xxhash.xxh3_64_hexdigest("".join(lines).encode())
-
-
-def measure(named: Mapping[str, jax.Array]) -> Measured:
-    """Checksum and root mean square of each leaf, computed on the device that holds it."""
-    results = jax.device_get({path: _measure(leaf) for path, leaf in named.items()})
-    sums = {path: (int(high) << 32) | int(low) for path, (high, low, _) in results.items()}
-    return Measured(sums, {path: float(rms) for path, (_, _, rms) in results.items()})
-
-
-@jax.jit
-def _measure(leaf: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Two sums mod 2**32 over a mix of each element's bits and *global* index, and the rms.
-
-    A sum has no order, so every sharding gives the same sum and nothing is gathered; the index
-    in the mix makes swapped elements show.
-    """
-    bits, index = _bits(leaf), _global_index(leaf.shape)
-    high = jnp.sum(_mix(bits * np.uint32(0x9E3779B1) + index), dtype=jnp.uint32)
-    low = jnp.sum(_mix(bits ^ (index * np.uint32(0x85EBCA77))), dtype=jnp.uint32)
-    square = jnp.mean(jnp.square(leaf.astype(jnp.float32))) if leaf.size else jnp.float32(0)
-    return high, low, jnp.sqrt(square)
-
-
-def _bits(leaf: jax.Array) -> jax.Array:
-    if leaf.dtype == jnp.bool_ or (leaf.dtype.itemsize == 1 and leaf.dtype.kind in "iu"):
-        return leaf.astype(jnp.uint8).astype(jnp.uint32)
-    unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[leaf.dtype.itemsize]
-    return jax.lax.bitcast_convert_type(leaf, unsigned).astype(jnp.uint32)
-
-
-def _global_index(shape: tuple[int, ...]) -> jax.Array:
-    index = jnp.zeros(shape, jnp.uint32)
-    for axis, length in enumerate(shape):
-        place = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-        index = index * np.uint32(length % 2**32) + place
-    return index
-
-
-def _mix(x: jax.Array) -> jax.Array:
-    """The finaliser of MurmurHash3: every bit of the input moves every bit of the output."""
-    x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
-    x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
-    return x ^ (x >> 16)
+def wait_for(layout: Layout, leaves: list[jax.Array]) -> None:
+    """Wait until all weights among the leaves are on their devices."""
+    for place in layout.places:
+        leaves[place].block_until_ready()

@@ -1,4 +1,4 @@
-"""Copies the live weights and puts noise on some leaves, to see whether checksums move.
+"""Puts noise on some leaves of the live weights, to see whether checksums move.
 
 Equal noise on equal weights gives equal weights, whatever the sharding.
 """
@@ -6,7 +6,7 @@ Equal noise on equal weights gives equal weights, whatever the sharding.
 import math
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -14,38 +14,40 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotreload.engine.weights.headroom import check_headroom, telling_lack_of_memory
-from hotreload.engine.weights.leaves import Layout, Measured, copied, measure
-from hotreload.engine.weights.staging import (
-    NAMED,
-    Weights,
-    check_signatures,
-    wait_for,
-)
+from hotreload.engine.weights.headroom import check_headroom, size_of, telling_lack_of_memory
+from hotreload.engine.weights.leaves import Layout
+from hotreload.engine.weights.measuring import Measured, measure
+from hotreload.engine.weights.rules import Ingredients
+from hotreload.engine.weights.staging import check_signatures
+from hotreload.engine.weights.upstream_loading import NAMED
+from hotreload.engine.weights.weights import Weights
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.reading import Cancelled
 from hotreload.types import Noise
 
+AT_WORK = 3
+"""How many copies of a leaf in float32 may be there while noise is put on it."""
 
-def perturb(noise: Noise, *, layout: Layout, live: Weights, cancel: threading.Event) -> Weights:
-    """Copy the live weights and add noise to some; the copy shares no leaf with them.
 
-    Sharing the other leaves would take less memory, but then our figures of what a set weighs
-    would be false, and freeing a set would not free its memory.
-    """
-    check_headroom(layout.named(live.leaves))
+def perturb(
+    noise: Noise,
+    *,
+    layout: Layout,
+    live: Weights,
+    parts: Ingredients,
+    cancel: threading.Event,
+    to_host: bool = False,
+) -> Weights:
+    """The live weights with noise on some leaves; on the device the others are shared with them."""
     keys = _keys_by_place(noise, layout, live.leaves)
-    leaves = list(live.leaves)
+    noisy = _Noisy(live, layout, parts, noise.scale, keys)
+    made = noisy.to_host(cancel) if to_host else noisy.beside(cancel)
     try:
-        with telling_lack_of_memory():
-            _copy_with_noise(leaves, noise.scale, keys, layout, cancel)
-            measured = measure(layout.named(leaves))
-        check_signatures(layout, leaves, live.leaves)
-        _check_changed(noise, [layout.paths[place] for place in keys], measured, live.measured)
+        _check_changed(noise, [layout.paths[place] for place in keys], made.measured, live.measured)
     except BaseException:
-        leaves.clear()  # an error keeps the frames it passed, and they must not keep weights
+        made.drop()  # an error keeps the frames it passed, and they must not keep weights
         raise
-    return Weights(leaves, measured)
+    return made
 
 
 def _keys_by_place(noise: Noise, layout: Layout, live: list[Any]) -> dict[int, jax.Array]:
@@ -65,19 +67,82 @@ def _keys_by_place(noise: Noise, layout: Layout, live: list[Any]) -> dict[int, j
     return {able[at]: jax.random.fold_in(key, at) for at in chosen}
 
 
-def _copy_with_noise(
-    leaves: list[Any],
-    scale: float,
-    keys: Mapping[int, jax.Array],
-    layout: Layout,
-    cancel: threading.Event,
-) -> None:
-    for place in layout.places:
+class _Noisy:
+    """A set in the making; measures what got noise, and knows the rest from the live one."""
+
+    def __init__(
+        self,
+        live: Weights,
+        layout: Layout,
+        parts: Ingredients,
+        scale: float,
+        keys: Mapping[int, jax.Array],
+    ) -> None:
+        self._live = live
+        self._layout = layout
+        self._parts = parts
+        self._scale = scale
+        self._keys = keys
+        self._sums, self._rms = dict(live.measured.sums), dict(live.measured.rms)
+        self._measured = Measured(self._sums, self._rms)
+
+    def beside(self, cancel: threading.Event) -> Weights:
+        live = self._live.leaves
+        check_headroom([live[place] for place in self._keys])
+        leaves = list(live)
+        try:
+            with telling_lack_of_memory():
+                for place in _until(cancel, self._keys):
+                    leaves[place] = self._leaf(place)
+            check_signatures(self._layout, leaves, live)
+        except BaseException:
+            leaves.clear()
+            raise
+        return Weights(leaves, self._measured, sources=self._sources())
+
+    def to_host(self, cancel: threading.Event) -> Weights:
+        """One leaf at a time: none but that with the noise is on the device twice."""
+        alive = self._layout.named(self._live.leaves)
+        check_headroom(_at_work(alive.values()), on_host=size_of(alive))
+        made = Weights([], self._measured, sources=self._sources())
+        try:
+            with telling_lack_of_memory():
+                for place in _until(cancel, self._layout.places):
+                    leaf = self._leaf(place) if place in self._keys else self._live.leaves[place]
+                    made.host[place] = np.array(leaf)
+        except BaseException:
+            made.drop()
+            raise
+        return made
+
+    def _leaf(self, place: int) -> jax.Array:
+        path = self._layout.paths[place]
+        leaf = _noisy(self._live.leaves[place], self._keys[place], self._scale)
+        measured = measure({path: leaf}, self._parts)
+        self._sums |= measured.sums
+        self._rms |= measured.rms
+        return leaf
+
+    def _sources(self) -> dict[str, str]:
+        paths = (self._layout.paths[place] for place in self._keys)
+        noisy = {name for path in paths for name in self._live.measured.sums[path]}
+        known = self._live.sources.items()
+        return {name: source for name, source in known if name not in noisy}
+
+
+def _at_work(leaves: Iterable[jax.Array]) -> list[jax.ShapeDtypeStruct]:
+    """What may be on the device while noise is put on the largest leaf."""
+    largest = max(leaves, key=lambda leaf: leaf.size)
+    shape, sharding = largest.shape, largest.sharding
+    each = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)  # type: ignore[no-untyped-call]
+    return [each] * AT_WORK
+
+
+def _until(cancel: threading.Event, places: Iterable[int]) -> Iterator[int]:
+    for place in places:
         if cancel.is_set():
             raise Cancelled
-        leaf, key = leaves[place], keys.get(place)
-        leaves[place] = copied(leaf) if key is None else _noisy(leaf, key, scale)
-    wait_for(layout, leaves)
+        yield place
 
 
 def _noisy(leaf: jax.Array, key: jax.Array, scale: float) -> jax.Array:

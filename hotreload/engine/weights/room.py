@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from hotreload import threads
-from hotreload.engine.weights.staging import Weights
+from hotreload.engine.weights.weights import Weights
 from hotreload.errors import NotEnoughMemory
 
 Make = Callable[[threading.Event], Weights]

@@ -1,39 +1,65 @@
 """Makes and frees whole sets of weights beside the live one."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hotreload.engine.weights import staging
-from hotreload.engine.weights.headroom import size_of
-from hotreload.engine.weights.leaves import layout_of, measure
+from hotreload.engine.weights.headroom import size_of, why_one_set
+from hotreload.engine.weights.leaves import layout_of
+from hotreload.engine.weights.loaders import Destination, Loaders
 from hotreload.engine.weights.noise import perturb
+from hotreload.engine.weights.plan import record_plan
+from hotreload.engine.weights.quiet import QUIET, Quiet
 from hotreload.engine.weights.room import Room
-from hotreload.engine.weights.shadow import record_plan
-from hotreload.engine.weights.staging import Weights
+from hotreload.engine.weights.weights import Weights, sources_of
 from hotreload.threads import in_thread
-from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged
+from hotreload.types import Checkpoint, HowFar, Loading, Noise, Revision, Staged
+
+
+@dataclass(frozen=True, slots=True)
+class StagingTerms:
+    """How checkpoints are loaded, as the operator decided."""
+
+    spool: Path
+    """Where upstream's loader gets a private copy to read."""
+    max_drift: float | None = None
+    loader: Literal["auto", "upstream"] = "auto"
+    memory: Literal["double", "host", "auto"] = "double"
+    quiet: Quiet = QUIET
 
 
 class Sets:
     """Knows how the sets of one model look; which of them answers, it is told at each call."""
 
-    def __init__(self, model_runner: Any, *, spool: Path, max_drift: float | None) -> None:
+    def __init__(self, model_runner: Any, terms: StagingTerms) -> None:
         self.layout = layout_of(model_runner.model)
-        self.plan = record_plan(model_runner)
+        self.plan = record_plan(model_runner, self.layout)
+        self.loaders = Loaders(
+            model_runner,
+            self.layout,
+            self.plan,
+            spool=terms.spool,
+            choice=terms.loader,
+            quiet=terms.quiet,
+        )
         self.bytes = 0
         """Of one set; known when the first was adopted."""
-        self.beside = 0
-        """Bytes that must be free beside a set that is staged."""
+        self.why_one_set: str | None = None
+        """Why one set at a time is on the device, and spare ones wait on the host; None where
+        they lie beside the live one."""
         self.staging: HowFar | None = None
         """How far the checkpoint is that is being staged."""
-        self._runner = model_runner
-        self._spool = spool
-        self._max_drift = max_drift
+        self._max_drift = terms.max_drift
+        self._memory = terms.memory
+        self._destination = Destination()
         self._room = Room()
+        self._comparing: asyncio.Task[None] | None = None
+        self._is_distrusted = asyncio.Event()
 
     def adopt(self, leaves: list[Any], revision: Revision) -> Staged:
         """Make one of our sets of what upstream loaded, copied into memory of our own.
@@ -42,41 +68,97 @@ class Sets:
         """
         self.bytes = size_of(self.layout.named(leaves))
         staging.take_over(leaves, self.layout)
-        return self._as_staged(revision, Weights(leaves, measure(self.layout.named(leaves))))
+        return self._as_staged(revision, Weights(leaves, self.loaders.measure(leaves)))
+
+    def compare_with(self, checkpoint: Checkpoint, live: Staged) -> asyncio.Task[None]:
+        """Begin to compare our own loader with what upstream's made live of this checkpoint."""
+        compare = self._compare(checkpoint, live.weights)
+        self._comparing = asyncio.create_task(compare, name="comparing the loaders")
+        return self._comparing
+
+    async def _compare(self, checkpoint: Checkpoint, live: Weights) -> None:
+        # The list is a copy: these leaves may be released meanwhile.
+        made = Weights(list(live.leaves), live.measured)
+        await in_thread(lambda cancel: self.loaders.compare(checkpoint, made, cancel))
+        self._note_distrust()
+        if self.loaders.is_tried:
+            live.sources = sources_of(checkpoint)
+
+    def _note_distrust(self) -> None:
+        if self.loaders.distrust:
+            self._is_distrusted.set()
+
+    async def distrusted(self) -> str:
+        """Wait until our own loader was found to make other weights than upstream's; say which."""
+        await self._is_distrusted.wait()
+        return self.loaders.distrust
+
+    def decide(self, live: Staged, beside: Sequence[Any] = ()) -> None:
+        """Decide where spare sets wait; `beside` describes what must fit beside one that is staged.
+
+        Once, before any is made: a set that waits on one side would not be looked for on the other.
+        """
+        alive = self.layout.named(live.weights.leaves).values()
+        self.why_one_set = why_one_set(self._memory, alive, beside)
+        self._destination = (
+            Destination(is_host=True) if self.why_one_set else Destination(beside=beside)
+        )
 
     async def stage(self, checkpoint: Checkpoint, live: Staged) -> Staged:
         """Load beside the live weights; a cancelled or failed call leaves nothing behind."""
-        work = partial(
-            staging.stage,
-            checkpoint,
-            model_runner=self._runner,
-            layout=self.layout,
-            live=live.weights,
-            plan=self.plan,
-            spool=self._spool,
-            max_drift=self._max_drift,
-            beside=self.beside,
-        )
         self.staging = HowFar(0, checkpoint.bytes)
+        how: list[Loading] = []
         try:
-            return await self._staged(checkpoint.revision, work)
+            await self.until_compared()
+            load = partial(self._load, checkpoint, live, how)
+            staged = await self._staged(checkpoint.revision, load)
         finally:
             self.staging = None
+            self._note_distrust()
+        return replace(staged, loading=how[0])
+
+    async def until_compared(self) -> None:
+        """The comparison holds leaves of the live set, and one of its own at a time."""
+        if self._comparing is not None:
+            await asyncio.wait({self._comparing})
+
+    def _load(
+        self, checkpoint: Checkpoint, live: Staged, how: list[Loading], *, cancel: threading.Event
+    ) -> Weights:
+        def told(done: int) -> None:
+            self.staging = HowFar(done, checkpoint.bytes)
+
+        weights, loading = staging.stage(
+            checkpoint,
+            loaders=self.loaders,
+            layout=self.layout,
+            live=live.weights,
+            max_drift=self._max_drift,
+            place=self._destination,
+            told=told,
+            cancel=cancel,
+        )
+        how.append(loading)
+        return weights
 
     async def perturb(self, revision: Revision, noise: Noise, live: Staged) -> Staged:
         """Copy the live weights, with noise on some leaves; it fails as `stage` does."""
+        await self.until_compared()
         work = partial(perturb, noise, layout=self.layout, live=live.weights)
+        work = partial(work, parts=self.plan.parts, to_host=self._destination.is_host)
         return await self._staged(revision, work)
 
-    async def stow(self, staged: Staged) -> Staged:
-        """Move spare weights to host memory."""
-        move = partial(staging.stow, staged.weights, self.layout)
+    async def stow(self, staged: Staged, live: Staged) -> Staged:
+        """Move spare weights to host memory; what is there already stays as it is."""
+        if not staged.weights.leaves:
+            return staged
+        move = partial(staging.stow, staged.weights, self.layout, live.weights.leaves)
         weights = await in_thread(lambda cancel: move(), discard=Weights.drop)
         return replace(staged, weights=weights)
 
     async def unstow(self, staged: Staged, live: Staged) -> Staged:
-        """Bring stowed weights back; what is on the device already stays as it is."""
-        if staged.weights.leaves:
+        """Bring stowed weights back; what is where spare weights wait already stays as it is."""
+        if staged.weights.leaves or self.why_one_set:
             return staged
         back = partial(staging.unstow, staged.weights, self.layout, live.weights.leaves)
         name = f"the way back to {staged.revision}"
@@ -85,7 +167,7 @@ class Sets:
     async def release(self, staged: Staged) -> None:
         """Free spare weights, off the loop."""
         assert staged.weights.lane is None, "weights that answer cannot be freed"
-        await asyncio.to_thread(staged.weights.drop)
+        await asyncio.to_thread(staged.weights.free)
 
     async def _staged(self, revision: Revision, work: Callable[..., Weights]) -> Staged:
         name = f"the loading of {revision}"

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hotreload import failpoints
-from hotreload.errors import CheckpointCorrupt, NotEnoughMemory
+from hotreload.engine.weights.faults import changed, unreadable
+from hotreload.errors import NotEnoughMemory
 from hotreload.reading import OURS, Changed, Hashing, NotRegular, opened
 from hotreload.types import Checkpoint, CheckpointFile
 
@@ -32,11 +33,16 @@ def clear_leftovers(spool: Path) -> None:
 
 
 @contextmanager
-def private_copy(checkpoint: Checkpoint, spool: Path, cancel: threading.Event) -> Iterator[Path]:
+def private_copy(
+    checkpoint: Checkpoint,
+    spool: Path,
+    cancel: threading.Event,
+    told: Callable[[int], None] = lambda size: None,
+) -> Iterator[Path]:
     """A folder with the checked weights and their index alone, for as long as this is open.
 
     The checkpoint's other files are left out: with them the engine would answer otherwise than
-    with the model's own.
+    with the model's own. `told` is given the number of bytes of each piece that was copied.
 
     CheckpointCorrupt when a file is no longer what was checked, NotEnoughMemory when the
     spool folder is full.
@@ -44,9 +50,9 @@ def private_copy(checkpoint: Checkpoint, spool: Path, cancel: threading.Event) -
     folder = _made(spool)
     try:
         _check_room(checkpoint, spool)
-        failpoints.reach_in_thread("copying")
+        failpoints.reach_in_thread("reading")
         for file in checkpoint.weight_files:
-            _copy(checkpoint.path, file, folder, cancel)
+            _copy(checkpoint.path, file, folder, cancel, told)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -73,16 +79,22 @@ def _check_room(checkpoint: Checkpoint, spool: Path) -> None:
         )
 
 
-def _copy(source: Path, file: CheckpointFile, folder: Path, cancel: threading.Event) -> None:
+def _copy(
+    source: Path,
+    file: CheckpointFile,
+    folder: Path,
+    cancel: threading.Event,
+    told: Callable[[int], None],
+) -> None:
     target = folder / file.name
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as out:
-            _pour(source / file.name, file, out.write, cancel)
+            _pour(source / file.name, file, lambda piece: told(out.write(piece)), cancel)
     except NotRegular as trap:
-        raise _changed(file, f"it is {trap}") from trap
+        raise changed(file.name, f"it is {trap}") from trap
     except Changed as how:
-        raise _changed(file, str(how)) from how
+        raise changed(file.name, str(how)) from how
     except OSError as fault:
         if fault.errno in OURS:
             raise NotEnoughMemory(f"{file.name} cannot be copied now: {fault.strerror}") from fault
@@ -90,7 +102,7 @@ def _copy(source: Path, file: CheckpointFile, folder: Path, cancel: threading.Ev
             raise NotEnoughMemory(
                 f"{folder.parent} cannot be written: {fault.strerror}", code="disk_full"
             ) from fault
-        raise _unreadable(file, fault) from fault
+        raise unreadable(file.name, fault) from fault
 
 
 def _pour(
@@ -109,16 +121,6 @@ def _pour(
             write(piece)
     if hashing.digest() != file.digest:
         raise Changed("its bytes are different now")
-
-
-def _unreadable(file: CheckpointFile, fault: OSError) -> CheckpointCorrupt:
-    if fault.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-        return _changed(file, "it is gone")
-    return CheckpointCorrupt(f"{file.name}: cannot be read: {fault.strerror}", code="io")
-
-
-def _changed(file: CheckpointFile, how: str) -> CheckpointCorrupt:
-    return CheckpointCorrupt(f"{file.name} changed after it was checked: {how}", code="changed")
 
 
 def _gb(size: int) -> str:

@@ -5,11 +5,6 @@ Runs in a worker thread of its own. Nothing here touches what serves.
 
 import gc
 import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,159 +12,41 @@ import numpy as np
 from flax import nnx
 
 from hotreload.engine.weights.headroom import check_headroom, telling_lack_of_memory
-from hotreload.engine.weights.leaves import (
-    Layout,
-    Measured,
-    is_placeholder,
-    leaves_by_path,
-    like,
-    measure,
-    signature,
-)
-from hotreload.engine.weights.shadow import Plan, load_shadow
-from hotreload.engine.weights.spool import private_copy
+from hotreload.engine.weights.leaves import Layout, like, signature, wait_for
+from hotreload.engine.weights.loaders import Destination, Loaders, Told
+from hotreload.engine.weights.measuring import Measured
+from hotreload.engine.weights.upstream_loading import NAMED
+from hotreload.engine.weights.weights import Weights, sources_of
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
-from hotreload.reading import Cancelled
-from hotreload.types import Checkpoint
-
-NAMED = 10
-"""How many leaves or tensors a message names."""
-
-
-@dataclass(slots=True, eq=False)
-class Weights:
-    """A set of leaves: the engine's whole list on the device, or copies in host memory."""
-
-    leaves: list[Any]
-    measured: Measured
-    host: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
-    lane: int | None = None
-    """The number of the lane in which they answer; None while they are spare."""
-
-    def drop(self) -> None:
-        """Let go of all memory; nothing else holds these leaves."""
-        self.leaves, self.host = [], {}
+from hotreload.types import Checkpoint, Loading
 
 
 def stage(
     checkpoint: Checkpoint,
     *,
-    model_runner: Any,
+    loaders: Loaders,
     layout: Layout,
     live: Weights,
-    plan: Plan,
-    spool: Path,
     max_drift: float | None,
-    beside: int,
+    place: Destination,
+    told: Told,
     cancel: threading.Event,
-) -> Weights:
-    """Load a checkpoint beside the live weights; whatever goes wrong, nothing is left behind.
-
-    `beside` is how many bytes must be free beside them, for the KV pool they are proven in.
-    """
-    check_headroom(layout.named(live.leaves), beside)
-    _check_complete(checkpoint, plan)
+) -> tuple[Weights, Loading]:
+    """Load a checkpoint where spare weights wait; whatever goes wrong, nothing is left behind."""
     with telling_lack_of_memory():
-        with private_copy(checkpoint, spool, cancel) as folder:
-            loaded = _load(model_runner, folder, checkpoint)
-            with _emptied_at_the_end(loaded):
-                _check_written(loaded, layout, plan)
-                leaves = _fit(loaded, layout, live.leaves, cancel)
-        measured = measure(layout.named(leaves))
-    if max_drift is not None:
-        check_drift(measured, live.measured, max_drift)
-    gc.collect()  # now, rather than while the gate is closed
-    return Weights(leaves, measured)
-
-
-@contextmanager
-def _emptied_at_the_end(loaded: dict[str, Any]) -> Iterator[None]:
-    """Empty it: an error keeps the frames it passed, and they must not keep a set of weights."""
+        made, loading = loaders.load(checkpoint, live, place, cancel, told)
     try:
-        yield
-    finally:
-        loaded.clear()
-
-
-def _load(model_runner: Any, folder: Path, checkpoint: Checkpoint) -> dict[str, Any]:
-    try:
-        return leaves_by_path(load_shadow(model_runner, folder))
-    except (MemoryError, jax.errors.JaxRuntimeError):
-        raise
-    except Exception as fault:
-        raise CheckpointIncompatible(
-            f"{checkpoint.path}: the engine's loader fails on it: {type(fault).__name__}: {fault}"
-        ) from fault
-
-
-def _check_complete(checkpoint: Checkpoint, plan: Plan) -> None:
-    missing = sorted(plan.targets.keys() - checkpoint.tensors.keys())
-    if missing:
-        raise _incomplete("tensors the model needs", missing)
-
-
-def _check_written(loaded: Mapping[str, Any], layout: Layout, plan: Plan) -> None:
-    """Refuse leaves written never or twice: the loader raises nothing where a tensor is missing."""
-    paths = (layout.paths[place] for place in layout.places)
-    unwritten = [path for path in paths if path not in loaded or is_placeholder(loaded[path])]
-    written = Counter(path for paths in plan.targets.values() for path in paths)
-    twice = sorted({path for path in written if written[path] > 1} - _stacked(plan))
-    if unwritten:
-        raise _incomplete("tensors for the leaves", unwritten)
-    if twice:
-        raise _incomplete("one tensor each for the leaves", twice)
-
-
-def _stacked(plan: Plan) -> set[str]:
-    """Leaves that are made of many tensors by design: experts."""
-    return {paths[0] for name, paths in plan.targets.items() if ".experts." in name}
-
-
-def _incomplete(what: str, names: list[str]) -> CheckpointIncompatible:
-    shown = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
-    return CheckpointIncompatible(
-        f"the checkpoint lacks {what} {shown}", code="missing", findings=names[:NAMED]
-    )
-
-
-def _fit(
-    loaded: dict[str, Any], layout: Layout, live: list[Any], cancel: threading.Event
-) -> list[Any]:
-    """The engine's list with the loaded weights, matched by path; the others are live ones."""
-    fitted = list(live)
-    try:
-        for place in layout.places:
-            if cancel.is_set():
-                raise Cancelled
-            fitted[place] = _place(layout.paths[place], loaded, live[place])
-        wait_for(layout, fitted)
-        check_signatures(layout, fitted, live)
+        if made.leaves:
+            check_signatures(layout, made.leaves, live.leaves)
+        if max_drift is not None:
+            check_drift(made.measured, live.measured, max_drift)
     except BaseException:
-        fitted.clear()
+        made.leaves.clear()
+        made.drop()
         raise
-    return fitted
-
-
-def _place(path: str, loaded: dict[str, Any], live: jax.Array) -> jax.Array:
-    leaf = loaded.pop(path)
-    _check_shape(path, leaf, live)
-    return like(leaf, live)
-
-
-def wait_for(layout: Layout, leaves: list[jax.Array]) -> None:
-    """Wait until all weights among the leaves are on their devices."""
-    for place in layout.places:
-        leaves[place].block_until_ready()
-
-
-def _check_shape(path: str, leaf: Any, live: Any) -> None:
-    """Refuse a leaf of another shape or dtype: the loader would assign it."""
-    if leaf.shape != live.shape or leaf.dtype != live.dtype:
-        raise CheckpointIncompatible(
-            f"{path} would be {leaf.dtype}{list(leaf.shape)}, "
-            f"the engine serves {live.dtype}{list(live.shape)}",
-            code="shape" if leaf.shape != live.shape else "dtype",
-        )
+    made.sources = sources_of(checkpoint)
+    gc.collect()  # now, rather than while the gate is closed
+    return made, loading
 
 
 def check_signatures(layout: Layout, leaves: list[Any], live: list[Any]) -> None:
@@ -216,26 +93,34 @@ def take_over(leaves: list[Any], layout: Layout) -> None:
     wait_for(layout, leaves)
 
 
-def stow(weights: Weights, layout: Layout) -> Weights:
-    """The same weights in host memory of our own; the given set is emptied."""
+def stow(weights: Weights, layout: Layout, live: list[Any]) -> Weights:
+    """The same weights in host memory of our own; the given set is emptied.
+
+    A leaf that the live weights share stays where it is: a copy would free nothing.
+    """
     # np.array copies: np.asarray would alias device memory on CPU.
-    host = {place: np.array(weights.leaves[place]) for place in layout.places}
-    stowed = Weights([], weights.measured, host)
+    host = {
+        place: leaf if leaf is live[place] else np.array(leaf)
+        for place in layout.places
+        for leaf in weights.leaves[place : place + 1]
+    }
+    stowed = Weights([], weights.measured, host, weights.sources)
     weights.drop()
     return stowed
 
 
 def unstow(stowed: Weights, layout: Layout, live: list[Any]) -> Weights:
     """The stowed weights on the device again, placed like the live ones."""
-    check_headroom(layout.named(live))
+    check_headroom(layout.named(live).values())
     leaves = list(live)
     with telling_lack_of_memory():
         for place in layout.places:
-            leaves[place] = like(stowed.host[place], live[place])
+            kept = stowed.host[place]
+            leaves[place] = kept if isinstance(kept, jax.Array) else like(kept, live[place])
         wait_for(layout, leaves)
     check_signatures(layout, leaves, live)
     stowed.drop()
-    return Weights(leaves, stowed.measured)
+    return Weights(leaves, stowed.measured, sources=stowed.sources)
 
 
 def put_into(layout: Layout, weights: Weights) -> list[tuple[nnx.Variable[Any], Any]]:

@@ -68,6 +68,9 @@ function facts(status) {
     rows.push(["Revision", status.revision, whole]);
     rows.push(["Fingerprint", status.fingerprint, whole]);
   }
+  if (status.loading) rows.push(["Loaded", words.loaded(status.loading)]);
+  if (status.drifted) rows.push(["Drifted", drifted(status.drifted)]);
+  if (status.loader?.own === false) rows.push(["Own loader", `switched off: ${status.loader.reason}`]);
   rows.push(["Wanted", wanted(status)]);
   if (status.source) rows.push(["Source", source(status.source)]);
   rows.push(["Gate", `${status.gate.state}, ${status.gate.inside} inside, ${status.gate.held} held`]);
@@ -103,6 +106,11 @@ function answering([live, ...older]) {
 
 function mode({ mode: name, mode_reason: why }) {
   return why ? `${name}: ${why}` : name;
+}
+
+function drifted({ leaves, leaves_total: total }) {
+  const more = total > leaves.length ? `, and ${total - leaves.length} more` : "";
+  return `no longer what went live: ${leaves.join(", ")}${more}`;
 }
 
 function passedOver({ passed_over: [newest], passed_over_total: total }) {

@@ -48,11 +48,12 @@ function historyRow(attempt) {
     cell("number took", words.duration(words.total(attempt))),
     attempt.pause_seconds
       ? cell("number pause", words.duration(attempt.pause_seconds)) : none("number"),
-    attempt.reason ? cell("why", ...why(attempt)) : none("why"),
+    attempt.reason || attempt.loader ? cell("why", ...why(attempt)) : none("why"),
   );
 }
 
 function why(attempt) {
+  if (!attempt.reason) return [words.drift(attempt)];
   const more = attempt.findings.filter((finding) => !attempt.reason.includes(finding));
   if (!more.length) return [attempt.reason];
   const list = element("ul", {}, ...more.map((finding) => element("li", {}, finding)));

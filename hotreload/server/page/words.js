@@ -46,6 +46,19 @@ export function count(number, noun, nouns = `${noun}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? noun : nouns}`;
 }
 
+// How many leaves a checkpoint changed, and which of them most.
+export function drift(loading) {
+  const { leaves_changed: changed, most_changed: most, largest_change: by } = loading;
+  const all = loading.leaves_staged + loading.leaves_shared;
+  const much = by === null ? "" : ` by ${Number((by * 100).toPrecision(2))} %`;
+  return `${changed} of ${count(all, "leaf", "leaves")} changed${most ? `, most: ${most}${much}` : ""}`;
+}
+
+export function loaded(loading) {
+  const why = loading.loader_reason ? ` (${loading.loader_reason})` : "";
+  return `by ${loading.loader === "own" ? "our own" : "upstream's"} loader${why}: ${drift(loading)}`;
+}
+
 export function total(attempt) {
   return Object.values(attempt.phases).reduce((sum, seconds) => sum + seconds, 0);
 }

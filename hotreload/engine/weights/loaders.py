@@ -1,0 +1,290 @@
+"""Loads checkpoints with our own loader where it is known to make what upstream's makes.
+
+That is tried once, on a checkpoint that upstream's loader has loaded: each leaf is made again and
+compared bit by bit.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hotreload import failpoints
+from hotreload.engine.weights.changes import change_of, same_bits, with_changes
+from hotreload.engine.weights.headroom import check_headroom, size_of
+from hotreload.engine.weights.leaves import Layout
+from hotreload.engine.weights.measuring import Measured, One, gathered, measure
+from hotreload.engine.weights.own import DTYPES, Made, Reader, Recipe
+from hotreload.engine.weights.quiet import Quiet, done_quietly
+from hotreload.engine.weights.rules import Plan
+from hotreload.engine.weights.upstream_loading import load_upstream
+from hotreload.engine.weights.weights import Weights, sources_of
+from hotreload.errors import HotReloadError
+from hotreload.types import Checkpoint, Loading
+
+log = logging.getLogger("hotreload.engine")
+
+Told = Callable[[int], None]
+"""Called with the number of bytes that have been read."""
+SMALL = 1 << 20
+"""Leaves of fewer bytes are placed together: each call takes its time, whatever it places."""
+TOGETHER = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a set is made."""
+
+    is_host: bool = False
+    """In host memory, and no second set on the device."""
+    beside: Sequence[Any] = ()
+    """What must fit beside a set on the device: the KV pool it is proven in."""
+
+
+class Loaders:
+    """Belongs to one engine; used by one thread at a time."""
+
+    def __init__(
+        self,
+        model_runner: Any,
+        layout: Layout,
+        plan: Plan,
+        *,
+        spool: Path,
+        choice: Literal["auto", "upstream"],
+        quiet: Quiet,
+    ) -> None:
+        self.is_tried = False
+        """Whether our own loader was compared with upstream's."""
+        self.distrust = ""
+        """What ours made otherwise, once it did."""
+        self._runner = model_runner
+        self._layout = layout
+        self._plan = plan
+        self._dtypes = layout.dtypes
+        self._spool = spool
+        self._quiet = quiet
+        self._why_upstream = "[engine] loader = 'upstream'" if choice == "upstream" else None
+        self._why_upstream = self._why_upstream or plan.why_not
+
+    @property
+    def why_upstream(self) -> str | None:
+        """Why checkpoints are loaded by upstream's loader; None while our own does it."""
+        if self._why_upstream is None and not self.is_tried:
+            return "ours has not been compared with it yet"
+        return self._why_upstream
+
+    def load(
+        self,
+        checkpoint: Checkpoint,
+        live: Weights,
+        place: Destination,
+        cancel: threading.Event,
+        told: Told,
+    ) -> tuple[Weights, Loading]:
+        """All leaves of a checkpoint, placed like the live ones or on the host, and measured."""
+        why, count = self.why_upstream or self._not_for_us(checkpoint), _Count(told)
+        if why is not None:
+            made = self._by_upstream(checkpoint, live, place, cancel, count)
+            how = Loading("upstream", why, len(self._layout.places), 0, count.total)
+            return made, with_changes(how, self._changes(made, live))
+        failpoints.reach_in_thread("reading")
+        if place.is_host:
+            return self._to_host(checkpoint, live, cancel, count)
+        return self._beside(checkpoint, live, place, cancel, count)
+
+    def compare(self, checkpoint: Checkpoint, made: Weights, cancel: threading.Event) -> None:
+        """Make each leaf again of what upstream made these of; say whether ours can be trusted.
+
+        It stays unknown while the files cannot be read.
+        """
+        if self._why_upstream is not None or self._not_for_us(checkpoint) is not None:
+            return
+        places, make = self._layout.places, Reader.made
+        try:
+            for at, ours, _ in self._made(
+                checkpoint, places, made, make, cancel=cancel, told=lambda size: None
+            ):
+                if not same_bits(ours.leaf, made.leaves[at]):
+                    self._distrust(checkpoint, self._layout.paths[at])
+                    return
+        except HotReloadError as fault:
+            log.warning("loader.not_compared", extra={"why": str(fault)})
+            return
+        self.is_tried = True
+        log.info("loader.trusted", extra={"revision": str(checkpoint.revision)})
+
+    def _distrust(self, checkpoint: Checkpoint, path: str) -> None:
+        self.is_tried = True
+        self.distrust = self._why_upstream = f"ours made another {path} of {checkpoint.revision}"
+
+    def _not_for_us(self, checkpoint: Checkpoint) -> str | None:
+        """Why a checkpoint can be nothing for our own loader."""
+        for path, parts in self._plan.parts.items():
+            dtype = self._dtypes[path]
+            for part in parts:
+                spec = checkpoint.tensors.get(part.tensor)
+                if spec is None or part.tensor not in checkpoint.held:
+                    return f"nobody knows where {part.tensor} lies"
+                if spec.shape != part.rule.shape:
+                    return f"{part.tensor} is {spec.shape}, not {part.rule.shape}"
+                if spec.dtype not in DTYPES:
+                    return f"{part.tensor} is {spec.dtype}, served as {dtype}"
+        return None
+
+    def _beside(
+        self,
+        checkpoint: Checkpoint,
+        live: Weights,
+        place: Destination,
+        cancel: threading.Event,
+        count: "_Count",
+    ) -> tuple[Weights, Loading]:
+        """Leaves that would be equal to the live ones are shared with them."""
+        paths, sources = self._layout.paths, sources_of(checkpoint)
+        parts = self._plan.parts
+        shared = [at for at in self._layout.places if live.same(parts[paths[at]], sources)]
+        fresh = [at for at in self._layout.places if at not in {*shared}]
+        need = [live.leaves[at] for at in fresh]
+        check_headroom(need, beside=place.beside, on_host=self._largest_tensor(checkpoint))
+        ones = {paths[at]: live.measured.one(paths[at]) for at in shared}
+        leaves, changes = list(live.leaves), dict[str, float]()
+        try:
+            make = Reader.made
+            for at, made, change in self._made(
+                checkpoint, fresh, live, make, cancel=cancel, told=count
+            ):
+                leaves[at], ones[paths[at]], changes[paths[at]] = made.leaf, made.one, change
+        except BaseException:
+            leaves.clear()  # an error keeps the frames it passed, and they must not keep weights
+            raise
+        how = Loading("own", "", len(fresh), len(shared), count.total)
+        return Weights(leaves, gathered(ones)), with_changes(how, changes)
+
+    def _to_host(
+        self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, count: "_Count"
+    ) -> tuple[Weights, Loading]:
+        """None is shared: a set that waits on the host is whole, whatever is live when it goes."""
+        places, paths = self._layout.places, self._layout.paths
+        size = size_of(self._layout.named(live.leaves))
+        check_headroom((), on_host=size + self._largest_tensor(checkpoint))
+        made, ones, changes = Weights([], live.measured), dict[str, One](), dict[str, float]()
+        try:
+            make = Reader.made_on_host
+            for at, each, change in self._made(
+                checkpoint, places, live, make, cancel=cancel, told=count
+            ):
+                made.host[at], ones[paths[at]], changes[paths[at]] = each.leaf, each.one, change
+        except BaseException:
+            made.drop()
+            raise
+        made.measured = gathered(ones)
+        return made, with_changes(Loading("own", "", len(places), 0, count.total), changes)
+
+    def _by_upstream(
+        self,
+        checkpoint: Checkpoint,
+        live: Weights,
+        place: Destination,
+        cancel: threading.Event,
+        count: "_Count",
+    ) -> Weights:
+        """It knows no other way than beside the live ones, and has all its tensors on the host."""
+        alive = self._layout.named(live.leaves)
+        check_headroom(alive.values(), beside=place.beside, on_host=size_of(alive))
+        load = partial(load_upstream, checkpoint, model_runner=self._runner, layout=self._layout)
+        load = partial(load, live=live.leaves, plan=self._plan, spool=self._spool)
+        leaves = load(cancel=cancel, told=count)
+        try:
+            made = Weights(leaves, self.measure(leaves))
+            if not self.is_tried:
+                self.compare(checkpoint, made, cancel)
+            if place.is_host:
+                made.host = {at: np.array(leaves[at]) for at in self._layout.places}
+                made.leaves = []
+        except BaseException:
+            leaves.clear()
+            raise
+        return made
+
+    def _changes(self, made: Weights, live: Weights) -> dict[str, float]:
+        """How far each leaf is from the live one."""
+        return {
+            path: self._change(path, made.leaves[at] if made.leaves else made.host[at], one, live)
+            for at in self._layout.places
+            for path in self._layout.paths[at : at + 1]
+            for one in [made.measured.one(path)]
+        }
+
+    def _largest_tensor(self, checkpoint: Checkpoint) -> int:
+        """What is read has its room beside the leaves that are made of it."""
+        sizes = (held.end - held.begin for held in checkpoint.held.values())
+        return max(sizes, default=0) * self._quiet.threads
+
+    def measure(self, leaves: Sequence[Any]) -> Measured:
+        """Measure a set where it is."""
+        return measure(self._layout.named(leaves), self._plan.parts)
+
+    def _made(
+        self,
+        checkpoint: Checkpoint,
+        places: Sequence[int],
+        live: Weights,
+        make: Callable[[Reader, list[Recipe]], list[Made]],
+        *,
+        cancel: threading.Event,
+        told: Told,
+    ) -> Iterator[tuple[int, Made, float]]:
+        """Each leaf made of the checkpoint, in quiet threads, and how far it is from the live."""
+
+        @contextmanager
+        def worker() -> Iterator[Callable[[list[int]], list[tuple[int, Made, float]]]]:
+            with closing(Reader(checkpoint, cancel, told)) as reader:
+                yield partial(self._make, partial(make, reader), live)
+
+        for together in done_quietly(self._jobs(places, live), worker, self._quiet):
+            yield from together
+
+    def _jobs(self, places: Sequence[int], live: Weights) -> Iterator[list[int]]:
+        """Large leaves one by one, small ones together."""
+        small = [place for place in places if live.leaves[place].nbytes < SMALL]
+        yield from ([place] for place in places if live.leaves[place].nbytes >= SMALL)
+        for begin in range(0, len(small), TOGETHER):
+            yield small[begin : begin + TOGETHER]
+
+    def _make(
+        self, make: Callable[[list[Recipe]], list[Made]], live: Weights, places: list[int]
+    ) -> list[tuple[int, Made, float]]:
+        paths = [self._layout.paths[place] for place in places]
+        pairs = zip(paths, places, strict=True)
+        made = make([(self._plan.parts[path], live.leaves[place]) for path, place in pairs])
+        return [
+            (place, each, self._change(path, each.leaf, each.one, live))
+            for place, path, each in zip(places, paths, made, strict=True)
+        ]
+
+    def _change(self, path: str, leaf: Any, one: One, live: Weights) -> float:
+        """How far a leaf is from the live one."""
+        if one.sums == live.measured.sums[path]:
+            return 0.0
+        return change_of(leaf, live.leaves[self._layout.place_of(path)])
+
+
+class _Count:
+    """Counts what is read, and hands it on; threads share it."""
+
+    def __init__(self, told: Told) -> None:
+        self.total = 0
+        self._told = told
+        self._lock = threading.Lock()
+
+    def __call__(self, size: int) -> None:
+        with self._lock:
+            self.total += size
+            self._told(self.total)

@@ -1,0 +1,196 @@
+"""Measures leaves: the number of each tensor they are made of, and each leaf's root mean square.
+
+The numbers are those of the tensors' bytes in a checkpoint, whatever was done to make leaves of
+them (`fingerprint` says how they come about).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hotreload import fingerprint
+from hotreload.engine.weights.host_arrays import in_order, is_on_host, on_host
+from hotreload.engine.weights.rules import Array, Ingredient, Ingredients, Rule
+
+CHECKSUM_BITS = 53
+"""A gauge is a float64: it holds whole numbers up to 2**53 exactly."""
+SQUARED_AT_A_TIME = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is known of a set of leaves."""
+
+    sums: Mapping[str, Mapping[str, int]]
+    """Of each leaf by its path: the number of each tensor in it by the tensor's name."""
+    rms: Mapping[str, float]
+    """The root mean square of each leaf's elements."""
+
+    def one(self, path: str) -> "One":
+        """What is known of one leaf."""
+        return One(self.sums[path], self.rms[path])
+
+    @property
+    def checksums(self) -> dict[str, int]:
+        """Each leaf's checksum, at most 2**53."""
+        return {path: _checksum(sums) & (2**CHECKSUM_BITS - 1) for path, sums in self.sums.items()}
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits for the whole set."""
+        return fingerprint.fingerprint(
+            {name: value for sums in self.sums.values() for name, value in sums.items()}
+        )
+
+
+def _checksum(sums: Mapping[str, int]) -> int:
+    if len(sums) == 1:
+        return next(iter(sums.values()))
+    return int(fingerprint.fingerprint(sums), 16)  # of many experts
+
+
+@dataclass(frozen=True, slots=True)
+class One:
+    """What is known of one leaf."""
+
+    sums: Mapping[str, int]
+    rms: float
+
+
+def gathered(ones: Mapping[str, One]) -> Measured:
+    """What is known of a set, from what is known of each leaf by its path."""
+    sums = {path: one.sums for path, one in ones.items()}
+    return Measured(sums, {path: one.rms for path, one in ones.items()})
+
+
+def measure(named: Mapping[str, jax.Array], parts: Ingredients = MappingProxyType({})) -> Measured:
+    """Measure leaves by path; a leaf without parts counts as a tensor of its own name."""
+    whole = {path: (Ingredient(path, Rule(leaf.shape)),) for path, leaf in named.items()}
+    return gathered(
+        {path: measure_leaf(leaf, parts.get(path) or whole[path]) for path, leaf in named.items()}
+    )
+
+
+def measure_leaf(leaf: jax.Array, parts: Sequence[Ingredient]) -> One:
+    """Measure one leaf where it is: on its device, or in host memory that is the device's."""
+    if is_on_host(leaf):
+        held, tally = on_host(leaf), Tally()
+        for part in parts:
+            tally.add(part.tensor, in_order(part.rule.restored(_share(held, part))))
+        return tally.one
+    rules = tuple((part.rule, part.expert) for part in parts)
+    results = jax.device_get(_measured(leaf, rules))
+    sums = {
+        part.tensor: fingerprint.joined(lanes)
+        for part, (*lanes, _) in zip(parts, results, strict=True)
+    }
+    count = sum(math.prod(part.rule.shape) for part in parts)
+    return One(sums, _root(sum(float(square) for *_, square in results), count))
+
+
+class Tally:
+    """Measures the tensors of one leaf as they pass in host memory, as a file has them."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, int] = {}
+        self._squares = 0.0
+        self._count = 0
+
+    def add(self, name: str, tensor: Array) -> None:
+        """Measure one tensor."""
+        total = fingerprint.TensorSum()
+        total.update(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8))
+        self._sums[name] = total.value
+        self._squares += _squares(tensor)
+        self._count += tensor.size
+
+    @property
+    def one(self) -> One:
+        """What is known of the leaf."""
+        return One(self._sums, _root(self._squares, self._count))
+
+
+def _share(leaf: Any, part: Ingredient) -> Any:
+    return leaf if part.expert is None else leaf[part.expert]
+
+
+def _root(squares: float, count: int) -> float:
+    return math.sqrt(squares / count) if count and squares >= 0 else squares
+
+
+def _squares(tensor: Array) -> float:
+    """The sum of the elements' squares: NaN where one is NaN, infinite where one overflows."""
+    flat = np.ascontiguousarray(tensor).reshape(-1)
+    total = 0.0
+    with np.errstate(all="ignore"):
+        for begin in range(0, len(flat), SQUARED_AT_A_TIME):
+            piece = _as_float32(flat[begin : begin + SQUARED_AT_A_TIME])
+            total += float(np.dot(piece, piece))
+    return total
+
+
+def _as_float32(piece: Array) -> np.ndarray[Any, np.dtype[np.float32]]:
+    if piece.dtype == jnp.bfloat16:  # its bits are the upper half of a float32's
+        return (piece.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return piece.astype(np.float32)
+
+
+# --- on a device ------------------------------------------------------------------------------
+
+
+@partial(jax.jit, static_argnums=1)
+def _measured(
+    leaf: jax.Array, rules: tuple[tuple[Rule, int | None], ...]
+) -> list[tuple[jax.Array, ...]]:
+    """Of each tensor in the leaf both sums, and the sum of its elements' squares."""
+    made = []
+    for rule, expert in rules:
+        tensor = rule.restored(leaf if expert is None else leaf[expert])
+        made.append((*_sums(tensor), jnp.sum(jnp.square(tensor.astype(jnp.float32)))))
+    return made
+
+
+def _sums(tensor: jax.Array) -> tuple[jax.Array, ...]:
+    words, at = _words(tensor)
+    fold = fingerprint.folded(words)
+    block = fingerprint.number_of_block(at // fingerprint.BLOCK)
+    numbers = partial(fingerprint.number_of_place, at % fingerprint.BLOCK)
+    return tuple(
+        jnp.sum(fold * numbers(lane) * block, dtype=jnp.uint32) for lane in range(fingerprint.LANES)
+    )
+
+
+def _words(tensor: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The tensor's words of four bytes, and the place of each in the file."""
+    bits = _bits(tensor)
+    share = 4 // bits.dtype.itemsize
+    if not bits.ndim or bits.shape[-1] % share:
+        # Only then are words made across rows, which may gather what is sharded.
+        bits = jnp.pad(bits.reshape(-1), (0, -bits.size % share))
+    width = bits.shape[-1] // share
+    parts = bits.reshape(*bits.shape[:-1], width, share).astype(jnp.uint32)
+    shifts = jnp.arange(share, dtype=jnp.uint32) * np.uint32(32 // share)
+    words = jnp.sum(parts << shifts, axis=-1, dtype=jnp.uint32)
+    return words, _global_index(words.shape)
+
+
+def _bits(leaf: jax.Array) -> jax.Array:
+    if leaf.dtype == jnp.bool_:
+        return leaf.astype(jnp.uint8)
+    unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[leaf.dtype.itemsize]
+    return jax.lax.bitcast_convert_type(leaf, unsigned)
+
+
+def _global_index(shape: tuple[int, ...]) -> jax.Array:
+    index = jnp.zeros(shape, jnp.uint32)
+    for axis, length in enumerate(shape):
+        place = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        index = index * np.uint32(length % 2**32) + place
+    return index

@@ -1,0 +1,160 @@
+"""Our own loader: reads each tensor once, proves its bytes while they pass, and places the leaf.
+
+Nothing is copied to disk and nothing is mapped: each piece of memory that a leaf may keep belongs
+to that leaf alone. Knows rules and arrays, and nothing of engines.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from hotreload.engine.weights.faults import words_for
+from hotreload.engine.weights.host_arrays import fresh, in_order, is_within
+from hotreload.engine.weights.measuring import One, Tally
+from hotreload.engine.weights.rules import Array, Ingredient
+from hotreload.reading import Changed, Hashing, Opened
+from hotreload.types import Checkpoint, TensorBytes
+
+PIECE = 16 << 20
+"""Read and hashed at a time; few returns from a read, since each waits for the GIL."""
+DTYPES: Mapping[str, Any] = {
+    "BF16": ml_dtypes.bfloat16,
+    "F16": np.float16,
+    "F32": np.float32,
+    "F64": np.float64,
+}
+"""The dtypes that are cast without a scale."""
+
+
+@dataclass(slots=True)
+class Made:
+    """A leaf, and what is known of it."""
+
+    leaf: Any
+    """On its device, or an array in host memory."""
+    one: One
+
+
+Recipe = tuple[Sequence[Ingredient], jax.Array]
+"""What a leaf is made of, and the live one that it is to be like."""
+
+
+class Reader:
+    """Makes leaves of one checkpoint's tensors; belongs to one thread."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, cancel: threading.Event, told: Callable[[int], None]
+    ) -> None:
+        """`told` is given the number of bytes of each piece that has been read."""
+        self._checkpoint = checkpoint
+        self._cancel = cancel
+        self._told = told
+        self._files: dict[str, Opened] = {}
+        self._scratch = fresh(0)
+
+    def made(self, recipes: Sequence[Recipe]) -> list[Made]:
+        """The leaves that these tensors make, each placed like its live one; several at once."""
+        if len(recipes) == 1:
+            return [self._one(*recipes[0])]
+        on_host = self.made_on_host(recipes)
+        leaves = _placed([each.leaf for each in on_host], [live for _, live in recipes])
+        jax.block_until_ready(leaves)  # type: ignore[no-untyped-call]
+        return [Made(leaf, each.one) for leaf, each in zip(leaves, on_host, strict=True)]
+
+    def made_on_host(self, recipes: Sequence[Recipe]) -> list[Made]:
+        """The same in host memory, each in memory of its own."""
+        made = []
+        for parts, live in recipes:
+            array, tally = self.array(parts, live)
+            made.append(Made(_kept(array), tally.one))
+        return made
+
+    def _one(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
+        array, tally = self.array(parts, live)
+        if len(live.devices()) > 1 and np.may_share_memory(array, self._scratch):
+            array = _kept(array)  # each of them may take its part over
+        leaf = _placed([array], [live])[0].block_until_ready()
+        if len(live.devices()) == 1 and is_within(leaf, self._scratch):
+            # It took the memory over, and the next tensor would be read into it.
+            leaf = _placed([_kept(array)], [live])[0].block_until_ready()
+        return Made(leaf, tally.one)
+
+    def array(self, parts: Sequence[Ingredient], live: jax.Array) -> tuple[Array, Tally]:
+        """The leaf in host memory, measured; the next call may overwrite it."""
+        tally = Tally()
+        if parts[0].expert is None:
+            return self._tensor(parts[0], live.dtype, tally), tally
+        stacked = fresh(live.nbytes).view(live.dtype).reshape(live.shape)
+        for part in parts:
+            stacked[part.expert] = in_order(self._tensor(part, live.dtype, tally))
+        return stacked, tally
+
+    def close(self) -> None:
+        """Let go of the files; CheckpointCorrupt when one was written to meanwhile."""
+        try:
+            for name, file in self._files.items():
+                with words_for(name):
+                    file.check_unchanged()
+        finally:
+            for file in self._files.values():
+                file.close()
+            self._files = {}
+
+    def _tensor(self, part: Ingredient, dtype: Any, tally: Tally) -> Array:
+        """What a part becomes; measured as it lies in the file, before anything turns it."""
+        held = self._checkpoint.held[part.tensor]
+        stored = DTYPES[self._checkpoint.tensors[part.tensor].dtype]
+        is_kept = part.rule.moves_nothing and stored == dtype and part.expert is None
+        memory = fresh(held.end - held.begin) if is_kept else self._room(held.end - held.begin)
+        self._read(part.tensor, held, memory)
+        tensor = memory.view(stored).reshape(part.rule.shape)
+        tensor = tensor if stored == dtype else tensor.astype(dtype)
+        tally.add(part.tensor, tensor)
+        return part.rule.applied(tensor)
+
+    def _room(self, size: int) -> Array:
+        """Memory for tensors that the leaf does not keep, one after the other."""
+        if len(self._scratch) < size:
+            self._scratch = fresh(0)  # free it before there is more of it
+            self._scratch = fresh(size)
+        return self._scratch[:size]
+
+    def _read(self, tensor: str, held: TensorBytes, memory: Array) -> None:
+        """Fill the memory with the tensor's bytes; refuse them unless they are what was checked."""
+        with words_for(held.file):
+            hashing = Hashing(self._file(held.file), PIECE, self._cancel)
+            for piece in hashing.into(memoryview(memory), held.begin):
+                self._told(len(piece))
+            if hashing.digest() != held.digest:
+                raise Changed(f"the bytes of {tensor} are different now")
+
+    def _file(self, name: str) -> Opened:
+        if name not in self._files:
+            real = Path(os.path.realpath(self._checkpoint.path / name, strict=True))
+            self._files[name] = Opened(real, name, self._cancel)
+        return self._files[name]
+
+
+def _placed(arrays: list[Array], lives: list[jax.Array]) -> list[jax.Array]:
+    if all(live.committed for live in lives):
+        leaves: list[jax.Array] = jax.device_put(arrays, [live.sharding for live in lives])
+        return leaves
+    return [
+        jax.device_put(array, live.sharding) if live.committed else jnp.asarray(array)
+        for array, live in zip(arrays, lives, strict=True)
+    ]
+
+
+def _kept(array: Array) -> Array:
+    """The same in memory that the leaf made of it may keep."""
+    copy = fresh(array.nbytes).view(array.dtype).reshape(array.shape)
+    copy[...] = in_order(array)
+    return copy

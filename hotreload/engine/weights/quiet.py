@@ -1,0 +1,137 @@
+"""Does long work in threads that take what processor time those who serve leave over.
+
+They may starve: after a while one thread of usual priority joins them.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Literal
+
+SWITCH_INTERVAL = 0.0005
+"""Each return from a blocking call waits for the GIL, up to this long; Python's own is 5 ms."""
+LOOK_EVERY = 0.25
+"""How often it is looked whether the threads starve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """How much of the machine long work may take."""
+
+    threads: int = 1
+    priority: Literal["idle", "normal"] = "idle"
+    starve_seconds: float = 30.0
+    """How long its threads may go without a processor, all told, before one of usual priority
+    joins them; waiting for a disk counts too."""
+
+
+QUIET = Quiet()
+
+
+def done_quietly[J, R](
+    jobs: Iterable[J],
+    worker: Callable[[], AbstractContextManager[Callable[[J], R]]],
+    quiet: Quiet,
+) -> Iterator[R]:
+    """What each job comes to, in no order; each thread opens a worker of its own.
+
+    The first error ends all of it. When this ends, so have the threads.
+    """
+    crew = _Crew(deque(jobs), worker)
+    try:
+        with _short_switches():
+            yield from crew.results(quiet)
+    finally:
+        crew.end()
+
+
+@contextmanager
+def _short_switches() -> Iterator[None]:
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(min(usual, SWITCH_INTERVAL))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
+
+
+class _Crew[J, R]:
+    def __init__(
+        self, jobs: deque[J], worker: Callable[[], AbstractContextManager[Callable[[J], R]]]
+    ) -> None:
+        self._jobs = jobs
+        self._left = len(jobs)
+        self._worker = worker
+        self._done: SimpleQueue[R | BaseException] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def results(self, quiet: Quiet) -> Iterator[R]:
+        began = time.monotonic()
+        for _ in range(min(quiet.threads, self._left)):
+            self._start(quiet.priority == "idle")
+        may_starve = quiet.priority == "idle"
+        while self._left:
+            if may_starve and time.monotonic() - began - self._worked() > quiet.starve_seconds:
+                may_starve = False
+                self._start(is_idle=False)
+            with suppress(Empty):
+                done = self._done.get(timeout=LOOK_EVERY)
+                if isinstance(done, BaseException):
+                    raise done
+                self._left -= 1
+                yield done
+        self._join()
+        while not self._done.empty():  # a worker may find out at its end that all was in vain
+            late = self._done.get()
+            if isinstance(late, BaseException):
+                raise late
+
+    def end(self) -> None:
+        self._jobs.clear()
+        self._join()
+        # An error of a thread that nobody took holds its frames, and they what they made.
+        self._done = SimpleQueue()
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, is_idle: bool) -> None:
+        thread = threading.Thread(target=self._work, args=(is_idle,), name="staging", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self, is_idle: bool) -> None:
+        if is_idle:
+            with suppress(OSError, AttributeError):  # where a system has no such priority
+                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        try:
+            with self._worker() as work:
+                while self._jobs:
+                    try:
+                        job = self._jobs.popleft()
+                    except IndexError:  # another thread took the last one
+                        break
+                    self._done.put(work(job))
+        except BaseException as fault:
+            self._jobs.clear()
+            self._done.put(fault)
+
+    def _worked(self) -> float:
+        """How much processor time the thread has had that had most."""
+        return max(map(_cpu_seconds, self._threads), default=0.0)
+
+
+def _cpu_seconds(thread: threading.Thread) -> float:
+    if thread.ident is None or not thread.is_alive():
+        return 0.0
+    try:
+        return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    except OSError:  # it ended at this moment
+        return 0.0

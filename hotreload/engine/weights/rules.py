@@ -1,0 +1,118 @@
+"""How a leaf is made of a checkpoint's tensor: turned, padded, repeated, cast.
+
+A rule is data: it is applied to a tensor's bytes when they are loaded, and read backwards when a
+leaf is measured, so that the same numbers come out of the file and of the device.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hotreload.types import TensorSpec
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What becomes of the attention heads that lie side by side along an axis of a tensor."""
+
+    axis: int
+    count: int
+    length: int
+    padded: int
+    """How long each is in the leaf; the rest is zeros."""
+    copies: int = 1
+    """How often each stands in the leaf, one beside the other."""
+    empty: int = 0
+    """How many heads of zeros stand behind them."""
+
+    @property
+    def leaf_length(self) -> int:
+        """How long the axis is in the leaf."""
+        return (self.count * self.copies + self.empty) * self.padded
+
+    def applied(self, tensor: Array) -> Array:
+        """The tensor with its heads as the leaf has them, in memory of its own."""
+        before, after = tensor.shape[: self.axis], tensor.shape[self.axis + 1 :]
+        heads = tensor.reshape(*before, self.count, 1, self.length, *after)
+        kept = self.count * self.copies
+        made = np.zeros((*before, kept + self.empty, self.padded, *after), tensor.dtype)
+        whole: Any = (slice(None),) * len(before)
+        filled = made[(*whole, slice(0, kept), slice(0, self.length))]
+        for copy in range(self.copies):
+            filled[(*whole, slice(copy, None, self.copies))] = heads[(*whole, slice(None), 0)]
+        return made.reshape(*before, self.leaf_length, *after)
+
+    def restored(self, made: Any) -> Any:
+        """The tensor of what was made of it, as an array of numpy or JAX."""
+        before, after = made.shape[: self.axis], made.shape[self.axis + 1 :]
+        heads = made.reshape(*before, -1, self.padded, *after)
+        whole = (slice(None),) * len(before)
+        kept = heads[(*whole, slice(0, self.count * self.copies, self.copies), slice(self.length))]
+        return kept.reshape(*before, self.count * self.length, *after)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one tensor becomes a leaf, or an expert's share of one."""
+
+    shape: Shape
+    """The tensor's, in the file."""
+    heads: Heads | None = None
+    axes: tuple[int, ...] | None = None
+    """The tensor's axes in the order in which the leaf has them; None keeps them."""
+
+    @property
+    def leaf_shape(self) -> Shape:
+        """The shape of what it makes."""
+        shape = list(self.shape)
+        if self.heads is not None:
+            shape[self.heads.axis] = self.heads.leaf_length
+        return tuple(shape[axis] for axis in self.axes or range(len(shape)))
+
+    @property
+    def moves_nothing(self) -> bool:
+        """Whether the leaf has the tensor's elements in the file's order, and no others."""
+        return self.heads is None and self.axes is None
+
+    def applied(self, tensor: Array) -> Array:
+        """The leaf's array, which may be a view of the tensor's memory."""
+        made = tensor if self.heads is None else self.heads.applied(tensor)
+        return made if self.axes is None else made.transpose(self.axes)
+
+    def restored(self, made: Any) -> Any:
+        """The tensor of what was made of it, as an array of numpy or JAX."""
+        if self.axes is not None:
+            made = made.transpose(tuple(self.axes.index(axis) for axis in range(len(self.axes))))
+        return made if self.heads is None else self.heads.restored(made)
+
+
+@dataclass(frozen=True, slots=True)
+class Ingredient:
+    """A tensor that a leaf is made of: all of it, or one expert's share of it."""
+
+    tensor: str
+    rule: Rule
+    expert: int | None = None
+
+
+Ingredients = Mapping[str, tuple[Ingredient, ...]]
+"""What each leaf is made of, by its path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which tensors of a checkpoint make which leaves, and how."""
+
+    targets: Mapping[str, tuple[str, ...]] = field(repr=False)
+    """The leaves that upstream's loader makes of each tensor."""
+    tensors: Mapping[str, TensorSpec] = field(repr=False)
+    ignorable: frozenset[str]
+    parts: Ingredients = field(default_factory=dict, repr=False)
+    """Of the leaves that rules can make."""
+    why_not: str | None = None
+    """Why rules cannot say how some leaf is made; None when they can."""

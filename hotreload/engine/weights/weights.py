@@ -1,0 +1,52 @@
+"""A set of weights, and what is known of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from hotreload.engine.weights.measuring import Measured
+from hotreload.engine.weights.rules import Ingredient
+from hotreload.types import Checkpoint
+
+
+@dataclass(slots=True, eq=False)
+class Weights:
+    """A set of leaves: the engine's whole list on the device, or copies in host memory.
+
+    Leaves may be shared with another set: nobody changes one, and each lives as long as a set
+    that holds it.
+    """
+
+    leaves: list[Any]
+    measured: Measured
+    host: dict[int, np.ndarray[Any, Any] | jax.Array] = field(default_factory=dict)
+    """Copies by place; of what the live weights shared, the leaf itself."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """What each tensor was of which leaves were made, by its name; not all may be known."""
+    lane: int | None = None
+    """The number of the lane in which they answer; None while they are spare."""
+
+    def drop(self) -> None:
+        """Let go of all leaves; an engine that still turns may hold the list itself."""
+        self.leaves, self.host = [], {}
+
+    def free(self) -> None:
+        """Free leaf after leaf, of weights that are nowhere any more: all at once takes long."""
+        while self.leaves:
+            self.leaves.pop()
+        while self.host:
+            self.host.popitem()
+
+    def same(self, parts: tuple[Ingredient, ...], sources: Mapping[str, str]) -> bool:
+        """Whether a leaf was made of tensors that these sources have too."""
+        names = [part.tensor for part in parts]
+        return all(name in self.sources and self.sources[name] == sources[name] for name in names)
+
+
+def sources_of(checkpoint: Checkpoint) -> dict[str, str]:
+    """What each tensor of a checkpoint is: equal ones make equal leaves."""
+    specs = checkpoint.tensors
+    return {name: f"{specs[name].dtype}:{held.digest}" for name, held in checkpoint.held.items()}

@@ -1,0 +1,124 @@
+"""The fingerprint of weights: sixteen hex digits that a file, a daemon and a hub's commit share.
+
+A tensor's bytes, in the file's order, are words of four, little end first; zeros fill up the last.
+Each word is folded and multiplied by the number of its place in a block, once for each of two
+lanes; the sum over a block, times the block's number, is summed up mod 2**32. A sum has no order,
+so devices may add up a part each; the numbers of the places make swapped elements show.
+
+Here a file's is computed, with numpy alone; the engine computes the same of what is live, on its
+devices, with the functions below.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import xxhash
+
+BLOCK = 2**16
+"""Words in a block: few enough that the numbers of its places stay in a core's cache."""
+LANES = 2
+
+_Words = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+def fingerprint(sums: Mapping[str, int]) -> str:
+    """The fingerprint of a set of tensors, of each one's sum by its name."""
+    lines = (f"{name}:{value:016x}\n" for name, value in sorted(sums.items()))
+    return xxhash.xxh3_64_hexdigest("".join(lines).encode())
+
+
+def joined(lanes: Any) -> int:
+    """One sum of 64 bits, of those of both lanes."""
+    high, low = (int(lane) % 2**32 for lane in lanes)
+    return high << 32 | low
+
+
+def folded(words: Any) -> Any:
+    """Words of numpy or JAX whose high bits are in the low ones too: a product loses high bits."""
+    return words ^ (words >> np.uint32(16))
+
+
+def number_of_place(place: Any, lane: int) -> Any:
+    """The number of a place in a block, in one of the lanes."""
+    return _mixed(place + np.uint32(lane * BLOCK + 1)) | np.uint32(1)
+
+
+def number_of_block(block: Any) -> Any:
+    """The number of a block."""
+    return number_of_place(block, LANES)
+
+
+def _mixed(x: Any) -> Any:
+    """MurmurHash3's finaliser: every bit of what goes in moves every bit of what comes out."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return x ^ (x >> np.uint32(16))
+
+
+@cache
+def _numbers(lane: int) -> _Words:
+    numbers: _Words = number_of_place(np.arange(BLOCK, dtype=np.uint32), lane)
+    return numbers
+
+
+class TensorSum:
+    """Sums up one tensor after the other, in the order in which a file holds their elements."""
+
+    def __init__(self) -> None:
+        self._folded = np.empty(BLOCK, np.uint32)
+        self._product = np.empty(BLOCK, np.uint32)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with another tensor."""
+        self._reached = 0
+        """Words that were added."""
+        self._rest = b""
+        """Bytes behind them that are no word yet."""
+        self._lanes = [0] * LANES
+
+    def update(self, raw: Any) -> None:
+        """Take in the bytes that follow."""
+        held = memoryview(raw).cast("B")
+        if self._rest:
+            missing = min(4 - len(self._rest), len(held))
+            self._rest += bytes(held[:missing])
+            held = held[missing:]
+            if len(self._rest) < 4:
+                return
+            self._add(np.frombuffer(self._rest, "<u4"))
+        whole = len(held) // 4 * 4
+        self._rest = bytes(held[whole:])
+        self._add(np.frombuffer(held[:whole], "<u4"))
+
+    @property
+    def value(self) -> int:
+        """Sixty-four bits for all that was taken in."""
+        if not self._rest:
+            return joined(self._lanes)
+        filled = TensorSum()
+        filled._reached, filled._lanes = self._reached, list(self._lanes)
+        filled._add(np.frombuffer(self._rest.ljust(4, b"\0"), "<u4"))
+        return joined(filled._lanes)
+
+    def _add(self, words: _Words) -> None:
+        at = 0
+        while at < len(words):
+            place = self._reached % BLOCK
+            part = words[at : at + BLOCK - place]
+            self._add_in_block(part, place, self._reached // BLOCK)
+            at += len(part)
+            self._reached += len(part)
+
+    def _add_in_block(self, words: _Words, place: int, block: int) -> None:
+        fold, product = self._folded[: len(words)], self._product[: len(words)]
+        number = int(number_of_block(np.array([block % 2**32], np.uint32))[0])
+        np.right_shift(words, np.uint32(16), out=fold)
+        np.bitwise_xor(fold, words, out=fold)
+        for lane in range(LANES):
+            numbers = _numbers(lane)[place : place + len(words)]
+            np.multiply(fold, numbers, out=product)
+            total = int(np.add.reduce(product, dtype=np.uint32))
+            self._lanes[lane] = (self._lanes[lane] + total * number) % 2**32

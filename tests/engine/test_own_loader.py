@@ -1,0 +1,280 @@
+"""Our own loader makes what upstream's makes, of the checked bytes; what is equal is shared."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import pytest_asyncio
+from safetensors.numpy import load_file, save_file
+
+from hotreload.engine.weights import loaders, own
+from hotreload.engine.weights.changes import same_bits
+from hotreload.engine.weights.host_arrays import is_within
+from hotreload.engine.weights.own import Reader
+from hotreload.engine.weights.quiet import Quiet
+from hotreload.engine.weights.rules import Ingredient, Rule
+from hotreload.errors import CheckpointCorrupt
+from hotreload.tiny import write_tiny
+from tests.engine import real
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
+
+import jax  # noqa: E402
+
+Engine = Any
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> real.Folders:
+    return real.Folders(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def engine(folders: real.Folders) -> AsyncIterator[Engine]:
+    async with real.engine_of(folders.folder(1), folders.root / "spool") as engine:
+        yield engine
+
+
+def changed(folder: Path, *names: str) -> Path:
+    """Give these tensors other values, in a file of the same size."""
+    tensors = load_file(folder / WEIGHTS)
+    for name in names:
+        tensors[name] = (tensors[name].astype(np.float32) * 1.5).astype(tensors[name].dtype)
+    save_file(tensors, folder / WEIGHTS)
+    return folder
+
+
+# --- what it makes ----------------------------------------------------------------------------
+
+
+async def test_each_leaf_is_the_one_that_upstreams_loader_makes(
+    engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = await engine.stage(folders.checkpoint(2))
+    monkeypatch.setattr(loaders.Loaders, "why_upstream", "the test wants it")
+    theirs = await engine.stage(folders.checkpoint(2))
+    assert (ours.loading.loader, ours.loading.why) == ("own", "")
+    assert (theirs.loading.loader, theirs.loading.why) == ("upstream", "the test wants it")
+    for place in engine._sets.layout.places:
+        assert same_bits(ours.weights.leaves[place], theirs.weights.leaves[place])
+    assert ours.fingerprint == theirs.fingerprint
+    assert ours.leaves == theirs.leaves
+    for staged in (ours, theirs):
+        await engine.release(staged)
+
+
+ODD = {
+    "fewer key heads than devices": ({"num_key_value_heads": 1}, 2),
+    "short heads, which 0.0.2 pads": ({"head_dim": 64}, 1),
+    "both": ({"head_dim": 64, "num_key_value_heads": 1}, 2),
+}
+
+
+@pytest.mark.parametrize("arch", ["qwen3", "qwen2"])
+@pytest.mark.parametrize("odd", ODD)
+async def test_heads_are_made_as_upstreams_loader_makes_them(
+    tmp_path: Path, arch: str, odd: str
+) -> None:
+    sizes, tp = ODD[odd]
+    folder = with_heads(write_tiny(tmp_path / "model", arch=arch), **sizes)
+    async with real.engine_of(folder, tmp_path / "spool", tp=tp) as engine:
+        assert engine._sets.loaders.is_tried
+        assert engine._sets.loaders.why_upstream is None
+        assert engine.expected_tensors() == real.checked(folder).tensors
+
+
+def with_heads(folder: Path, **sizes: int) -> Path:
+    """The model with other heads, and random weights that fit."""
+    config = json.loads((folder / "config.json").read_text()) | sizes
+    (folder / "config.json").write_text(json.dumps(config))
+    dim, hidden = config["head_dim"], config["hidden_size"]
+    rows = {
+        "q_proj": config["num_attention_heads"] * dim,
+        "k_proj": config["num_key_value_heads"] * dim,
+        "v_proj": config["num_key_value_heads"] * dim,
+        "q_norm": dim,
+        "k_norm": dim,
+    }
+    tensors = load_file(folder / WEIGHTS)
+    chance = np.random.default_rng(0)
+    for name, tensor in tensors.items():
+        shape = list(tensor.shape)
+        for part, count in rows.items():
+            if part in name:
+                shape[0] = count
+        if "o_proj" in name:
+            shape = [hidden, config["num_attention_heads"] * dim]
+        tensors[name] = chance.normal(size=shape).astype(ml_dtypes.bfloat16)
+    save_file(tensors, folder / WEIGHTS)
+    return folder
+
+
+async def test_experts_are_stacked(tmp_path: Path) -> None:
+    experts = np.random.default_rng(0).normal(size=(3, 4, 6)).astype(np.float32)
+    save_file({f"e{at}": each for at, each in enumerate(experts)}, tmp_path / WEIGHTS)
+    parts = [Ingredient(f"e{at}", Rule((4, 6), axes=(1, 0)), at) for at in range(3)]
+    live = jax.device_put(np.zeros((3, 6, 4), np.float32))
+    reader = Reader(real.checked(tmp_path), asyncio.Event(), lambda size: None)  # type: ignore[arg-type]
+    (made,) = reader.made([(parts, live)])
+    assert np.array_equal(np.asarray(made.leaf), experts.transpose(0, 2, 1))
+    assert made.one.sums.keys() == {"e0", "e1", "e2"}
+
+
+# --- whose memory it is -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(8, 16), (1, 64), (64, 1), (64,)])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("stored", [np.float32, ml_dtypes.bfloat16])
+async def test_no_leaf_lies_in_memory_that_the_next_tensor_is_read_into(
+    tmp_path: Path, shape: tuple[int, ...], turned: bool, stored: Any
+) -> None:
+    values = np.random.default_rng(0).normal(size=shape).astype(stored)
+    save_file({"one": values, "two": np.zeros(shape, stored)}, tmp_path / WEIGHTS)
+    axes = tuple(reversed(range(len(shape)))) if turned and len(shape) > 1 else None
+    expected = values.astype(np.float32)
+    expected = expected if axes is None else expected.transpose(axes)
+    live = jax.device_put(np.zeros(expected.shape, np.float32))
+    reader = Reader(real.checked(tmp_path), asyncio.Event(), lambda size: None)  # type: ignore[arg-type]
+    first, second = (
+        reader.made([((Ingredient(name, Rule(shape, axes=axes)),), live)])[0].leaf
+        for name in ("one", "two")
+    )
+    assert not any(is_within(leaf, reader._scratch) for leaf in (first, second))
+    assert np.array_equal(np.asarray(first), expected)
+    assert not np.asarray(second).any()
+
+
+async def test_what_is_live_does_not_change_with_its_file(
+    engine: Engine, folders: real.Folders
+) -> None:
+    checkpoint = folders.checkpoint(3)
+    staged = await engine.stage(checkpoint)
+    file = checkpoint.path / WEIGHTS
+    with file.open("r+b") as overwritten:
+        overwritten.write(b"\0" * file.stat().st_size)
+    assert engine._sets.loaders.measure(staged.weights.leaves) == staged.weights.measured
+    await engine.release(staged)
+
+
+# --- what changed meanwhile -------------------------------------------------------------------
+
+
+async def test_bytes_that_were_not_checked_are_refused(
+    engine: Engine, folders: real.Folders
+) -> None:
+    checkpoint = real.checked(changed(folders.folder(4)))
+    changed(checkpoint.path, "model.layers.1.mlp.up_proj.weight")
+    before = await real.device_bytes()
+    with pytest.raises(CheckpointCorrupt, match=r"up_proj\.weight are different now") as refused:
+        await engine.stage(checkpoint)
+    assert refused.value.code == "changed"
+    del refused
+    assert await real.device_bytes() == before
+
+
+async def test_a_file_that_is_written_to_while_it_is_read_is_refused(
+    engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = folders.checkpoint(5)
+    placed = own._placed
+
+    def touching(arrays: Any, lives: Any) -> Any:
+        (checkpoint.path / WEIGHTS).touch()
+        return placed(arrays, lives)
+
+    monkeypatch.setattr(own, "_placed", touching)
+    with pytest.raises(CheckpointCorrupt, match="written to while it was read"):
+        await engine.stage(checkpoint)
+
+
+# --- what is shared ---------------------------------------------------------------------------
+
+
+async def test_leaves_whose_tensors_did_not_change_are_the_live_ones(
+    engine: Engine, folders: real.Folders
+) -> None:
+    base = changed(folders.folder(6))
+    live = await engine.stage(real.checked(base))
+    first = await engine.exchange(live)
+    changed(base, "model.norm.weight", "model.layers.0.mlp.up_proj.weight")
+    before = await real.device_bytes()
+    staged = await engine.stage(real.checked(base))
+    how = staged.loading
+    count = len(engine._sets.layout.places)
+    assert (how.leaves_staged, how.leaves_shared, how.leaves_changed) == (2, count - 2, 2)
+    assert how.largest_change == pytest.approx(0.5, rel=0.02)
+    sizes = {name: held.end - held.begin for name, held in real.checked(base).held.items()}
+    matrix = sizes["model.layers.0.mlp.up_proj.weight"]
+    assert how.bytes_read == sizes["model.norm.weight"] + matrix
+    assert await real.device_bytes() - before == matrix
+    assert staged.fingerprint != live.fingerprint
+    old = await engine.exchange(staged)
+    await engine.release(old)
+    assert engine._sets.loaders.measure(staged.weights.leaves) == staged.weights.measured
+    await engine.release(await engine.exchange(first))
+
+
+async def test_a_checkpoint_that_is_live_already_is_not_read_again(
+    engine: Engine, folders: real.Folders
+) -> None:
+    live = await engine.stage(folders.checkpoint(7))
+    first = await engine.exchange(live)
+    staged = await engine.stage(folders.checkpoint(7))
+    assert (staged.loading.bytes_read, staged.loading.leaves_staged) == (0, 0)
+    assert staged.fingerprint == live.fingerprint
+    await engine.release(staged)
+    await engine.release(await engine.exchange(first))
+
+
+# --- trust ------------------------------------------------------------------------------------
+
+
+async def test_a_loader_that_makes_something_else_is_switched_off_and_told(
+    folders: real.Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(Rule, "applied", lambda self, tensor: tensor.reshape(self.leaf_shape))
+        async with real.engine_of(folders.folder(1), folders.root / "spool") as engine:
+            why = await asyncio.wait_for(engine.distrusted(), 60)
+            assert "ours made another" in why
+            staged = await engine.stage(folders.checkpoint(2))
+            assert (staged.loading.loader, staged.loading.why) == ("upstream", why)
+            await engine.release(await engine.exchange(staged))
+            assert (await real.ask(engine))["text"] == "served by step 2"
+
+
+async def test_without_files_to_compare_with_the_first_checkpoint_is_loaded_both_ways(
+    folders: real.Folders,
+) -> None:
+    async with real.engine_of(folders.folder(1), folders.root / "spool", checkpoint=None) as engine:
+        first = await engine.stage(folders.checkpoint(2))
+        second = await engine.stage(folders.checkpoint(3))
+        assert first.loading.loader == "upstream"
+        assert "not been compared" in first.loading.why
+        assert second.loading.loader == "own"
+
+
+async def test_the_operator_may_want_upstreams_loader(folders: real.Folders) -> None:
+    spool = folders.root / "spool"
+    async with real.engine_of(folders.folder(1), spool, loader="upstream") as engine:
+        staged = await engine.stage(folders.checkpoint(2))
+        assert staged.loading.why == "[engine] loader = 'upstream'"
+
+
+# --- quietly ----------------------------------------------------------------------------------
+
+
+async def test_several_threads_make_the_same(folders: real.Folders) -> None:
+    quiet = Quiet(threads=3)
+    async with real.engine_of(folders.folder(1), folders.root / "spool", quiet=quiet) as engine:
+        staged = await engine.stage(folders.checkpoint(2))
+        assert engine._sets.loaders.measure(staged.weights.leaves) == staged.weights.measured
+        await engine.release(await engine.exchange(staged))
+        assert (await real.ask(engine))["text"] == "served by step 2"
