@@ -207,9 +207,7 @@ class SglangEngine:
     async def checksums(self) -> dict[str, int]:
         """Each leaf's checksum, computed on what is live now."""
         async with self._generations.unchanged:
-            # A cancel waits for the thread: it holds leaves that a trade must be able to free.
-            leaves, measure = self.live.weights.leaves, self._sets.loaders.measure
-            return (await in_thread(lambda cancel: measure(leaves))).checksums
+            return await self._sets.checksums(self.live)
 
     def structure(self) -> dict[str, tuple[Any, ...]]:
         """What the compiled model sees of each live leaf: shape, dtype, placement."""

@@ -169,6 +169,12 @@ class Sets:
         assert staged.weights.lane is None, "weights that answer cannot be freed"
         await asyncio.to_thread(staged.weights.free)
 
+    async def checksums(self, staged: Staged) -> dict[str, int]:
+        """Each leaf's checksum, computed on what lies on the device now."""
+        leaves, measure = staged.weights.leaves, self.loaders.measure
+        # A cancel waits for the thread: it holds leaves that a trade must be able to free.
+        return (await in_thread(lambda cancel: measure(leaves))).checksums
+
     async def _staged(self, revision: Revision, work: Callable[..., Weights]) -> Staged:
         name = f"the loading of {revision}"
         made = await self._room.make(lambda cancel: work(cancel=cancel), name=name, leave=True)
