@@ -1,0 +1,126 @@
+"""What those who are answered notice of a reload: time between tokens, time without an answer."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotreload.engine.weights.quiet import Quiet
+from hotreload.tiny import write_tiny
+from hotreload.types import Checkpoint
+from tests.bench import plots
+from tests.bench.checkpoints import HALF_A_GB, by_upstream, model
+from tests.bench.figures import median, p99
+from tests.bench.test_staging import BARE, BY_OURS, COPIED, bare
+from tests.engine import real
+
+pytestmark = [pytest.mark.bench, pytest.mark.real_engine, pytest.mark.timeout(3600)]
+
+NOTHING, ROUNDS = "nothing", 3
+PAUSED = "reload inside the pause"
+
+
+@asynccontextmanager
+async def client(engine: Any) -> AsyncIterator[list[float]]:
+    """One who streams all the time, and when each of their tokens came."""
+    came: list[float] = []
+
+    async def stream() -> None:
+        while True:
+            sampling = {"max_new_tokens": 400, "ignore_eos": True}
+            request = {"text": "hello", "sampling_params": sampling, "stream": True}
+            async with aclosing(engine.generate(request)) as answers:
+                async for _ in answers:
+                    came.append(time.perf_counter())
+
+    task = asyncio.create_task(stream())
+    while len(came) < 20:  # noqa: ASYNC110 (a benchmark's start)
+        await asyncio.sleep(0.1)
+    try:
+        yield came
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def stage(engine: Any, way: str, checkpoint: Checkpoint) -> None:
+    if way == NOTHING:
+        await asyncio.sleep(10)
+    elif way == BARE:
+        await bare(engine, checkpoint.path)
+    elif way == BY_OURS:
+        await engine.release(await engine.stage(checkpoint))
+    else:
+        with by_upstream():
+            await engine.release(await engine.stage(checkpoint))
+
+
+@pytest.mark.parametrize("which", ["the engine that stages", "a small one beside it"])
+async def test_time_between_tokens_while_staging(tmp_path: Path, which: str) -> None:
+    quiet = Quiet()
+    gaps: dict[str, list[float]] = {NOTHING: [], BY_OURS: [], COPIED: [], BARE: []}
+    async with AsyncExitStack() as engines:
+        live = model(tmp_path / "live", HALF_A_GB)
+        engine = await engines.enter_async_context(
+            real.engine_of(live, tmp_path / "spool", quiet=quiet)
+        )
+        answering = engine
+        if which == "a small one beside it":
+            small = write_tiny(tmp_path / "small", "served by one that decodes fast")
+            answering = await engines.enter_async_context(
+                real.engine_of(small, tmp_path / "small_spool", quiet=quiet)
+            )
+        checkpoint = real.checked(model(tmp_path / "new", HALF_A_GB, 1))
+        async with client(answering) as came:
+            for _ in range(ROUNDS):
+                for way, values in gaps.items():
+                    before = len(came)
+                    await stage(engine, way, checkpoint)
+                    values += [b - a for a, b in itertools.pairwise(came[before:])]
+    print(f"\n0.6 GB are staged; a client of {which} sees")
+    for way, values in gaps.items():
+        times = p99(values) / p99(gaps[NOTHING])
+        print(f"beside {way:32} p50 {median(values) * 1e3:6.1f} ms", end="")
+        print(f"   p99 {p99(values) * 1e3:7.1f} ms   {times:5.2f} times idle ({len(values)})")
+    plots.bars(
+        f"tokens-{'small' if 'small' in which else 'same'}",
+        f"p99 between tokens while 0.6 GB are staged: {which}",
+        {way: p99(values) * 1e3 for way, values in gaps.items()},
+        "ms",
+    )
+
+
+async def test_how_long_nobody_is_answered(tmp_path: Path) -> None:
+    """Ours, while a client streams; and what a reload inside the pause makes them wait."""
+    waits: dict[str, list[float]] = {BY_OURS: [], PAUSED: []}
+    live = model(tmp_path / "live", HALF_A_GB)
+    async with real.engine_of(live, tmp_path / "spool", quiet=Quiet()) as engine:
+        checkpoint = real.checked(model(tmp_path / "new", HALF_A_GB, 1))
+        for _ in range(ROUNDS):
+            async with client(engine) as came:
+                before, first = len(came), engine.live
+                staged = await engine.stage(checkpoint)
+                await engine.flip(staged)
+                waits[BY_OURS].append(max(b - a for a, b in itertools.pairwise(came[before:])))
+            await engine.flip(first)
+            await engine.retire(staged)
+            await engine.release(staged)
+            waits[PAUSED].append(await paused(engine, checkpoint))
+    print("\nhow long nobody is answered while 0.6 GB take over")
+    for way, values in waits.items():
+        print(f"{way:32} {median(values):6.2f} s ({min(values):.2f}-{max(values):.2f})")
+    medians = {way: median(values) for way, values in waits.items()}
+    plots.bars("nobody-is-answered", "Longest time without a token in a reload", medians, "s")
+
+
+async def paused(engine: Any, checkpoint: Checkpoint) -> float:
+    """From the last token before to the first one after, all loaded by upstream's in between."""
+    began = time.perf_counter()
+    await bare(engine, checkpoint.path)
+    await real.ask(engine, max_new_tokens=1)
+    return time.perf_counter() - began
