@@ -74,7 +74,7 @@ def _weights_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
     if drifted := status.get("drifted"):
         words = f"live leaves are no longer what went live: {damage_text(drifted)}"
         yield "drifted", painted(f"{words}\nsince {moment(drifted['since'], now)}", "bad")
-    if (loader := status.get("loader")) and not loader["own"]:
+    if (loader := status.get("loader")) and not loader["trusted"]:
         yield "own loader", painted(f"switched off: {plain(loader['reason'])}", "bad")
 
 

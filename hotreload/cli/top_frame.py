@@ -97,7 +97,7 @@ def _odd(status: Fields) -> Iterator[tuple[str, str | None]]:
         yield "  noise answers", "bad"
     if status.get("drifted"):
         yield "  live weights drifted", "bad"
-    if not status.get("loader", {}).get("own", True):
+    if not status.get("loader", {}).get("trusted", True):
         yield "  own loader switched off", "bad"
     if not status.get("state_file", {}).get("saved", True):
         yield "  state not saved", "bad"

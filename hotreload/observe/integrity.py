@@ -38,7 +38,7 @@ class Integrity(Collector):
         """Return the part of the status that tells it."""
         drift, since = self._drift, iso(self._drifted_since)
         return {
-            "loader": {"own": self._distrust is None, "reason": self._distrust},
+            "loader": {"trusted": self._distrust is None, "reason": self._distrust},
             "drifted": {**drift_fields(drift), "since": since} if drift else None,
             "verified_at": iso(self._verified_at) if self._verified_at else None,
         }

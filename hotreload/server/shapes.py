@@ -98,7 +98,7 @@ SHAPES: Mapping[str, Schema] = {
         pin=MAYBE_BY,
         overruled=MAYBE_BY,
         loading=either(named("Loading"), {"type": "null"}),
-        loader=an_object(own=BOOLEAN, reason=MAYBE_TEXT),
+        loader=an_object(trusted=BOOLEAN, reason=MAYBE_TEXT),
         drifted={"type": ["object", "null"]},
         verified_at=MAYBE_TEXT,
         noise=BOOLEAN,

@@ -39,8 +39,8 @@ async def test_a_bit_that_flips_in_a_live_leaf_is_told_until_other_weights_are_l
 
         first = running.live
         await running.attempted(running.drop(2))
-        # One that each checkpoint has otherwise: what does not change may be shared, damaged.
-        leaf = min(name for name, was in first.leaves.items() if running.live.leaves[name] != was)
+        # One that every checkpoint has alike: the next would share it, and its damage.
+        leaf = min(name for name, was in first.leaves.items() if running.live.leaves[name] == was)
         await found(LiveVerified)
         assert await told() == (False, False)
         flip_a_bit(running, leaf)

@@ -31,7 +31,7 @@ def numbers(integrity: Integrity) -> dict[str, Any]:
 
 def test_at_first_the_loader_is_trusted_and_nothing_is_known_to_have_drifted() -> None:
     assert after().fields() == {
-        "loader": {"own": True, "reason": None},
+        "loader": {"trusted": True, "reason": None},
         "drifted": None,
         "verified_at": None,
     }
@@ -44,7 +44,7 @@ def test_at_first_the_loader_is_trusted_and_nothing_is_known_to_have_drifted() -
 
 def test_a_loader_that_is_switched_off_stays_so() -> None:
     integrity = after(LoaderDistrusted("leaf b differs"), GenerationLive(LIVE))
-    assert integrity.fields()["loader"] == {"own": False, "reason": "leaf b differs"}
+    assert integrity.fields()["loader"] == {"trusted": False, "reason": "leaf b differs"}
     assert numbers(integrity)["loader_trusted"] == 0
 
 

@@ -304,7 +304,7 @@ def test_it_says_how_the_live_weights_were_loaded_and_whether_they_are_whole() -
     live = (GenerationLive(now), AttemptFinished(loaded, now))
     status = after(*BOOTED, *live, pages=Pages(history=[loaded]))
     assert status.snapshot()["loading"] == loading_fields(OWN)
-    assert status.snapshot()["loader"] == {"own": True, "reason": None}
+    assert status.snapshot()["loader"] == {"trusted": True, "reason": None}
     status.observe(LiveDrifted(now, ("b",)))
     assert status.snapshot()["drifted"]["leaves"] == ["b"]
     assert after(*BOOTED, pages=Pages(history=[loaded])).snapshot()["loading"] is None

@@ -173,7 +173,10 @@ class Sets:
         """Each leaf's checksum, computed on what lies on the device now."""
         leaves, measure = staged.weights.leaves, self.loaders.measure
         # A cancel waits for the thread: it holds leaves that a trade must be able to free.
-        return (await in_thread(lambda cancel: measure(leaves))).checksums
+        now = (await in_thread(lambda cancel: measure(leaves))).checksums
+        if now != staged.leaves:
+            staged.weights.sources = {}  # nothing is shared with damaged weights: all is read anew
+        return now
 
     async def _staged(self, revision: Revision, work: Callable[..., Weights]) -> Staged:
         name = f"the loading of {revision}"

@@ -70,7 +70,7 @@ function facts(status) {
   }
   if (status.loading) rows.push(["Loaded", words.loaded(status.loading)]);
   if (status.drifted) rows.push(["Drifted", drifted(status.drifted)]);
-  if (status.loader?.own === false) rows.push(["Own loader", `switched off: ${status.loader.reason}`]);
+  if (status.loader?.trusted === false) rows.push(["Own loader", `switched off: ${status.loader.reason}`]);
   rows.push(["Wanted", wanted(status)]);
   if (status.source) rows.push(["Source", source(status.source)]);
   rows.push(["Gate", `${status.gate.state}, ${status.gate.inside} inside, ${status.gate.held} held`]);
