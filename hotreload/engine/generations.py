@@ -196,7 +196,7 @@ class Generations:
         """No step can be computed before all leaves are traded, or all are back."""
         leaves = list(live.leaves)
         self._scheduler.bind(stand_ins(leaves))
-        live.leaves.clear()  # past batches know this list, and must not hold what leaves the device
+        live.leaves.clear()  # who knows this list must not hold what leaves the device
         live.leaves = leaves
         try:
             Trade(self._layout, leaves, weights.host, self._scheduler.note_turn).run()

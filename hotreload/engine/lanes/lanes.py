@@ -68,8 +68,9 @@ class Lanes:
     def exchange(self, leaves: list[Any]) -> None:
         """Let the only lane compute with other leaves; only while nothing is under way."""
         (lane,) = self._rotation.lanes
-        lane.bound = self._binding.beside(lane.bound, leaves)
+        before, lane.bound = lane.bound, self._binding.beside(lane.bound, leaves)
         self._binding.bind(lane.bound)
+        self._binding.let_go(before, lane.bound)
 
     def forget_prefixes(self) -> None:
         """Forget all that the other lanes have cached; only while nothing is under way."""

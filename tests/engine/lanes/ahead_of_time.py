@@ -1,4 +1,4 @@
-"""Flips in an engine with ahead-of-time programs, told as JSON; a process of its own.
+"""Flips and trades in an engine with ahead-of-time programs, told as JSON; a process of its own.
 
 SGLANG_JAX_AOT_DISPATCH must be set before sgl_jax is imported.
 """
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.engine.lanes.lane import Bound
+from hotreload.engine.weights import one_set
+from hotreload.engine.weights.leaves import placed
 from tests.engine import real
 from tests.engine.lanes.crowd import Voices, check_memory, end, lanes_of, tell
 
@@ -57,6 +59,31 @@ async def what_flips_compile(root: Path) -> dict[str, Any]:
     return compiled | {"whole": whole, "lanes": lanes}
 
 
+async def what_trades_compile(root: Path) -> dict[str, Any]:
+    """The same where one set is on the device, and what is still there of a leaf that leaves it."""
+    voices, stays = Voices(root), list[int]()
+    async with real.engine_of(voices.folder(1), root / "spool", memory="host") as engine:
+        whole = [(await tell(engine, 40, prompt=PROMPT)).is_whole]
+        spare = await engine.stage(voices.checkpoint(2))
+        await engine.scrub()
+        before = await real.device_bytes()
+
+        def place(leaf: Any, sharding: Any) -> Any:
+            leaves_it = leaf.nbytes if leaf.nbytes >= real.MATRIX_BYTES else 0
+            stays.append(real.bytes_of_arrays(real.MATRIX_BYTES) - (before - leaves_it))
+            return placed(leaf, sharding)
+
+        one_set.placed = place  # type: ignore[attr-defined]
+        with compilations() as later:
+            for _ in range(FLIPS):
+                spare = await engine.exchange(spare)
+                whole.append((await tell(engine, 40, prompt=PROMPT)).is_whole)
+                await engine.scrub()
+        (lane,) = lanes_of(engine)
+        own = holds_its_own(lane.bound)
+    return {"compiled later": len(later), "whole": whole, "own leaves": own, "stays": max(stays)}
+
+
 def look_at(lanes: list[Bound]) -> dict[str, Any]:
     """What the lanes that run side by side compute with."""
     return {
@@ -73,4 +100,5 @@ def holds_its_own(bound: Bound) -> bool:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(what_flips_compile(Path(sys.argv[1])))))
+    what_to_tell = {"flips": what_flips_compile, "trades": what_trades_compile}[sys.argv[1]]
+    print(json.dumps(asyncio.run(what_to_tell(Path(sys.argv[2])))))

@@ -17,18 +17,31 @@ from tests.engine.lanes import ahead_of_time
 HAS_THEM = importlib.util.find_spec("sgl_jax.srt.model_executor.aot_dispatch") is not None
 
 
-@pytest.mark.asyncio
-@pytest.mark.real_engine
-@pytest.mark.skipif(not HAS_THEM, reason="this version has no ahead-of-time programs")
-async def test_flips_and_turns_compile_nothing_that_was_compiled_before(tmp_path: Path) -> None:
+async def seen_of(what: str, folder: Path) -> dict[str, Any]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.engine.lanes.ahead_of_time", str(tmp_path)),
+        *(sys.executable, "-m", "tests.engine.lanes.ahead_of_time", what, str(folder)),
         stdout=asyncio.subprocess.PIPE,
         env=os.environ | {"SGLANG_JAX_AOT_DISPATCH": "1", "PYTHONPATH": os.getcwd()},
     )
     told, _ = await process.communicate()
     assert process.returncode == 0
-    seen = json.loads(told.splitlines()[-1])
+    return dict(json.loads(told.splitlines()[-1]))
+
+
+@pytest.mark.asyncio
+@pytest.mark.real_engine
+@pytest.mark.skipif(not HAS_THEM, reason="this version has no ahead-of-time programs")
+async def test_with_one_set_on_the_device_they_hold_no_leaf_that_leaves_it(tmp_path: Path) -> None:
+    seen = await seen_of("trades", tmp_path)
+    assert all(seen.pop("whole"))
+    assert seen == {"compiled later": 0, "own leaves": True, "stays": 0}
+
+
+@pytest.mark.asyncio
+@pytest.mark.real_engine
+@pytest.mark.skipif(not HAS_THEM, reason="this version has no ahead-of-time programs")
+async def test_flips_and_turns_compile_nothing_that_was_compiled_before(tmp_path: Path) -> None:
+    seen = await seen_of("flips", tmp_path)
     assert seen["compiled first"] > 0
     assert seen["compiled later"] == 0
     assert all(seen["whole"])
