@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine.answering": {*ENGINE, *CORE} - {"engine.weights"},
     "settings": {"settings", *VOCABULARY},
     "life": {"life", "settings", *SIBLINGS, *ENGINE, *CORE},
-    "library": {"checks", "engine", "sources", *CORE},
+    "library": {"checks", "engine", "engine.weights", "sources", *CORE},
     "daemon": {"life", "settings", *SIBLINGS, *ENGINE, *CORE},
     "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings"}
     | SIBLINGS

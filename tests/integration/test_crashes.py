@@ -275,7 +275,8 @@ def test_a_read_only_state_folder_costs_the_memory_and_not_the_service(tmp_path:
 
 
 def test_a_full_disk_puts_swaps_off_until_there_is_room(tmp_path: Path) -> None:
-    process = made(tmp_path)
+    """Of upstream's loader, which reads a private copy; our own needs no room on any disk."""
+    process = made(tmp_path, "engine.loader=upstream")
     with disk(tmp_path / "state", "size=32m") as state, process.running():
         fill(state / "somebody's")
         process.drop(2)
