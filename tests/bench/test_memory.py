@@ -24,9 +24,10 @@ async def test_how_much_memory_staging_takes(tmp_path: Path, memory: str) -> Non
     peaks = {}
     async with real.engine_of(live, tmp_path / "spool", quiet=Quiet(), memory=memory) as engine:
         checkpoint = real.checked(model(tmp_path / "new", HALF_A_GB, 1))
+        began = resident()
         for name, chosen in ((BY_OURS, nullcontext), (COPIED, by_upstream)):
             for _ in range(2):  # the first time, what every later one takes is loaded too
-                with chosen(), Peak() as peak:
+                with chosen(), Peak(began) as peak:
                     staged = await engine.stage(checkpoint)
                 on_device = real.bytes_of_arrays(1 << 20) / checkpoint.bytes
                 await engine.release(staged)
@@ -64,11 +65,12 @@ async def test_what_twenty_rounds_leave(tmp_path: Path) -> None:
 class Peak:
     """How much memory the process took at most, above where it began."""
 
-    rise = 0
+    def __init__(self, began: int | None = None) -> None:
+        self._began = resident() if began is None else began
+        self.rise = 0
 
     def __enter__(self) -> "Peak":
         self._over = threading.Event()
-        self._began = resident()
         self._thread = threading.Thread(target=self._look)
         self._thread.start()
         return self

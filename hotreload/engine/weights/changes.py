@@ -13,7 +13,7 @@ from hotreload.engine.weights.host_arrays import is_on_host, on_host
 from hotreload.engine.weights.rules import Array
 from hotreload.types import Loading
 
-SAMPLE = 1 << 18
+SAMPLE = 1 << 15
 """How many elements of a leaf are looked at to say how much it changed."""
 LARGEST = 1e6
 """What is told of a change that is larger, or no number."""

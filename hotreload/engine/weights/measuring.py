@@ -5,7 +5,7 @@ them (`fingerprint` says how they come about).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -128,18 +128,28 @@ def _root(squares: float, count: int) -> float:
 def _squares(tensor: Array) -> float:
     """The sum of the elements' squares: NaN where one is NaN, infinite where one overflows."""
     flat = np.ascontiguousarray(tensor).reshape(-1)
-    total = 0.0
+    if flat.dtype == jnp.bfloat16:
+        pieces = _pairs_as_float32(flat.view(np.uint16))
+    else:
+        pieces = (each.astype(np.float32) for each in _in_pieces(flat))
     with np.errstate(all="ignore"):
-        for begin in range(0, len(flat), SQUARED_AT_A_TIME):
-            piece = _as_float32(flat[begin : begin + SQUARED_AT_A_TIME])
-            total += float(np.dot(piece, piece))
-    return total
+        return sum(float(np.dot(piece, piece)) for piece in pieces)
 
 
-def _as_float32(piece: Array) -> np.ndarray[Any, np.dtype[np.float32]]:
-    if piece.dtype == jnp.bfloat16:  # its bits are the upper half of a float32's
-        return (piece.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return piece.astype(np.float32)
+def _pairs_as_float32(bits: Array) -> Iterator[np.ndarray[Any, np.dtype[np.float32]]]:
+    """Of bfloat16s, whose bits are the upper half of a float32's; each piece until the next."""
+    words = (np.append(bits, np.uint16(0)) if len(bits) % 2 else bits).view(np.uint32)
+    room = np.empty(SQUARED_AT_A_TIME, np.uint32)
+    for piece in _in_pieces(words):
+        held = room[: len(piece)]
+        yield np.left_shift(piece, np.uint32(16), out=held).view(np.float32)
+        yield np.bitwise_and(piece, np.uint32(0xFFFF0000), out=held).view(np.float32)
+
+
+def _in_pieces(array: Array) -> Iterator[Array]:
+    """Few enough at a time that they stay in a core's cache."""
+    for begin in range(0, len(array), SQUARED_AT_A_TIME):
+        yield array[begin : begin + SQUARED_AT_A_TIME]
 
 
 # --- on a device ------------------------------------------------------------------------------
