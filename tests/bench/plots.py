@@ -15,7 +15,7 @@ Points = Sequence[tuple[float, float]]
 
 def bars(name: str, title: str, rows: Mapping[str, float], unit: str) -> None:
     """One bar for each row, from zero; the figure stands at its end."""
-    most = max(rows.values())
+    most = max(rows.values()) or 1.0
     drawn = [_text(16, 26, title, size=15)]
     for at, (row, value) in enumerate(rows.items()):
         top = 48 + at * LINE

@@ -35,7 +35,7 @@ BY_TWO = "our own, with two threads"
 FLIP = "the flip"
 
 BY_LEAVES = [Shape(layers, 128, 128, 1, 1) for layers in (2, 27, 272)]
-BY_SIZE = [Shape(2, 1024, between, 1, 1) for between in (64, 3_000, 30_000, 160_000)]
+BY_SIZE = [Shape(2, 1024, between, 1, 1) for between in (64, 3_000, 30_000, 100_000)]
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.bench.checkpoints import Shape, by_upstream, model, with_one_layer_changed
-from tests.bench.test_memory import Peak
+from tests.bench.test_memory import Peak, resident
 from tests.engine import real
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
@@ -66,3 +66,15 @@ async def test_staging_takes_no_more_memory_than_what_is_staged_and_a_little(
         staged = await engine.stage(checkpoint)
     await engine.release(staged)
     assert peak.rise < checkpoint.bytes * 1.15
+
+
+async def test_rounds_leave_no_memory_behind(engine: Any, root: Path) -> None:
+    checkpoint = real.checked(model(root / "fourth", SHAPE, seed=4))
+    kept = []
+    for _ in range(6):
+        staged = await engine.stage(checkpoint)
+        held = resident()
+        await engine.release(staged)
+        kept.append(resident())
+        assert held - kept[-1] > checkpoint.bytes / 2
+    assert kept[-1] - kept[1] < checkpoint.bytes / 8

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hotreload.engine.weights.host_arrays import give_back
 from hotreload.engine.weights.measuring import Measured
 from hotreload.engine.weights.rules import Ingredient
 from hotreload.types import Checkpoint
@@ -39,6 +40,7 @@ class Weights:
             self.leaves.pop()
         while self.host:
             self.host.popitem()
+        give_back()
 
     def same(self, parts: tuple[Ingredient, ...], sources: Mapping[str, str]) -> bool:
         """Whether a leaf was made of tensors that these sources have too."""
