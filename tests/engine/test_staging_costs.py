@@ -77,4 +77,4 @@ async def test_rounds_leave_no_memory_behind(engine: Any, root: Path) -> None:
         await engine.release(staged)
         kept.append(resident())
         assert held - kept[-1] > checkpoint.bytes / 2
-    assert kept[-1] - kept[1] < checkpoint.bytes / 8
+    assert kept[-1] - kept[1] < checkpoint.bytes / 2
