@@ -143,6 +143,9 @@ class EventStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         check_same_site(Headers(scope=scope))
         out = EventWriter(send)
+        if scope["method"] == "HEAD":  # what an answer without end would begin with
+            await out.end()
+            return
         extensions = scope.get("extensions", {})
         drop = extensions.get("hang_up", lambda: None)
         with self._feeds.listening(extensions.get("peer"), drop) as feed:

@@ -318,6 +318,23 @@ async def test_paths_and_methods_that_are_not_there_answer_as_openai_does(world:
     assert (status, error["code"]) == (405, "method_not_allowed")
 
 
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/completions", "/v1/completions"),
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/chat/completions/", "/v1/chat/completions"),
+    ],
+)
+async def test_a_base_url_that_is_off_by_its_v1_is_told_so(
+    world: World, asked: str, meant: str
+) -> None:
+    status, error = await refused(world, asked, CHAT)
+    assert (status, error["code"]) == (404, "not_found")
+    assert f"OpenAI's API is at {meant}: its clients' base_url ends in /v1" in error["message"]
+
+
 async def test_a_body_that_is_too_long_is_a_413_as_openai_does_it(tmp_path: Path) -> None:
     async with serving(tmp_path, limits=Limits(body_bytes=100)) as world:
         status, error = await refused(world, "/v1/completions", {"prompt": "x" * 200})

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.routing import Route
 
 from hotreload.errors import HotReloadError
 from hotreload.events import AttemptFinished, RevisionWanted, SourceScanned, Waiting
@@ -247,3 +248,23 @@ async def test_stopping_ends_streams_of_events_in_order(world: World) -> None:
     assert b"last words" in rest
     assert rest.endswith(b"0\r\n\r\n")
     writer.close()
+
+
+async def test_head_is_answered_as_get_is_without_the_body(world: World) -> None:
+    async with world.client() as client:
+        for path in ("/livez", "/health", "/leaves", "/metrics", "/v1/models", "/page/style.css"):
+            got, headed = await client.get(path), await client.head(path)
+            assert (headed.status_code, headed.content) == (got.status_code, b"")
+            assert dict(headed.headers) == dict(got.headers)
+        assert (await client.head("/generate")).status_code == 405
+        assert (await client.head("/nowhere")).status_code == 404
+        events = await client.head("/events")  # which would never end
+    assert events.headers["content-type"] == "text/event-stream"
+    assert events.content == b""
+
+
+def test_every_route_that_answers_get_answers_head(tmp_path: Path) -> None:
+    world = World(tmp_path / "unused.sock", Limits(), None)
+    methods = [route.methods for route in world.app.routes if isinstance(route, Route)]
+    assert len(methods) == len(world.app.routes)
+    assert [each for each in methods if each and ("GET" in each) != ("HEAD" in each)] == []
