@@ -11,6 +11,7 @@ HotReloadError
 ├── EngineLost                 nobody knows what is live; replace us      LOST, exit 70
 ├── NotServing                 the gate is sealed or full                 HTTP 503
 ├── BadRequest                 the caller's words are off                 HTTP 400
+│   └── NothingOfThatName      there is no such checkpoint or generation  HTTP 422
 ├── NotSaved                   a promise a restart would break            HTTP 503
 ├── NotNewEnough               what answers is older than was asked for   HTTP 409
 ├── AnswerNonfinite            the weights made NaN of a prompt           HTTP 500
@@ -161,6 +162,12 @@ class BadRequest(HotReloadError):
     ) -> None:
         super().__init__(message, code=code, findings=findings)
         self.param = param
+
+
+class NothingOfThatName(BadRequest):
+    """The operator named a checkpoint or a generation that is not there."""
+
+    code = "unknown_name"
 
 
 class NotNewEnough(HotReloadError):

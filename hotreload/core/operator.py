@@ -12,7 +12,15 @@ from hotreload.core.orders import ROLLED_BACK, NoiseOrder, ReloadOrder, Rollback
 from hotreload.core.ports import Engine, Source
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replica
-from hotreload.errors import MOST_WORDS, BadRequest, Busy, HotReloadError, NotSaved, cut
+from hotreload.errors import (
+    MOST_WORDS,
+    BadRequest,
+    Busy,
+    HotReloadError,
+    NothingOfThatName,
+    NotSaved,
+    cut,
+)
 from hotreload.events import OperatorAsked, Publish
 from hotreload.types import Attempt, By, Generation, Noise, Outcome, Reason
 
@@ -108,9 +116,10 @@ class Operator:
 
     async def _check_files(self, place: PastGeneration) -> None:
         if not place.path:
-            raise BadRequest(f"generation {place.number} is no longer kept, and has no files")
+            words = f"generation {place.number} is no longer kept, and has no files"
+            raise NothingOfThatName(words)
         if await self._source.resolve(place.path) != place.revision:
-            raise BadRequest(
+            raise NothingOfThatName(
                 f"generation {place.number} is no longer kept in memory, and {place.path} "
                 "holds other bytes now"
             )
@@ -123,6 +132,7 @@ class Operator:
         place = ledger.past_before(live) if number is None else ledger.past(number)
         if place is None:
             known = ", ".join(str(p.number) for p in self._ledger.generations)
-            wish = f"generation {number}" if number is not None else "an earlier generation"
-            raise BadRequest(f"{wish} is not remembered; known are {known}")
+            if number is None:
+                raise BadRequest(f"an earlier generation is not remembered; known are {known}")
+            raise NothingOfThatName(f"generation {number} is not remembered; known are {known}")
         return place

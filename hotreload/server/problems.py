@@ -16,6 +16,7 @@ from hotreload.errors import (
     CheckpointRejected,
     EngineLost,
     HotReloadError,
+    NothingOfThatName,
     NotNewEnough,
     NotSaved,
     NotServing,
@@ -32,6 +33,7 @@ NAMED_WRONGLY = 422
 """The operator named something that does not exist."""
 
 _STATUS: tuple[tuple[type[HotReloadError], int], ...] = (
+    (NothingOfThatName, NAMED_WRONGLY),
     (BadRequest, 400),
     (Busy, 409),
     (Superseded, 409),

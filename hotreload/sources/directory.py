@@ -11,7 +11,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from hotreload.errors import BadRequest, CheckpointRejected, HotReloadError, SourceUnavailable
+from hotreload.errors import (
+    BadRequest,
+    CheckpointRejected,
+    HotReloadError,
+    NothingOfThatName,
+    SourceUnavailable,
+)
 from hotreload.events import FoldersPassedOver, Publish, SourceScanned, Waiting
 from hotreload.sources.alarm import Alarm
 from hotreload.sources.passing import Telling
@@ -290,7 +296,7 @@ class DirectorySource:
             with suppress(OSError):
                 if folder.is_dir():
                     return folder
-        raise BadRequest(f"{name}: no such folder below {self._path}")
+        raise NothingOfThatName(f"{name}: no such folder below {self._path}")
 
 
 async def _in_thread[T](work: Callable[[], T]) -> T:

@@ -19,6 +19,7 @@ from hotreload.errors import (
     EngineLost,
     HotReloadError,
     NotEnoughMemory,
+    NothingOfThatName,
     NotSaved,
     NotServing,
     SourceUnavailable,
@@ -208,6 +209,7 @@ async def test_an_ask_that_loses_the_engine_is_a_503(world: World) -> None:
     [
         (Busy("another reload is under way"), 409),
         (BadRequest("/etc is not under the watched folder"), 400),
+        (NothingOfThatName("step-9: no such folder below /ckpt"), 422),
         (SourceUnavailable("/ckpt/step-9 is not there"), 422),
         (NotServing("the engine is starting", code="booting", retry_after=2), 503),
     ],

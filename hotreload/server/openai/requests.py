@@ -119,14 +119,15 @@ def _logprobs(top: int) -> Fields:
 
 
 def _format(wanted: Fields) -> Fields:
-    kind = wanted.get("type")
-    if kind == "text":
-        return {}
-    if kind == "json_object":
-        return {"json_schema": ANY_OBJECT}
-    named = wanted.get("json_schema") if kind == "json_schema" else None
-    if isinstance(named, dict) and isinstance(named.get("schema"), dict):
-        return {"json_schema": json.dumps(named["schema"])}
+    match wanted:
+        case {"type": "text", **more} if not more:
+            return {}
+        case {"type": "json_object", **more} if not more:
+            return {"json_schema": ANY_OBJECT}
+        case {"type": "json_object", "value": dict(schema), **more} if not more:
+            return {"json_schema": json.dumps(schema)}  # huggingface_hub's client says it so
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}, **more} if not more:
+            return {"json_schema": json.dumps(schema)}
     raise BadRequest(
         'response_format: must be {"type": "text"}, {"type": "json_object"} or '
         '{"type": "json_schema", "json_schema": {"schema": {…}}}',
