@@ -24,6 +24,7 @@ from hotreload.server.page import page_routes
 from hotreload.server.ports import Control, Gate, Metrics, View
 from hotreload.server.problems import problem_of
 from hotreload.server.schema import schema_routes
+from hotreload.server.text_generation import text_generation_route
 from hotreload.server.watch import EventStream, Feeds, watch_routes
 from hotreload.server.webhook import Webhook, webhook_route
 
@@ -51,6 +52,7 @@ def create_app[P](
     answerer = Answerer(gate=gate, metrics=metrics, limits=limits, replay=replay)
     generate = ModelRoute(answerer, partial(read_generate, limits=limits))
     app.router.routes.append(Route("/generate", generate, methods=["POST"]))
+    app.router.routes.append(text_generation_route(answerer))
     events_stream = EventStream(app.state.feeds, limits)
     app.router.routes.append(Route("/events", events_stream, methods=["GET"]))
     app.include_router(openai_routes(answerer, model_name, view.live))

@@ -83,19 +83,27 @@ async def read_fields(
     if may_be_empty and not body.strip():
         return {}
     fields = _object(body, nesting)
+    return check_kinds(fields, kinds, unread)
+
+
+def check_kinds(
+    fields: Fields, kinds: Mapping[str, Kind], unread: Container[str] = (), within: str = ""
+) -> Fields:
+    """The fields that are given, each of its kind; `within` stands before their names in words."""
     unknown = [name for name in fields if name not in kinds and name not in unread]
     if unknown:
+        named = _names([f"{within}{name}" for name in unknown])
         raise BadRequest(
-            f"unknown field {_names(unknown)}; known are {', '.join(sorted(kinds))}",
+            f"unknown field {named}; known are {', '.join(sorted(kinds))}",
             code="unknown_field",
-            param=short(unknown[0]),
+            param=short(within + unknown[0]),
         )
     given = {name: value for name, value in fields.items() if value is not None}
     for name in given.keys() & kinds.keys():
         words, fits, _ = kinds[name]
         if not fits(given[name]):
-            said = f"{name} must be {words}, not {_as_json(given[name])}"
-            raise BadRequest(said, code="bad_field", param=name)
+            said = f"{within}{name} must be {words}, not {_as_json(given[name])}"
+            raise BadRequest(said, code="bad_field", param=within + name)
     return given
 
 

@@ -64,6 +64,7 @@ SHAPES: Mapping[str, Schema] = {
     "Stamp": _STAMP,
     "Usage": _USAGE,
     "Answer": an_object(text=TEXT, meta_info=named("Stamp")),
+    "TextGeneration": an_object(generated_text=TEXT, hotreload=named("Stamp")),
     "Completion": an_object(
         _ANSWERED,
         object={"const": "text_completion"},

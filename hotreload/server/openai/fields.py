@@ -180,15 +180,17 @@ ASKS_FOR_NOTHING: Mapping[str, tuple[Any, ...]] = {
 for nothing."""
 
 
-def drop_unsupported(fields: Fields) -> None:
+def drop_unsupported(
+    fields: Fields, idle: Mapping[str, tuple[Any, ...]] = ASKS_FOR_NOTHING, within: str = ""
+) -> None:
     """Take out what asks for nothing; what asks for something is refused by its name."""
-    for name in sorted(ASKS_FOR_NOTHING.keys() & fields.keys()):
+    for name in sorted(idle.keys() & fields.keys()):
         value = fields.pop(name)
-        if not any(_is_same(value, idle) for idle in ASKS_FOR_NOTHING[name]):
+        if not any(_is_same(value, each) for each in idle[name]):
             raise BadRequest(
-                f"{name}: this server does not have it; leave it out",
+                f"{within}{name}: this server does not have it; leave it out",
                 code="unsupported_parameter",
-                param=name,
+                param=within + name,
             )
 
 
