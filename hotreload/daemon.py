@@ -33,6 +33,7 @@ from hotreload.life.boot import Start
 from hotreload.life.first_switch import FirstSwitch
 from hotreload.life.joints import Arrival, Control, Serving, View, readings
 from hotreload.life.parts import (
+    api_keys,
     checkpoint_roots,
     choose_mode,
     heeding,
@@ -123,6 +124,7 @@ class Daemon:
             self.events.subscribe(observer.observe)
         secret = webhook_secret(settings)
         self._webhook = Webhook(secret, self.source.wake) if secret is not None else None
+        self._api_keys = api_keys(settings)
         self._stop = asyncio.Event()
         self._ended_by: Exception | None = None
         self._served = Served({}, {}, {})
@@ -308,6 +310,9 @@ class Daemon:
             webhook=self._webhook,
             model_name=model_name(self.settings),
             hosts=server.hosts,
+            origins=server.cors_origins,
+            keys=self._api_keys,
+            access_log=server.access_log,
         )
         grace = STOP_DEADLINE + ABORT_GRACE
         http = HttpServer(app, limits=limits, graceful_seconds=grace, lasting=lasting)

@@ -97,9 +97,10 @@ def test_paths_in_a_file_start_at_its_folder_and_others_where_we_stand(
     here.mkdir()
     monkeypatch.chdir(here)
     monkeypatch.setenv("HOME", "/home/op")
-    text = "[engine]\nmodel = 'm'\n[state]\ndirectory = '~/state'\n"
+    text = "[engine]\nmodel = 'm'\n[state]\ndirectory = '~/state'\n[server]\napi_keys_file = 'k'\n"
     settings = read(tmp_path, text, "source.path=ckpt").settings
     assert settings.engine.model == tmp_path / "m"
+    assert settings.server.api_keys_file == tmp_path / "k"
     assert settings.source.path == here / "ckpt"
     assert settings.state.directory == Path("/home/op/state")
     assert settings.server.socket == Path("/run/hotreload/hotreload.sock")
@@ -175,6 +176,12 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
         (f"{HUB}allow = ['a/*']", "only files at the top of the repo are served"),
         (f"{HUB}endpoint = 'https://u:p@hub'", "is no address of a hub"),
         ("[reload]\nmemory = 'triple'", "should be 'double', 'host' or 'auto', not 'triple'"),
+        ("[server]\ncors_origins = ['*']", "each site is named, there is no *"),
+        ("[server]\ncors_origins = ['https://a.example/']", "'https://a.example/' is no origin"),
+        ("[server]\ncors_origins = ['chat.example.com']", "is no origin"),
+        ("[server]\ncors_origins = ['https://Chat.example']", "is no origin"),
+        ("[server]\ncors_origins = ['null']", "is no origin"),
+        ("[server]\ncors_origins = ['https://me@a.example']", "is no origin"),
         ("[engine]\nreplicas = 2", "2 is not in this version yet; leave it at 1"),
         ("[reload]\non_drain_timeout = 'replay'\nwhile_closed = 'refuse'", "needs while_closed"),
         ("[engine]\ntp = true", "[engine] tp: should be a valid integer, not True"),

@@ -31,8 +31,9 @@ from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
 from hotreload.observe.systemd import LONGEST_BOOT
 from hotreload.server.activation import take_over
+from hotreload.server.keys import ApiKeys
 from hotreload.server.sockets import bind_tcp, bind_unix, turn_away
-from hotreload.settings.credentials import read_secret
+from hotreload.settings.credentials import read_keys, read_secret
 from hotreload.settings.load import Settings
 from hotreload.sources.directory import DirectorySource
 from hotreload.sources.hub.token import usual_token
@@ -141,6 +142,14 @@ def webhook_secret(settings: Settings) -> str | None:
     """The secret that webhook calls must be signed with, if one is configured."""
     file = settings.source.webhook
     return read_secret(file, "[source] webhook") if file is not None else None
+
+
+def api_keys(settings: Settings) -> ApiKeys | None:
+    """The keys that clients over TCP must have, if any are configured."""
+    file = settings.server.api_keys_file
+    if file is None:
+        return None
+    return ApiKeys(partial(read_keys, file, "[server] api_keys_file"))
 
 
 SOURCES: dict[str, Callable[[Settings, Publish, Ledger, Digests], Source]] = {

@@ -17,6 +17,7 @@ from hotreload.server.answerer import Answerer, ModelRoute
 from hotreload.server.browsers import KnownHost
 from hotreload.server.exchange import Exchange
 from hotreload.server.generate import read_generate
+from hotreload.server.keys import ApiKeys, WantsKey
 from hotreload.server.limits import Bodies, Limited, Limits
 from hotreload.server.nowhere import no_such_route
 from hotreload.server.openai.routes import openai_routes
@@ -24,6 +25,7 @@ from hotreload.server.page import page_routes
 from hotreload.server.ports import Control, Gate, Metrics, View
 from hotreload.server.problems import problem_of
 from hotreload.server.schema import schema_routes
+from hotreload.server.sites import NamedSites
 from hotreload.server.text_generation import text_generation_route
 from hotreload.server.watch import EventStream, Feeds, watch_routes
 from hotreload.server.webhook import Webhook, webhook_route
@@ -42,6 +44,9 @@ def create_app[P](
     webhook: Webhook | None = None,
     model_name: str = "model",
     hosts: Collection[str] = (),
+    origins: Collection[str] = (),
+    keys: ApiKeys | None = None,
+    access_log: bool = False,
 ) -> FastAPI:
     """Build the app. `HttpServer` serves it; another server would not know who connects."""
     limits = limits or Limits()
@@ -53,7 +58,7 @@ def create_app[P](
     generate = ModelRoute(answerer, partial(read_generate, limits=limits))
     app.router.routes.append(Route("/generate", generate, methods=["POST"]))
     app.router.routes.append(text_generation_route(answerer))
-    events_stream = EventStream(app.state.feeds, limits)
+    events_stream = EventStream(app.state.feeds, limits, origins)
     app.router.routes.append(Route("/events", events_stream, methods=["GET"]))
     app.include_router(openai_routes(answerer, model_name, view.live))
     app.router.routes.append(webhook_route(webhook))
@@ -66,9 +71,18 @@ def create_app[P](
     app.add_exception_handler(HTTPException, no_such_route)
     app.add_exception_handler(RequestValidationError, _bad_query)
     app.add_middleware(Limited, limits=limits, bodies=app.state.bodies)
+    if keys is not None:
+        app.add_middleware(WantsKey, keys=keys)
     app.add_middleware(KnownHost, hosts=hosts)
-    seconds = limits.write_seconds
-    app.add_middleware(Exchange, live=view.live, metrics=metrics, write_seconds=seconds)
+    app.add_middleware(
+        Exchange,
+        live=view.live,
+        metrics=metrics,
+        write_seconds=limits.write_seconds,
+        access_log=access_log,
+    )
+    if origins:
+        app.add_middleware(NamedSites, origins=origins)
     return app
 
 

@@ -1,7 +1,7 @@
 """The routes that look: health, status, history, leaves, metrics, and events as they happen."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from fastapi import APIRouter
@@ -136,12 +136,13 @@ class _Feed:
 class EventStream:
     """GET /events, as an ASGI app."""
 
-    def __init__(self, feeds: Feeds, limits: Limits) -> None:
+    def __init__(self, feeds: Feeds, limits: Limits, origins: Collection[str] = ()) -> None:
         self._feeds = feeds
         self._limits = limits
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        check_same_site(Headers(scope=scope))
+        check_same_site(Headers(scope=scope), self._origins)
         out = EventWriter(send)
         if scope["method"] == "HEAD":  # what an answer without end would begin with
             await out.end()

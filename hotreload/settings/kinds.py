@@ -43,6 +43,18 @@ def host_port(value: str) -> str:
     return value
 
 
+def origin(value: str) -> str:
+    """Return the value if a browser can send it as an Origin; ValueError if not."""
+    parts = urlsplit(value)
+    is_bare = value == f"{parts.scheme}://{parts.netloc}" == value.lower() and not parts.username
+    if parts.scheme not in ("http", "https") or not parts.hostname or "*" in value or not is_bare:
+        raise ValueError(
+            f"{value!r} is no origin: write scheme, host and port as a browser does, such as "
+            "'https://chat.example.com'; each site is named, there is no *"
+        )
+    return value
+
+
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
 Deadline = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]

@@ -20,6 +20,7 @@ from hotreload.settings.kinds import (
     Number,
     Table,
     host_port,
+    origin,
 )
 from hotreload.settings.reload import ReloadSettings
 from hotreload.settings.source import SourceSettings
@@ -237,6 +238,24 @@ class ServerSettings(Table):
         description="Host names that browsers may use for this daemon, beside addresses, localhost "
         "and names without a dot. Other clients may use any name.",
         examples=[["llm.example.com"]],
+    )
+    api_keys_file: Location | None = Field(
+        default=None,
+        description="A file (or systemd credential) of API keys, one a line, # begins a comment; "
+        "read anew when it changes. Who comes over TCP must send one of them as Authorization: "
+        "Bearer; who comes by the socket need not. Unset, nobody need.",
+        examples=["/etc/hotreload/api-keys"],
+    )
+    cors_origins: tuple[Annotated[str, AfterValidator(origin)], ...] = Field(
+        default=(),
+        description="Origins of the sites whose pages may ask the model and read the answers, by "
+        "a browser of whoever may connect. Unset, no site's may.",
+        examples=[["https://chat.example.com"]],
+    )
+    access_log: bool = Field(
+        default=False,
+        description="Write a line for each request that was answered: who asked for which path, "
+        "its code, its seconds and its X-Request-Id.",
     )
     limits: LimitSettings = LimitSettings()
 

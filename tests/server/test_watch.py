@@ -255,6 +255,8 @@ async def test_head_is_answered_as_get_is_without_the_body(world: World) -> None
         for path in ("/livez", "/health", "/leaves", "/metrics", "/v1/models", "/page/style.css"):
             got, headed = await client.get(path), await client.head(path)
             assert (headed.status_code, headed.content) == (got.status_code, b"")
+            names = [each.headers.pop("x-request-id") for each in (got, headed)]
+            assert names[0] != names[1]
             assert dict(headed.headers) == dict(got.headers)
         assert (await client.head("/generate")).status_code == 405
         assert (await client.head("/nowhere")).status_code == 404

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -191,7 +191,7 @@ class World:
         replay: bool = False,
         *,
         webhook: str | None = None,
-        hosts: Sequence[str] = (),
+        **more: Any,
     ) -> None:
         self.path = path
         self.events = Events()
@@ -212,7 +212,7 @@ class World:
             limits=limits,
             admin_group=admin_group,
             replay=replay,
-            hosts=hosts,
+            **more,
         )
         self.server = HttpServer(self.app, limits=limits, graceful_seconds=1.0, linger_seconds=0.0)
         self.tcp_port = 0
@@ -286,12 +286,15 @@ async def serving(
     admin_group: int | None = None,
     tcp: bool = False,
     replay: bool = False,
-    hosts: Sequence[str] = (),
     webhook: str | None = None,
+    **more: Any,
 ) -> AsyncIterator[World]:
-    """A server on a socket in `folder`, in this loop, until the block ends."""
+    """A server on a socket in `folder`, in this loop, until the block ends.
+
+    `more` goes to the app as it is: hosts, origins, keys, access_log.
+    """
     path = folder / "hotreload.sock"
-    world = World(path, limits or Limits(), admin_group, replay, webhook=webhook, hosts=hosts)
+    world = World(path, limits or Limits(), admin_group, replay, webhook=webhook, **more)
     if booted:
         world.go_live(FIRST)
     sockets = [bind_unix(world.path, 0o666)]
