@@ -24,6 +24,7 @@ from hotreload.cli.doctor_checks.checkup import (
     check_socket,
 )
 from hotreload.cli.doctor_checks.places import (
+    check_api_keys,
     check_clock,
     check_folders,
     check_model,
@@ -468,13 +469,18 @@ def test_a_cache_the_daemon_may_not_write_to_fails(world: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "check"), [("token_file", check_token), ("webhook", check_webhook)]
+    ("setting", "check"),
+    [
+        ("source.token_file", check_token),
+        ("source.webhook", check_webhook),
+        ("server.api_keys_file", check_api_keys),
+    ],
 )
 def test_a_secret_must_be_there_be_secret_and_reach_the_daemon(
     world: Path, setting: str, check: Check
 ) -> None:
     secret = world / "secret"
-    asked = of_hub(world, f"source.{setting}={secret}")
+    asked = of_hub(world, f"{setting}={secret}")
     assert (check(asked).verdict, check(asked).says) == ("fail", f"{secret} is not there")
     secret.write_text("")
     assert check(asked).says == f"{secret} is empty"
@@ -489,7 +495,7 @@ def test_a_secret_must_be_there_be_secret_and_reach_the_daemon(
     drop_in.write_text(f"[Service]\nLoadCredential=secret:{secret}\n")
     assert (check(asked).verdict, "LoadCredential" in check(asked).says) == ("ok", True)
     me = User("me", secret.stat().st_uid, frozenset())
-    assert check(of_hub(world, f"source.{setting}={secret}", user=me)).says.endswith("is secret")
+    assert check(of_hub(world, f"{setting}={secret}", user=me)).says.endswith("is secret")
 
 
 @pytest.mark.parametrize(

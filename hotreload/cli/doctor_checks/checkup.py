@@ -14,6 +14,7 @@ from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Check, Facts
 from hotreload.cli.doctor_checks.engine import check_engine
 from hotreload.cli.doctor_checks.places import (
+    check_api_keys,
     check_clock,
     check_folders,
     check_model,
@@ -176,6 +177,7 @@ CHECKS: dict[str, Check] = {
     "ports": check_ports,
     "token": check_token,
     "webhook": check_webhook,
+    "api keys": check_api_keys,
     "disk": check_disk,
     "cache": check_cache,
     "memory": check_memory,

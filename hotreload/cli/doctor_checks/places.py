@@ -103,7 +103,13 @@ def check_webhook(facts: Facts) -> Advice:
     return _secret(facts, facts.settings.source.webhook, "webhook secret")
 
 
-def _secret(facts: Facts, path: Path | None, what: str) -> Advice:
+def check_api_keys(facts: Facts) -> Advice:
+    """Do the API keys reach the daemon, and nobody else?"""
+    return _secret(facts, facts.settings.server.api_keys_file, "API key", is_installed=False)
+
+
+def _secret(facts: Facts, path: Path | None, what: str, is_installed: bool = True) -> Advice:
+    """A file that the daemon must read and others must not; install-unit may pass it on."""
     if path is None:
         return Advice("ok", f"no {what} is configured")
     if not path.is_file():
@@ -112,16 +118,17 @@ def _secret(facts: Facts, path: Path | None, what: str) -> Advice:
         return Advice("fail", f"{path} is empty", f"write the {what} into it")
     if path.stat().st_mode & 0o077:
         return Advice("warn", f"others may read {path}", f"chmod 600 {path}")
-    return _reaches_the_daemon(facts, path)
+    return _reaches_the_daemon(facts, path, is_installed)
 
 
-def _reaches_the_daemon(facts: Facts, path: Path) -> Advice:
+def _reaches_the_daemon(facts: Facts, path: Path, is_installed: bool) -> Advice:
     if facts.user.may(path, os.R_OK):
         return Advice("ok", f"{path} is secret")
     if path.name in machine.credentials(facts.units):
         return Advice("ok", f"{path} is read by root and passed on (LoadCredential)")
     says = f"{facts.user.name} may not read {path}, and no unit passes it on"
-    return Advice("fail", says, f"hotreload install-unit; or chown {facts.user.name} {path}")
+    todo = f"chown {facts.user.name} {path}"
+    return Advice("fail", says, f"hotreload install-unit; or {todo}" if is_installed else todo)
 
 
 def check_clock(facts: Facts) -> Advice:
