@@ -1,7 +1,9 @@
 """API keys over TCP: who shows none, or a wrong one, is answered by no route but health."""
 
+import asyncio
 import json
 import logging
+import threading
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import openai
 import pytest
 
 from hotreload.errors import ConfigError
+from hotreload.server import keys
 from hotreload.server.keys import FRESH_SECONDS, TELL_SECONDS, ApiKeys, Failures
 from tests.clock import Clock
 from tests.server.world import World, serving
@@ -26,11 +29,15 @@ class Kept:
     def __init__(self, *keys: str) -> None:
         self.keys: Collection[str] | ConfigError = keys
         self.reads = 0
+        self.answers = threading.Event()
+        """Until then whoever reads it waits, as on a mount that hangs."""
+        self.answers.set()
         self.clock = Clock()
         self.api = ApiKeys(self, self.clock)
 
     def __call__(self) -> Collection[str]:
         self.reads += 1
+        self.answers.wait(PATIENCE)
         if isinstance(self.keys, ConfigError):
             raise self.keys
         return self.keys
@@ -127,6 +134,24 @@ async def test_a_file_that_changes_is_read_anew_and_one_that_breaks_changes_noth
     kept.keys = (GOOD,)
     kept.clock.now += FRESH_SECONDS
     assert [await kept.api.admit(key) for key in (GOOD, OTHER)] == [True, False]
+
+
+async def test_a_file_that_hangs_holds_up_nobody_and_counts_once_it_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keys, "READ_SECONDS", 0.05)
+    kept = Kept(GOOD)
+    kept.answers.clear()
+    kept.keys = (OTHER,)
+    for _ in range(3):
+        kept.clock.now += FRESH_SECONDS
+        assert await kept.api.admit(GOOD)
+    assert kept.reads == 2  # the one at the start, and the one that hangs
+    kept.answers.set()
+    async with asyncio.timeout(PATIENCE):
+        while await kept.api.admit(GOOD):  # noqa: ASYNC110 it has no event
+            await asyncio.sleep(0)
+    assert await kept.api.admit(OTHER)
 
 
 def test_no_key_is_kept_as_it_is() -> None:
