@@ -499,6 +499,24 @@ def test_a_secret_must_be_there_be_secret_and_reach_the_daemon(
 
 
 @pytest.mark.parametrize(
+    ("address", "verdict"),
+    [
+        ("0.0.0.0:8000", "warn"),
+        ("[::]:8000", "warn"),
+        ("llm.example.com:8000", "warn"),
+        ("127.0.0.1:8000", "ok"),
+        ("[::1]:8000", "ok"),
+        ("localhost:8000", "ok"),
+    ],
+)
+def test_an_address_that_others_reach_should_ask_for_keys(
+    world: Path, address: str, verdict: str
+) -> None:
+    assert check_api_keys(facts(world, f"server.tcp={address}")).verdict == verdict
+    assert check_api_keys(facts(world)).verdict == "ok"
+
+
+@pytest.mark.parametrize(
     ("devices", "running", "sets"),
     [((), False, 3), ((), True, 2), ((Path("/dev/accel0"),), False, 1)],
 )

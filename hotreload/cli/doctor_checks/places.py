@@ -4,7 +4,9 @@ import ctypes
 import os
 import time
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from hotreload.checks.fit import served_by
 from hotreload.cli import machine
@@ -104,8 +106,20 @@ def check_webhook(facts: Facts) -> Advice:
 
 
 def check_api_keys(facts: Facts) -> Advice:
-    """Do the API keys reach the daemon, and nobody else?"""
-    return _secret(facts, facts.settings.server.api_keys_file, "API key", is_installed=False)
+    """Do the API keys reach the daemon, and nobody else; and does an open address want some?"""
+    server = facts.settings.server
+    if server.api_keys_file is None and server.tcp and not _is_local(server.tcp):
+        says = f"whoever reaches {server.tcp} may use the model"
+        return Advice("warn", says, "set [server] api_keys_file, or a tcp of 127.0.0.1")
+    return _secret(facts, server.api_keys_file, "API key", is_installed=False)
+
+
+def _is_local(address: str) -> bool:
+    host = urlsplit(f"//{address}").hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _secret(facts: Facts, path: Path | None, what: str, is_installed: bool = True) -> Advice:
