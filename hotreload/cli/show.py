@@ -51,6 +51,15 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
 
 
+def size(count: float) -> str:
+    """Write a number of bytes."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
 def moment(stamp: Any, now: Now) -> str:
     """Write a moment in local time, and how long ago it was."""
     then = datetime.fromisoformat(str(stamp))

@@ -242,7 +242,7 @@ async def test_a_reader_that_leaves_the_pipe_is_no_error(world: World, hotreload
     assert (process.returncode, await process.stderr.read()) == (141, b"")
 
 
-@pytest.mark.parametrize("verb", ["status", "history", "checksums", "events"])
+@pytest.mark.parametrize("verb", ["status", "ls", "history", "checksums", "events"])
 async def test_without_a_daemon_every_verb_names_the_socket_and_exits_3(
     hotreload: Command, verb: str
 ) -> None:
