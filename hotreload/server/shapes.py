@@ -53,6 +53,18 @@ _LOADING: Mapping[str, Schema] = {
     "largest_change": {"type": ["number", "null"]},
     "most_changed": MAYBE_TEXT,
 }
+_ATTEMPT: Mapping[str, Schema] = {
+    **_LOADING,
+    "revision": TEXT,
+    "label": MAYBE_TEXT,
+    "outcome": TEXT,
+    "reason": MAYBE_TEXT,
+    "phases": ANY_OBJECT,
+    "pause_seconds": NUMBER,
+    "finished_at": TEXT,
+    "generation": MAYBE_INTEGER,
+    "by": MAYBE_BY,
+}
 _MODE: Schema = {"enum": ["overlap", "drain", None]}
 _ANSWERING = a_list(an_object(generation=INTEGER, requests=INTEGER))
 
@@ -106,20 +118,10 @@ SHAPES: Mapping[str, Schema] = {
         replicas=a_list(ANY_OBJECT),
     ),
     "Loading": an_object(_LOADING),
-    "Attempt": an_object(
-        _LOADING,
-        revision=TEXT,
-        label=MAYBE_TEXT,
-        outcome=TEXT,
-        reason=MAYBE_TEXT,
-        phases=ANY_OBJECT,
-        pause_seconds=NUMBER,
-        finished_at=TEXT,
-        generation=MAYBE_INTEGER,
-        by=MAYBE_BY,
-    ),
+    "Attempt": an_object(_ATTEMPT),
+    "PastAttempt": an_object(_ATTEMPT, replaced={"type": ["object", "null"]}),
     "By": an_object(verb=TEXT, uid=INTEGER, pid=INTEGER, at=TEXT, reason=TEXT),
-    "History": an_object(attempts=a_list(named("Attempt")), pins=a_list(named("By"))),
+    "History": an_object(attempts=a_list(named("PastAttempt")), pins=a_list(named("By"))),
     "Listing": an_object(
         checkpoints=a_list(named("Listed")),
         total=INTEGER,
