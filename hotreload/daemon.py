@@ -49,6 +49,7 @@ from hotreload.life.parts import (
 from hotreload.life.running import RunningEngine
 from hotreload.life.start_engine import start_engine
 from hotreload.life.state import StateFile
+from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import History
 from hotreload.observe.log import LogObserver
 from hotreload.observe.metrics import Metrics
@@ -110,6 +111,7 @@ class Daemon:
             last_attempt=self.history.last,
             source_kind=settings.source.kind,
         )
+        self.checkpoints = Checkpoints(listed=self.source.listed, ledger=lambda: self.ledger)
         look = readings(
             gate=self.gate,
             arrival=self.arrival,
@@ -120,7 +122,8 @@ class Daemon:
         self.systemd = Systemd(
             Notifier(), is_alive=self.arrival.is_turning, longest_boot=longest_boot(settings)
         )
-        for observer in (LogObserver(), self.history, self.status, self.metrics, self.systemd):
+        shown = (self.history, self.status, self.checkpoints)
+        for observer in (LogObserver(), *shown, self.metrics, self.systemd):
             self.events.subscribe(observer.observe)
         secret = webhook_secret(settings)
         self._webhook = Webhook(secret, self.source.wake) if secret is not None else None
@@ -301,7 +304,7 @@ class Daemon:
         app = create_app(
             gate=self.gate,
             control=Control(self.arrival),
-            view=View(self.status, self.history),
+            view=View(self.status, self.history, self.checkpoints),
             events=self.events,
             metrics=self.metrics,
             limits=limits,

@@ -12,6 +12,7 @@ from hotreload.errors import NotServing
 from hotreload.events import Events, Progress
 from hotreload.life.joints import Arrival, Control, View, readings
 from hotreload.life.running import RunningEngine
+from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import History
 from hotreload.observe.status import Status
 from hotreload.types import Answering, By, Generation, Lease, Noise, Phase, Revision
@@ -53,7 +54,7 @@ async def test_the_live_generation_answers_also_when_it_has_no_request() -> None
 def test_an_event_of_a_download_has_the_pace_that_the_status_knows() -> None:
     now = [100.0]
     status = Status(ledger_view=Ledger, clock=lambda: now[0])
-    view = View(status, History())
+    view = View(status, History(), Checkpoints(listed=list, ledger=Ledger))
     for done in (250, 350):
         status.observe(told := Progress(Revision("new"), Phase.FETCHING, done, 1000))
         fields = view.event(told)

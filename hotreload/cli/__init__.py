@@ -21,6 +21,7 @@ from hotreload.cli import (
     doctor,
     install_unit,
     look,
+    ls,
     serve,
     swap,
     tiny,
@@ -38,6 +39,7 @@ MODULES: tuple[Any, ...] = (
     check,
     check_config,
     look,
+    ls,
     top,
     change,
     ask,
@@ -48,7 +50,7 @@ MODULES: tuple[Any, ...] = (
 
 GROUPS = (
     ("run it", ("serve", "check-config", "doctor", "install-unit", "completion")),
-    ("look", ("status", "top", "history", "checksums", "events")),
+    ("look", ("status", "top", "ls", "history", "checksums", "events")),
     ("change", ("reload", "rollback", "pin", "unpin", "perturb")),
     ("try it", ("demo", "tiny", "check", "swap", "generate")),
 )

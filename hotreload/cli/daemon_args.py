@@ -29,6 +29,17 @@ def seconds(text: str, least: float = 0.0, most: float = math.inf) -> float:
     return number
 
 
+def how_many(text: str, most: int) -> int:
+    """Read a count within bounds; argparse shows the user the error's message."""
+    try:
+        count = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+    if not 1 <= count <= most:
+        raise argparse.ArgumentTypeError(f"must be from 1 to {most}, not {text}")
+    return count
+
+
 def add_client_verb(
     verbs: Any,
     name: str,

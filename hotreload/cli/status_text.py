@@ -6,7 +6,20 @@ from typing import Any
 from hotreload.cli import show
 from hotreload.cli.bar import bar_text
 from hotreload.cli.loading_text import damage_text, drift_text, loader_text
-from hotreload.cli.show import Fields, Now, ago, duration, moment, named, painted, plain, who
+from hotreload.cli.show import (
+    Fields,
+    Now,
+    ago,
+    asked_by,
+    duration,
+    local,
+    moment,
+    named,
+    outcome_word,
+    painted,
+    plain,
+    who,
+)
 
 COLOUR_OF = {
     "serving": "good",
@@ -148,7 +161,7 @@ def _unsaved(state: Fields, now: Now) -> str:
 
 
 def _last_attempt(attempt: Fields, now: Now) -> str:
-    outcome = painted(plain(attempt["outcome"]), COLOUR_OF.get(attempt["outcome"]))
+    outcome = painted(outcome_word(attempt), COLOUR_OF.get(attempt["outcome"]))
     first = f"{named(attempt)}: {outcome}{_as_generation(attempt)}, "
     lines = [first + moment(attempt["finished_at"], now)]
     if attempt.get("by"):
@@ -186,18 +199,26 @@ def history_text(past: Sequence[Fields], now: Now | None = None) -> str:
 def _attempt_row(attempt: Fields, now: Now) -> tuple[str, ...]:
     generation, by = attempt["generation"], attempt.get("by")
     change = drift_text(attempt) if attempt.get("loader") else None
-    notes = (attempt["reason"], by and by["reason"], change)
+    notes = (_left(attempt), attempt["reason"], by and by["reason"], change)
     return (
         moment(attempt["finished_at"], now),
         named(attempt),
-        plain(attempt["outcome"]),
+        outcome_word(attempt),
         "-" if generation is None else str(generation),
         duration(sum(attempt["phases"].values())),
         duration(attempt["pause_seconds"]) if attempt["pause_seconds"] else "-",
         plain(attempt.get("loader") or "-"),
-        f"{plain(by['verb'])}, {who(by)}" if by else "source",
+        asked_by(by),
         "; ".join(plain(note) for note in notes if note) or "-",
     )
+
+
+def _left(attempt: Fields) -> str | None:
+    """Which weights a rollback left."""
+    left = attempt.get("replaced")
+    if not left or outcome_word(attempt) != "rolled back":
+        return None
+    return f"from {named(left)}, generation {left['generation']}"
 
 
 def _pin_row(by: Fields, now: Now) -> tuple[str, ...]:
@@ -206,10 +227,12 @@ def _pin_row(by: Fields, now: Now) -> tuple[str, ...]:
 
 
 def event_text(event: Fields) -> str:
-    """Write one event on a line."""
+    """Write one event on a line, the local time before it."""
     fields = {name: value for name, value in event.items() if value not in (None, [], "")}
-    said = (f"{plain(name)}={_value(value)}" for name, value in fields.items() if name != "event")
-    return f"{plain(event['event']):<20} {' '.join(said)}".rstrip()
+    others = {name: value for name, value in fields.items() if name not in ("event", "at")}
+    said = (f"{plain(name)}={_value(value)}" for name, value in others.items())
+    at = f"{local(event['at'])}  " if event.get("at") else ""
+    return f"{at}{plain(event['event']):<20} {' '.join(said)}".rstrip()
 
 
 def _value(value: Any) -> str:
@@ -228,10 +251,11 @@ def outcome_text(attempt: Fields, generation: str | None) -> str:
             return f"{name} is live already, as generation {number}"
         took = duration(sum(attempt["phases"].values()))
         held = duration(attempt["pause_seconds"])
-        said = f"{name} is live as generation {number}; it took {took}, requests were held {held}"
+        went = "rolled back to {} as" if outcome_word(attempt) == "rolled back" else "{} is live as"
+        said = f"{went.format(name)} generation {number}; it took {took}, requests were held {held}"
         return f"{said}\n  {drift_text(attempt)}" if attempt.get("loader") else said
     words = {
-        "rejected": "was refused",
+        "rejected": "was rejected",
         "postponed": "was put off (what the source wishes is tried again by itself)",
         "superseded": "was let go for a newer one",
         "lost": "cost us the engine, which is being replaced",

@@ -13,6 +13,7 @@ from hotreload.core.replica import Replica
 from hotreload.errors import NotServing
 from hotreload.events import Event
 from hotreload.life.running import RunningEngine
+from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import Fields, History, attempt_fields
 from hotreload.observe.readings import Readings
 from hotreload.observe.status import Status
@@ -77,6 +78,7 @@ class View:
 
     _status: Status
     _history: History
+    _checkpoints: Checkpoints
 
     def status(self) -> Fields:
         """Everything /status says."""
@@ -89,6 +91,10 @@ class View:
     def history(self) -> Fields:
         """Everything /history says."""
         return self._history.snapshot()
+
+    async def checkpoints(self, most: int) -> Fields:
+        """Everything /checkpoints says."""
+        return await self._checkpoints.snapshot(most)
 
     def leaves(self) -> Fields:
         """Everything /leaves says."""

@@ -18,14 +18,14 @@ from hotreload.core.fading import see_old_ones_out
 from hotreload.core.ledger import Ledger
 from hotreload.core.nonfinite import heed_withheld_answers
 from hotreload.core.operator import Operator
-from hotreload.core.ports import Engine, Source
+from hotreload.core.ports import Engine
 from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.core.trust import tell_of_distrust
 from hotreload.core.verify import verify_live
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.events import ModeChosen, Publish
-from hotreload.life.running import RunningEngine
+from hotreload.life.running import RunningEngine, RunningSource
 from hotreload.life.state_lock import sole_user
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
@@ -59,7 +59,9 @@ def model_name(settings: Settings) -> str:
     return re.sub(r"[^A-Za-z0-9_.:@/-]", "-", named) or "model"
 
 
-def make_source(settings: Settings, publish: Publish, ledger: Ledger, digests: Digests) -> Source:
+def make_source(
+    settings: Settings, publish: Publish, ledger: Ledger, digests: Digests
+) -> RunningSource:
     """The kind of source that is configured."""
     return SOURCES[settings.source.kind](settings, publish, ledger, digests)
 
@@ -152,7 +154,7 @@ def api_keys(settings: Settings) -> ApiKeys | None:
     return ApiKeys(partial(read_keys, file, "[server] api_keys_file"))
 
 
-SOURCES: dict[str, Callable[[Settings, Publish, Ledger, Digests], Source]] = {
+SOURCES: dict[str, Callable[[Settings, Publish, Ledger, Digests], RunningSource]] = {
     "directory": _folder,
     "huggingface": _hub,
 }

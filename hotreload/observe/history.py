@@ -1,7 +1,7 @@
 """Attempts and events as JSON fields: the one spelling that log, status and /events share."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
@@ -60,8 +60,25 @@ class History:
 
     def snapshot(self) -> Fields:
         """Return the /history document."""
-        attempts = [attempt_fields(attempt) for attempt in self._attempts]
+        attempts = [
+            {**attempt_fields(attempt), "replaced": replaced and went_live_fields(replaced)}
+            for attempt, replaced in self._with_what_they_replaced()
+        ]
         return {"attempts": attempts, "pins": [by_fields(by) for by in self._pins]}
+
+    def _with_what_they_replaced(self) -> Iterator[tuple[Attempt, Attempt | None]]:
+        """Each attempt, and where it went live the attempt whose weights were live before."""
+        before: Attempt | None = None
+        pairs = list[tuple[Attempt, Attempt | None]]()
+        for attempt in reversed(self._attempts):
+            pairs.append((attempt, before if attempt.generation is not None else None))
+            before = attempt if attempt.generation is not None else before
+        return reversed(pairs)
+
+
+def went_live_fields(attempt: Attempt) -> Fields:
+    """Return the generation that an attempt made."""
+    return {"generation": attempt.generation, **revision_fields(attempt.revision)}
 
 
 def attempt_fields(attempt: Attempt) -> Fields:

@@ -113,9 +113,9 @@ class Metrics:
             "When the current phase began; 0 for every other phase.",
             "phase",
         )
-        self._rejections = self._counter("rejections", "Refused checkpoints, by reason.", "reason")
+        self._rejections = self._counter("rejections", "Rejected checkpoints, by reason.", "reason")
         self._rollbacks = self._counter(
-            "rollbacks", "Swaps that were undone because the probe failed."
+            "rollbacks", "Swaps that were undone because the probe rejected the new weights."
         )
         self._phase_seconds = self._histogram(
             "phase_seconds", "How long each phase of an attempt took.", SLOW, "phase"

@@ -259,9 +259,9 @@ class Status:
         }
 
     def event(self, event: Event) -> Fields:
-        """Return an event as /events tells it; a download's progress comes with its pace."""
+        """Return an event as /events tells it, now; a download's progress comes with its pace."""
         pace = self._pace.pace() if isinstance(event, Progress) else {}
-        return event_fields(event) | pace
+        return {"at": iso(self._wall()), **event_fields(event), **pace}
 
     def leaves(self) -> Fields:
         """Return the /leaves document: checksums as they went live, and which of them moved."""

@@ -45,7 +45,7 @@ DOING = {
     Phase.ROLLING_BACK: "rolling back",
 }
 ENDED = {
-    Outcome.REJECTED: "refused",
+    Outcome.REJECTED: "rejected",
     Outcome.POSTPONED: "put off",
     Outcome.SUPERSEDED: "let go",
     Outcome.LOST: "lost the engine on",

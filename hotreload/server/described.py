@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from hotreload.server import admin, generate, text_generation
 from hotreload.server.answerer import GENERATION_NUMBER, MIN_GENERATION_HEADER
 from hotreload.server.openai import fields
-from hotreload.server.requests import BOOLEAN, STRING, Kind
+from hotreload.server.requests import BOOLEAN, STRING, Kind, whole_number
 from hotreload.server.shapes import TEXT as PLAIN
 from hotreload.server.shapes import Schema, a_list, either, named
+from hotreload.server.watch import MOST_LISTED
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
@@ -60,6 +61,7 @@ MIN_GENERATION = Parameter(
 )
 SECRET = Parameter("X-Webhook-Secret", "header", STRING, "What [source] webhook says.")
 LEAVES = Parameter("leaves", "query", BOOLEAN, "Name every leaf.")
+MOST = Parameter("most", "query", whole_number(1, MOST_LISTED), "How many are shown; 100.")
 MODEL = Parameter("name", "path", STRING, "What [server] model_name says.")
 FILE = Parameter("name", "path", STRING, "A file of the page.")
 
@@ -115,6 +117,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/health"): Operation("The same, as sglang asks it.", {}, (503,)),
     ("GET", "/status"): Operation("What is live, wanted and under way.", _json("Status")),
     ("GET", "/history"): Operation("Attempts, newest first.", _json("History")),
+    ("GET", "/checkpoints"): Operation(
+        "What the source sees, and why each is not live.", _json("Listing"), parameters=(MOST,)
+    ),
     ("GET", "/leaves"): Operation("Checksums of the live leaves.", _json("Leaves")),
     ("GET", "/events"): Operation("Every event as it happens.", {EVENTS: PLAIN}, (403, 503)),
     ("GET", "/metrics"): Operation("Prometheus metrics.", {TEXT: PLAIN}),

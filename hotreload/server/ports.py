@@ -104,6 +104,10 @@ class View(Protocol):
         """Everything /history says: attempts and pins, newest first."""
         ...
 
+    async def checkpoints(self, most: int) -> Fields:
+        """Everything /checkpoints says: why each is not live, of about so many of the newest."""
+        ...
+
     def leaves(self) -> Fields:
         """Checksums of what is live and of what was before it; nothing is computed for it."""
         ...

@@ -53,6 +53,18 @@ _LOADING: Mapping[str, Schema] = {
     "largest_change": {"type": ["number", "null"]},
     "most_changed": MAYBE_TEXT,
 }
+_ATTEMPT: Mapping[str, Schema] = {
+    **_LOADING,
+    "revision": TEXT,
+    "label": MAYBE_TEXT,
+    "outcome": TEXT,
+    "reason": MAYBE_TEXT,
+    "phases": ANY_OBJECT,
+    "pause_seconds": NUMBER,
+    "finished_at": TEXT,
+    "generation": MAYBE_INTEGER,
+    "by": MAYBE_BY,
+}
 _MODE: Schema = {"enum": ["overlap", "drain", None]}
 _ANSWERING = a_list(an_object(generation=INTEGER, requests=INTEGER))
 
@@ -107,20 +119,41 @@ SHAPES: Mapping[str, Schema] = {
         replicas=a_list(ANY_OBJECT),
     ),
     "Loading": an_object(_LOADING),
-    "Attempt": an_object(
-        _LOADING,
-        revision=TEXT,
-        label=MAYBE_TEXT,
-        outcome=TEXT,
-        reason=MAYBE_TEXT,
-        phases=ANY_OBJECT,
-        pause_seconds=NUMBER,
-        finished_at=TEXT,
-        generation=MAYBE_INTEGER,
-        by=MAYBE_BY,
-    ),
+    "Attempt": an_object(_ATTEMPT),
+    "PastAttempt": an_object(_ATTEMPT, replaced={"type": ["object", "null"]}),
     "By": an_object(verb=TEXT, uid=INTEGER, pid=INTEGER, at=TEXT, reason=TEXT),
-    "History": an_object(attempts=a_list(named("Attempt")), pins=a_list(named("By"))),
+    "History": an_object(attempts=a_list(named("PastAttempt")), pins=a_list(named("By"))),
+    "Listing": an_object(
+        checkpoints=a_list(named("Listed")),
+        total=INTEGER,
+        states=ANY_OBJECT,
+        looked_at=MAYBE_TEXT,
+        error=MAYBE_TEXT,
+    ),
+    "Listed": an_object(
+        name=TEXT,
+        state={
+            "enum": [
+                "live",
+                "previous",
+                "trying",
+                "waiting",
+                "refused",
+                "older",
+                "not a checkpoint",
+            ]
+        },
+        why=MAYBE_TEXT,
+        code=MAYBE_TEXT,
+        since=MAYBE_TEXT,
+        generation=MAYBE_INTEGER,
+        step=MAYBE_INTEGER,
+        epoch=MAYBE_INTEGER,
+        bytes=MAYBE_INTEGER,
+        written_at=MAYBE_TEXT,
+        revision=MAYBE_TEXT,
+        path=MAYBE_TEXT,
+    ),
     "Leaves": an_object(leaves=ANY_OBJECT, changed=a_list(TEXT)),
     "Change": an_object(ok=BOOLEAN, outcome=MAYBE_TEXT),
     "Pinned": an_object(ok=BOOLEAN, pinned=BOOLEAN, generation=INTEGER, daemon=ANY_OBJECT),

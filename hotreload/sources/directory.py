@@ -20,12 +20,13 @@ from hotreload.errors import (
 )
 from hotreload.events import FoldersPassedOver, Publish, SourceScanned, Waiting
 from hotreload.sources.alarm import Alarm
+from hotreload.sources.look import Look
 from hotreload.sources.passing import Telling
 from hotreload.sources.places import places
 from hotreload.sources.seen import Seen, SurveyLike
-from hotreload.sources.tree import Look, Tree
+from hotreload.sources.tree import Tree
 from hotreload.threads import LEAVE_AFTER, in_thread
-from hotreload.types import Revision
+from hotreload.types import Listed, Revision
 
 SLOW_LOOK = 30.0
 """How long a look may take before it is reported; hashing new files may well take longer."""
@@ -137,6 +138,10 @@ class DirectorySource:
     def content_of(self, revision: Revision) -> str:
         """The revision's own id: this source names revisions by their content."""
         return revision.id
+
+    def listed(self) -> list[Listed]:
+        """Every folder that the last look saw, the newest first; for any thread, reads nothing."""
+        return self._tree.listed()
 
     def wake(self, cause: str = "request") -> None:
         """Look now; may be called from any thread."""

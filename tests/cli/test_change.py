@@ -18,7 +18,7 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import StateSaved
-from hotreload.types import Noise, Outcome, Reason
+from hotreload.types import By, Noise, Outcome, Reason
 from tests.cli.conftest import Command
 from tests.server.world import World, attempt
 from tests.waiting import PATIENCE
@@ -40,14 +40,14 @@ async def test_a_reload_that_went_live_says_so(world: World, hotreload: Command)
     assert world.control.asked == [("reload", None, False)]
 
 
-async def test_a_refused_reload_exits_1_with_every_finding_once(
+async def test_a_rejected_reload_exits_1_with_every_finding_once(
     world: World, hotreload: Command
 ) -> None:
     world.control.outcome = attempt(Outcome.REJECTED, NAN)
     said = await hotreload("reload", "--wait", "--force")
     assert (said.code, said.out) == (1, "")
     assert said.err.splitlines() == [
-        "hotreload: step-2 (bbbb2222) was refused: nonfinite: lm_head: 3 NaN, and 2 more",
+        "hotreload: step-2 (bbbb2222) was rejected: nonfinite: lm_head: 3 NaN, and 2 more",
         "  norm: 1 NaN",
         "  q: NaN",
         "  generation 1 goes on answering",
@@ -137,6 +137,12 @@ async def test_a_wish_that_is_not_accepted_has_its_exit_code(
     world.control.refusal = refusal
     said = await hotreload("reload", "--wait")
     assert (said.code, said.err) == (code, f"hotreload: {refusal}\n")
+
+
+async def test_a_rollback_is_told_as_one(world: World, hotreload: Command) -> None:
+    world.control.outcome = dataclasses.replace(attempt(), by=By("rollback", 0, 77, 1.7e9))
+    said = await hotreload("rollback", "--reason", "it talks too much")
+    assert said.out.startswith("rolled back to step-2 (bbbb2222) as generation 2; it took 1.2 s, ")
 
 
 async def test_rollback_waits_for_its_outcome(world: World, hotreload: Command) -> None:

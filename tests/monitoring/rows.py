@@ -193,7 +193,7 @@ RELOADS = [
         at_least="1m",
         queries=[
             (gained_by("reason", "rejections_total"), "{{reason}}"),
-            (f"sum({gained('rollbacks_total')}) > 0", "rolled back"),
+            (f"sum({gained('rollbacks_total')}) > 0", "rejected after the exchange"),
         ],
     ),
     Panel(

@@ -146,6 +146,14 @@ def test_the_history_is_newest_first_and_bounded() -> None:
     assert history.last == went_live(4)
 
 
+def test_what_went_live_says_what_it_replaced_over_what_failed_between() -> None:
+    failed = ended(Outcome.POSTPONED)
+    history = History([went_live(3, STEP_8), failed, went_live(2, STEP_7)])
+    replaced = [fields["replaced"] for fields in history.snapshot()["attempts"]]
+    before = {"generation": 2, "revision": STEP_7.id, "label": "step-7"}
+    assert replaced == [before, None, None]
+
+
 def test_other_events_are_no_history() -> None:
     history = History()
     history.observe(Waiting("x"))

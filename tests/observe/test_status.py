@@ -14,6 +14,7 @@ from hotreload.events import (
     GenerationLive,
     LiveDrifted,
     ModeChosen,
+    OperatorAsked,
     PhaseEntered,
     Progress,
     RevisionWanted,
@@ -338,6 +339,13 @@ def test_an_event_of_a_download_says_how_fast_it_is_and_how_long_it_takes() -> N
         assert (fields["bytes_per_second"], fields["seconds_left"]) == paces[done]
         now[0] += 2
     assert "seconds_left" not in status.event(Waiting("a pin"))
+
+
+def test_every_event_says_when_it_happened_and_an_order_when_it_was_given() -> None:
+    status = Status(ledger_view=Ledger, wall=lambda: NOON)
+    assert status.event(Waiting("a pin"))["at"] == "2023-11-14T22:13:20.000Z"
+    pinned = OperatorAsked(By("pin", 0, 7, NOON - 1))
+    assert status.event(pinned)["at"] == "2023-11-14T22:13:19.000Z"
 
 
 def test_a_download_under_way_says_how_far_it_is() -> None:

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from hotreload.errors import HotReloadError
 from hotreload.events import AttemptFinished, RevisionWanted, SourceScanned, Waiting
 from hotreload.server.limits import Limits
-from hotreload.types import Revision
+from hotreload.types import Listed, Revision, Standing
 from tests.server.world import FIRST, SECOND, World, attempt, serving
 from tests.waiting import PATIENCE
 
@@ -70,6 +70,20 @@ async def test_status_and_history_say_what_the_observers_know(world: World) -> N
     assert (status["state"], status["generation"], status["label"]) == ("serving", 2, "step-2")
     assert status["waiting_for"] == "2 of 4 shards of step-3"
     assert [one["outcome"] for one in history["attempts"]] == ["live"]
+
+
+async def test_the_checkpoints_that_the_source_sees_are_told_and_at_most_so_many(
+    world: World,
+) -> None:
+    world.view.listed += [
+        Listed(f"step-{n}", Standing.ODD, "is empty", "missing") for n in range(3)
+    ]
+    async with world.client() as client:
+        said = (await client.get("/checkpoints?most=2")).json()
+        refused = [await client.get(f"/checkpoints?most={most}") for most in (0, 10_001, "x")]
+    assert [row["name"] for row in said["checkpoints"]] == ["step-0", "step-1"]
+    assert (said["total"], said["states"]) == (3, {"not a checkpoint": 3})
+    assert {answer.status_code for answer in refused} == {400}
 
 
 async def test_metrics_are_served_as_prometheus_reads_them(world: World) -> None:

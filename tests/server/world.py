@@ -15,6 +15,7 @@ from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
 from hotreload.events import Event, Events, GenerationLive
+from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.fresh import Fresh
 from hotreload.observe.history import History, attempt_fields
 from hotreload.observe.status import Status
@@ -28,6 +29,7 @@ from hotreload.types import (
     By,
     Generation,
     Lease,
+    Listed,
     Noise,
     Outcome,
     Phase,
@@ -127,6 +129,10 @@ class View:
             gate_counts=lambda: (gate.inside, gate.held),
             answering=lambda: [*gate.answering(), *self.older],
         )
+        self.listed: list[Listed] = []
+        """What the source sees."""
+        self._checkpoints = Checkpoints(listed=lambda: self.listed, ledger=lambda: self.ledger)
+        events.subscribe(self._checkpoints.observe)
         events.subscribe(self._history.observe)
         events.subscribe(self._status.observe)
 
@@ -138,6 +144,9 @@ class View:
 
     def history(self) -> Fields:
         return self._history.snapshot()
+
+    async def checkpoints(self, most: int) -> Fields:
+        return await self._checkpoints.snapshot(most)
 
     def leaves(self) -> Fields:
         return self._status.leaves()

@@ -189,7 +189,7 @@ def test_a_reload_fails_when_the_checkpoint_is_refused(service: Service) -> None
     done = service.machine.attempt("systemctl reload hotreload")
     assert done.returncode != 0
     assert (service.state(), service.pid(), service.live()) == ("active", before, live)
-    assert f"({live}); refused step_9: shape: " in service.status()
+    assert f"({live}); rejected step_9: shape: " in service.status()
     assert "step_9" in service.machine.journal()
 
 

@@ -72,6 +72,20 @@ const TONES = {
 // What a state or an outcome means, as a colour that always stands beside its word.
 export const tone = (word) => TONES[word] ?? "dim";
 
+// A rollback is told as one; what the probe rejects was never rolled back to or from.
 export function outcomeWords(attempt) {
-  return attempt.rolled_back ? "rejected, rolled back" : attempt.outcome;
+  const isRollback = attempt.outcome === "live" && attempt.by?.verb === "rollback";
+  return isRollback ? "rolled back" : attempt.outcome;
+}
+
+// Who asked for it, and why; nobody did where the source wished it.
+export function asked({ by }) {
+  if (!by) return "";
+  return `${by.verb} by uid ${by.uid} (pid ${by.pid})${by.reason ? `: ${by.reason}` : ""}`;
+}
+
+// Which weights a rollback left.
+export function left(attempt) {
+  const from = outcomeWords(attempt) === "rolled back" && attempt.replaced;
+  return from ? `from ${named(from)}, generation ${from.generation}` : "";
 }
