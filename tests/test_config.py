@@ -12,7 +12,8 @@ from pydantic import BaseModel, ValidationError
 from hotreload.cli import check_config
 from hotreload.errors import ConfigError
 from hotreload.settings import load as config
-from hotreload.settings.load import Loaded, check_servable, config_file, default_toml, load, masked
+from hotreload.settings.faults import masked
+from hotreload.settings.load import Loaded, check_servable, config_file, default_toml, load
 from hotreload.settings.sections import Settings
 from hotreload.settings.source import OF_KIND
 
@@ -331,7 +332,7 @@ def check(*words: str) -> int:
 GOOD = """
 [engine]
 model = 'm'
-args = {hub_token = 'hf_abc', tokenizer_path = 't', deep = {secrets = ['hf_abc']}}
+args = {api_key = 'hf_abc', tokenizer_path = 't', json_model_override_args = {secrets = ['hf_abc']}}
 [source]
 path = 'p'
 [[probe]]
@@ -349,7 +350,7 @@ def test_check_config_prints_settings_with_their_origins_and_no_secrets(
     out, err = capsys.readouterr()
     assert err == ""
     assert "hf_abc" not in out
-    assert re.search(r'^hub_token = "\*\*\*" +# file .*a\.toml$', out, re.MULTILINE)
+    assert re.search(r'^api_key = "\*\*\*" +# file .*a\.toml$', out, re.MULTILINE)
     assert re.search(r'^tokenizer_path = "t" ', out, re.MULTILINE)
     assert re.search(r"^max_held = 3 +# --set$", out, re.MULTILINE)
     assert re.search(r'^boot = "last-good" +# default$', out, re.MULTILINE)
@@ -360,7 +361,7 @@ def test_what_check_config_prints_can_be_loaded_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "a.toml"
-    file.write_text(GOOD.replace("hub_token = 'hf_abc', ", "").replace("secrets", "names"))
+    file.write_text(GOOD.replace("api_key = 'hf_abc', ", "").replace("secrets", "names"))
     assert check(str(file)) == 0
     again = read(tmp_path, capsys.readouterr().out).settings
     assert again == load(file, [], {}).settings
@@ -373,7 +374,7 @@ def test_check_config_speaks_json(tmp_path: Path, capsys: pytest.CaptureFixture[
     answer = json.loads(capsys.readouterr().out)
     assert answer["ok"] is True
     assert answer["settings"]["engine"]["model"] == str(tmp_path / "m")
-    assert answer["settings"]["engine"]["args"]["deep"] == {"secrets": ["***"]}
+    assert answer["settings"]["engine"]["args"]["json_model_override_args"] == {"secrets": ["***"]}
     assert answer["origins"]["engine.model"] == f"file {file}"
     assert answer["missing_to_serve"] == []
 

@@ -26,6 +26,7 @@ from hotreload.cli import (
     swap,
     tiny,
     top,
+    usage,
 )
 from hotreload.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, exit_code
 from hotreload.errors import HotReloadError
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a folder's name may hold bytes that are not text
             stream.reconfigure(errors="backslashreplace")
     parser = build_parser()
-    args = parser.parse_args(argv)
+    args = usage.parsed(parser, sys.argv[1:] if argv is None else argv)
     if not hasattr(args, "run"):
         parser.print_help(sys.stderr)
         return USAGE

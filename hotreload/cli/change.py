@@ -14,6 +14,8 @@ Fields = dict[str, Any]
 
 SPARE_SECONDS = 10.0
 """How much longer than the daemon we wait, so that the daemon itself tells that time is up."""
+LARGEST_SCALE = 1e6
+"""As the daemon has it."""
 
 
 def add(verbs: Any) -> None:
@@ -110,11 +112,23 @@ def _add_perturb(verbs: Any) -> None:
         "--seed", type=int, metavar="N", help="the seed of the choice of leaves and the noise (0)"
     )
     perturb_verb.add_argument(
-        "--scale", type=float, metavar="X", help="the noise's standard deviation (0.01)"
+        "--scale", type=_scale, metavar="X", help="the noise's standard deviation (0.01)"
     )
     perturb_verb.add_argument("--num-leaves", type=int, metavar="N", help="how many leaves (3)")
     _add_timeout(perturb_verb)
     _add_reason(perturb_verb)
+
+
+def _scale(text: str) -> float:
+    """Read the noise's size, within what the daemon takes; JSON could not even hold `nan`."""
+    try:
+        scale = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+    if not 0 < scale <= LARGEST_SCALE:
+        bounds = f"a number above 0 and at most {LARGEST_SCALE:g}"
+        raise argparse.ArgumentTypeError(f"must be {bounds}, not {text}")
+    return scale
 
 
 def _add_timeout(parser: argparse.ArgumentParser) -> None:

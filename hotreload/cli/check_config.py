@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hotreload.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hotreload.settings.load import Loaded
+    from hotreload.settings.load import Loaded, Settings
 
 BAD_CONFIG = 78
 
@@ -69,11 +69,20 @@ def run(args: argparse.Namespace) -> int:
         print(f"hotreload: {where}: these are the defaults", file=sys.stderr)
     try:
         loaded = config.load(file, args.sets, os.environ)
+        check_engine_args(loaded.settings)
     except ConfigError as error:
         _print_faults(error, args.json)
         return BAD_CONFIG
     _print_settings(loaded, _missing(loaded), args.json)
     return 0
+
+
+def check_engine_args(settings: "Settings") -> None:
+    """Raise a ConfigError that names each of [engine.args] that the installed engine lacks."""
+    from hotreload.engine.source_text import unknown_arguments
+
+    if wrong := [f"[engine.args] {words}" for words in unknown_arguments(settings.engine.args)]:
+        raise ConfigError.listing(wrong)
 
 
 def _missing(loaded: "Loaded") -> tuple[str, ...]:
@@ -95,7 +104,7 @@ def _print_faults(error: ConfigError, as_json: bool) -> None:
 
 
 def _print_settings(loaded: "Loaded", missing: tuple[str, ...], as_json: bool) -> None:
-    from hotreload.settings.load import masked
+    from hotreload.settings.faults import masked
 
     settings = masked("", loaded.settings.model_dump(mode="json"))
     if as_json:

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import socket
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 from hotreload.cli.exits import TimedOut, Unreachable
 from hotreload.errors import Busy, ConfigError, EngineLost, HotReloadError
+from hotreload.settings.toml_file import read_toml
 
 DEFAULT_SOCKET = Path("/run/hotreload/hotreload.sock")
 DEFAULT_CONFIG = Path("/etc/hotreload/hotreload.toml")
@@ -65,13 +65,7 @@ def _by_default(file: str | None) -> Where:
 
 
 def _in_settings(file: Path) -> Where | None:
-    try:
-        settings = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"{file}: is not TOML: {error}") from error
-    server = settings.get("server", {})
+    server = read_toml(file).get("server", {})
     path = server.get("socket") if isinstance(server, dict) else None
     if path is None:
         return None

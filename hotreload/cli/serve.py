@@ -71,6 +71,7 @@ def _run(args: argparse.Namespace) -> int:
     import asyncio
 
     from hotreload import failpoints
+    from hotreload.cli.check_config import check_engine_args
     from hotreload.observe.log import configure
     from hotreload.settings.load import check_servable, config_file, load
 
@@ -78,6 +79,7 @@ def _run(args: argparse.Namespace) -> int:
     loaded = load(file, args.set, os.environ)
     settings = loaded.settings
     check_servable(settings)
+    check_engine_args(settings)
     configure(settings.log.level, settings.log.format)
     logging.getLogger("hotreload").info("daemon.starting", extra=_start(loaded, file))
     _tell_where_it_hangs()
@@ -102,7 +104,7 @@ def _start(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
         "tcp": settings.server.tcp,
         "metrics": settings.metrics.address,
         "state": str(settings.state.directory),
-        "config": str(file) if file else None,
+        "config": str(file.absolute()) if file else None,
         "overridden": {name: origin for name, origin in origins.items() if origin != in_file},
     }
 

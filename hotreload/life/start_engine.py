@@ -6,7 +6,8 @@ import logging
 import shutil
 import tempfile
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -64,7 +65,20 @@ async def _started(settings: Settings, model: Path, weights: Checkpoint | None) 
                 folder = await in_thread(assemble, leave_as=f"the copying of {what}")
         except NotEnoughMemory as full:
             raise ConfigError(f"nothing can be loaded: {full}") from full
-        return await start(model=folder, revision=weights.revision, checkpoint=weights)
+        with _naming(settings, model, folder):
+            return await start(model=folder, revision=weights.revision, checkpoint=weights)
+
+
+@contextmanager
+def _naming(settings: Settings, model: Path, copy: Path) -> Iterator[None]:
+    """Name the model in the engine's complaints: the copy it read is gone when they are."""
+    try:
+        yield
+    except ConfigError as fault:
+        words = str(fault).replace(str(copy), str(model))
+        if model == settings.engine.model and not words.startswith("["):
+            words = f"[engine] model: {words}"
+        raise ConfigError(words, code=fault.code) from fault
 
 
 def _terms(settings: Settings, spool: Path) -> StagingTerms:

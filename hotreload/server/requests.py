@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from starlette.requests import Request
 
-from hotreload.errors import BadRequest, cut, shown
+from hotreload.errors import BadRequest, cut, did_you_mean, shown
 from hotreload.server.browsers import check_sender
 from hotreload.server.ports import Fields
 
@@ -65,6 +65,18 @@ SECONDS = Kind(
     {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e9},
 )
 
+ELSEWHERE: Mapping[str, str] = {
+    "prompt": "text",
+    "prompts": "text",
+    "inputs": "text",
+    "max_tokens": "sampling_params.max_new_tokens",
+    **{
+        name: f"sampling_params.{name}"
+        for name in ("max_new_tokens", "stop", "temperature", "top_k", "top_p")
+    },
+}
+"""Names of other APIs, or of another place, and what is meant where that is known."""
+
 
 async def read_fields(
     request: Request,
@@ -94,7 +106,8 @@ def check_kinds(
     if unknown:
         named = _names([f"{within}{name}" for name in unknown])
         raise BadRequest(
-            f"unknown field {named}; known are {', '.join(sorted(kinds))}",
+            f"unknown field {named}{_meant(unknown[0], kinds)}; known are "
+            f"{', '.join(sorted(kinds))}",
             code="unknown_field",
             param=short(within + unknown[0]),
         )
@@ -155,6 +168,14 @@ def _check_surrogates(body: bytes, value: Any) -> None:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise BadRequest("the body holds half a surrogate pair", code="bad_utf8") from None
+
+
+def _meant(name: str, kinds: Mapping[str, Kind]) -> str:
+    """What was probably meant by an unknown field, as a question; else nothing."""
+    other = ELSEWHERE.get(name, "")
+    if other.partition(".")[0] in kinds:
+        return f"; did you mean {other}?"
+    return did_you_mean(name, kinds)
 
 
 def _names(unknown: list[str]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hotreload.checkpoint_files import CONFIG
-from hotreload.sources.formats import foreign_weights, shown
+from hotreload.checkpoint_formats import foreign_weights, shown
 from hotreload.sources.names import Step, is_unfinished, says_step, step_of
 
 _WEIGHTS = (".safetensors", ".safetensors.index.json")

@@ -177,7 +177,7 @@ async def test_noise_that_was_refused_exits_1(world: World, hotreload: Command) 
     said = await hotreload("perturb", "--scale", "1e-9")
     assert (said.code, said.out) == (1, "")
     assert "incompatible: rounded away" in said.err
-    assert (await hotreload("perturb", "--scale", "-1")).code == 1
+    assert (await hotreload("perturb", "--scale", "-1")).code == 2
 
 
 async def test_pin_and_unpin_say_what_they_did(world: World, hotreload: Command) -> None:

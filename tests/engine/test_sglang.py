@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
+import json
 import os
 import resource
 import shutil
@@ -20,7 +22,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload.checkpoint_tensors import matches
-from hotreload.engine import generations
+from hotreload.engine import generations, source_text
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.upstream import between
 from hotreload.errors import (
@@ -488,6 +490,36 @@ async def test_a_setting_the_engine_cannot_have_is_named(
     with pytest.raises(ConfigError, match=named):
         async with real.engine_of(folders.folder(1), folders.root / "never", **settings):
             pass
+
+
+@pytest.mark.parametrize(
+    ("unlike", "named", "upstreams"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}, "it serves", "PyTorch"),
+        ({}, "there is no tokenizer in", "LLaMA V1"),
+    ],
+    ids=["architecture", "tokenizer"],
+)
+async def test_what_an_engine_cannot_be_made_of_is_told_in_words_that_help(
+    tmp_path: Path, unlike: dict[str, Any], named: str, upstreams: str
+) -> None:
+    model = write_tiny(tmp_path / "model")
+    config = model / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **unlike}))
+    if not unlike:
+        (model / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=named) as caught:
+        async with real.engine_of(model, tmp_path / "spool"):
+            pass
+    assert upstreams not in str(caught.value)
+
+
+async def test_what_is_read_off_the_engines_source_is_what_it_has() -> None:
+    from sgl_jax.srt.models.registry import ModelRegistry
+    from sgl_jax.srt.server_args import ServerArgs
+
+    assert set(source_text.models()) == set(ModelRegistry.get_supported_archs())
+    assert source_text.arguments() == {each.name for each in dataclasses.fields(ServerArgs)}
 
 
 async def test_a_model_folder_that_is_none_is_named(tmp_path: Path) -> None:

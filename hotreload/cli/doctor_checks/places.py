@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from hotreload.checks.fit import served_by
 from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Facts, existing
+from hotreload.engine.model_folder import unservable
 from hotreload.errors import HotReloadError
 from hotreload.life import state_lock
 from hotreload.sources.alarm import remote_file_system
@@ -51,10 +52,18 @@ def check_model(facts: Facts) -> Advice:
         served = served_by(model)
     except HotReloadError as unfit:
         return Advice("fail", f"{model} cannot be served: {unfit}", whole)
+    if why := unservable(model, _tokenizer(facts)):
+        return Advice("fail", f"{model} cannot be served: {why}", whole)
     if not served.tensors and boot != "dummy":
         says = f"{model} holds no weights: a start needs a checkpoint that is sound"
         return Advice("warn", says, "put weights there, so that there is always something to serve")
     return Advice("ok", f"{model} holds {len(served.tensors)} tensors")
+
+
+def _tokenizer(facts: Facts) -> Path | None:
+    """Where [engine.args] says that the tokenizer lies."""
+    path = facts.settings.engine.args.get("tokenizer_path")
+    return Path(path) if isinstance(path, str) else None
 
 
 def check_source_file_system(facts: Facts) -> Advice:
