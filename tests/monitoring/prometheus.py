@@ -26,6 +26,7 @@ SOONER = {
     "for: 2m": "for: 0s",
     "for: 1m": "for: 0s",
     "for: 1d": "for: 0s",
+    "min_over_time(hotreload_requests_held[1m])": "min_over_time(hotreload_requests_held[1s])",
     "seconds > 1800": "seconds > 1",
     "> 120\n": "> 1\n",
     "[6h]) > 3": "[6h]) > 0",

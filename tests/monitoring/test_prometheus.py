@@ -56,10 +56,13 @@ ODD = (
     "OldGenerationAnswers",
     "LiveWeightsDrifted",
     "LoaderDistrusted",
+    "NothingNew",
+    "RequestsHeld",
 )
 """What a daemon beside ours fires, which serves other weights, noisy ones at that, by hand, on a
-full disk, whose old generation does not end, and whose memory and loader fail. That a real one
-says the first four of itself, `tests/integration/test_by_hand.py` sees."""
+full disk, whose old generation does not end, whose memory and loader fail, where nothing new comes
+and requests wait. That a real one says the first four of itself,
+`tests/integration/test_by_hand.py` sees."""
 
 
 @dataclass
@@ -128,7 +131,10 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
                 for alert in ODD:
                     prometheus.until_fires(alert)
                 replica.observe(AnswersWithheld(NINTH, 24))
+                for _ in range(20):
+                    replica.request_finished("/generate", 500, 0.1)
                 prometheus.until_fires("AnswersWithheld")
+                prometheus.until_fires("ErrorsAnswered")
             story.before_the_loss = time.time()
             lose_the_engine(process, prometheus)
         process.start()
@@ -185,7 +191,10 @@ def go_badly(process: Process, prometheus: Prometheus) -> None:
 def another_replica() -> Metrics:
     """What a daemon exports in which all is `ODD`; it needs no second engine."""
     both = (Answering(NINTH, 0), Answering(EIGHTH, 1))
-    metrics = Metrics(readings=Readings(overruled=lambda: True, answering=lambda: both))
+    told = Readings(
+        overruled=lambda: True, answering=lambda: both, held=lambda: 1, new_at=lambda: 1.0
+    )
+    metrics = Metrics(readings=told, expect_every=60.0)
     metrics.observe(GenerationLive(NINTH))
     metrics.observe(StateSaved("no space left on the device"))
     metrics.observe(GateChanged(GateState.OPEN, 0, 0))
