@@ -89,6 +89,13 @@ class Prometheus:
         """The alerts that fire now."""
         return [each["metric"]["alertname"] for each in self.now('ALERTS{alertstate="firing"}')]
 
+    def said(self, alert: str) -> dict[str, str]:
+        """The annotations of an alert that is active now."""
+        active = self.ask("alerts")["alerts"]
+        found = (each for each in active if each["labels"]["alertname"] == alert)
+        said: dict[str, str] = next(found)["annotations"]
+        return said
+
     def until_fires(self, alert: str) -> None:
         """Wait until an alert fires, or has fired between two looks."""
         self.until(f'last_over_time(ALERTS{{alertname="{alert}",alertstate="firing"}}[1m])')

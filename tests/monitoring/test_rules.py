@@ -54,7 +54,7 @@ TIMES = {
     "RequestsHeld": {"[1m]": "for 3 minutes", "for: 2m": "for 3 minutes"},
 }
 """What an alert waits for, and how its runbook says it."""
-TESTS = Path(__file__).with_name("alerts.test.yml")
+TESTS = sorted(Path(__file__).parent.glob("*.test.yml"))
 
 
 @needs_promtool
@@ -66,11 +66,11 @@ def test_prometheus_can_be_started_with_the_configuration(name: str) -> None:
 @needs_promtool
 def test_every_alert_fires_when_it_should_and_only_then() -> None:
     promtool("check", "rules", "--lint=all", "--lint-fatal", *FILES)
-    promtool("test", "rules", TESTS)
+    promtool("test", "rules", *TESTS)
 
 
 def test_every_alert_is_tried_firing_and_quiet() -> None:
-    tests = yaml.safe_load(TESTS.read_text())["tests"]
+    tests = [test for file in TESTS for test in yaml.safe_load(file.read_text())["tests"]]
     tried = [each for test in tests for each in test["alert_rule_test"]]
     assert {each["alertname"] for each in tried if each.get("exp_alerts")} == set(ALERTS)
     assert {each["alertname"] for each in tried if not each.get("exp_alerts")} == set(ALERTS)
@@ -112,6 +112,18 @@ def test_the_runbook_says_the_times_of_the_rule(name: str) -> None:
     for condition, words in TIMES[name].items():
         assert condition in rule
         assert words in text
+
+
+@needs_promtool
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_place_of_the_docs_in_the_comment_is_one_prometheus_takes(
+    name: str, tmp_path: Path
+) -> None:
+    text = (FOLDER / name).read_text().replace("  #external_labels:", "  external_labels:")
+    assert yaml.safe_load(text)["global"]["external_labels"].keys() == {"hotreload_docs"}
+    for file in (*FILES, tmp_path / name):
+        (tmp_path / file.name).write_text(text if file.name == name else file.read_text())
+    promtool("check", "config", tmp_path / name)
 
 
 @needs_promtool
