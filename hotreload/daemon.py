@@ -118,7 +118,12 @@ class Daemon:
             ledger=self.ledger,
             previous_is_on_device=settings.reload.keep_previous == "device",
         )
-        self.metrics = Metrics(per_leaf=settings.metrics.per_leaf, readings=look)
+        asked = settings.metrics
+        self.metrics = Metrics(
+            max_leaves=asked.max_leaves if asked.per_leaf else 0,
+            expect_every=asked.expect_every,
+            readings=look,
+        )
         self.systemd = Systemd(
             Notifier(), is_alive=self.arrival.is_turning, longest_boot=longest_boot(settings)
         )

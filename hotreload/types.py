@@ -152,6 +152,19 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """How busy an engine is with requests; the tokens are those of the pool that serves."""
+
+    waiting: int = 0
+    running: int = 0
+    kv_requests: int = 0
+    """Tokens that requests hold."""
+    kv_prefixes: int = 0
+    """Tokens of cached prefixes, which are given back when requests need them."""
+    kv_free: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class HowFar:
     """How far a long work is, in bytes."""
 

@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hotreload.errors import AnswerNonfinite, EngineLost, ProbeFailed, SourceUnavailable
-from hotreload.types import Checkpoint, HowFar, Loading, Noise, Revision, Staged, TensorSpec
+from hotreload.types import (
+    Checkpoint,
+    EngineLoad,
+    HowFar,
+    Loading,
+    Noise,
+    Revision,
+    Staged,
+    TensorSpec,
+)
 from tests.fake_answers import FakeAnswers
 
 HANG = object()
@@ -86,6 +95,10 @@ class FakeEngine(FakeAnswers):
         self._death = asyncio.Event()
         self.distrust = asyncio.Event()
         self.is_closed = False
+
+    @property
+    def load(self) -> EngineLoad:
+        return EngineLoad(running=self.running, kv_requests=self.running, kv_free=9 - self.running)
 
     @property
     def sets_held(self) -> int:

@@ -14,7 +14,7 @@ from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError, NotServing
-from hotreload.events import Event, ModeChosen
+from hotreload.events import Event, GenerationLive, ModeChosen
 from hotreload.life.joints import _weights_held
 from hotreload.life.parts import make_rules, verifying
 from hotreload.settings.load import load
@@ -204,6 +204,28 @@ async def refused_as(code: str, passing: Any) -> None:
         async with asyncio.timeout(PATIENCE), passing:
             pass
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("sets", "exported", "left_out"),
+    [((), 3, 0), (("metrics.max_leaves=2",), 2, 1), (("metrics.per_leaf=false",), 0, 0)],
+)
+def test_so_many_leaves_are_exported_as_decided(
+    tmp_path: Path, sets: tuple[str, ...], exported: int, left_out: int
+) -> None:
+    daemon = Daemon(settings(tmp_path, *sets))
+    daemon.events.publish(GenerationLive(replace(LIVE, leaves={"a": 1, "b": 2, "c": 3})))
+    page = daemon.metrics.render().decode()
+    assert page.count("hotreload_leaf_checksum{") == exported
+    assert f"hotreload_leaf_checksums_left_out {left_out}.0" in page
+
+
+async def test_a_scrape_reads_how_busy_the_engine_is(tmp_path: Path) -> None:
+    engine: Any = FakeEngine(Steps(), LIVE.revision)
+    daemon = Daemon(settings(tmp_path))
+    assert 'hotreload_kv_tokens{use="free"} 0.0' in daemon.metrics.render().decode()
+    daemon._join(engine, LIVE)
+    assert 'hotreload_kv_tokens{use="free"} 9.0' in daemon.metrics.render().decode()
 
 
 def test_live_weights_are_verified_only_if_so_decided(tmp_path: Path) -> None:

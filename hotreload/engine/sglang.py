@@ -32,7 +32,7 @@ from hotreload.engine.weights.sets import Sets, StagingTerms
 from hotreload.engine.weights.spool import clear_leftovers
 from hotreload.errors import AnswerNonfinite, ProbeFailed
 from hotreload.threads import in_thread, uninterrupted
-from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged, TensorSpec
+from hotreload.types import Checkpoint, EngineLoad, HowFar, Noise, Revision, Staged, TensorSpec
 
 
 class SglangEngine:
@@ -245,6 +245,11 @@ class SglangEngine:
     def recompiles(self) -> int:
         """How often the serving threads waited for a compilation since the start."""
         return recompiles.count_in(self._scheduler.serving) - self._compiled_at_start
+
+    @property
+    def load(self) -> EngineLoad:
+        """How busy it is with requests, noted by the scheduler thread a few times a second."""
+        return self._scheduler.load.last
 
     @property
     def under_way(self) -> int:

@@ -17,7 +17,9 @@ from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import Fields, History, attempt_fields
 from hotreload.observe.readings import Readings
 from hotreload.observe.status import Status
-from hotreload.types import Attempt, By, Generation, Noise
+from hotreload.types import Attempt, By, EngineLoad, Generation, Noise, Outcome
+
+FAILURES = {Outcome.REJECTED, Outcome.POSTPONED, Outcome.LOST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,9 @@ def readings(
 ) -> Readings:
     """What a scrape asks for; answered with plain numbers while nothing serves."""
 
+    def load() -> EngineLoad:
+        return arrival.serving.replica.engine.load if arrival.serving else EngineLoad()
+
     def recompiles() -> int:
         return arrival.serving.replica.engine.recompiles if arrival.serving else 0
 
@@ -132,12 +137,29 @@ def readings(
         inside=lambda: gate.inside,
         held=lambda: gate.held,
         answering=gate.answering,
+        load=load,
         recompiles=recompiles,
         staged_bytes=staged_bytes,
         weights=weights,
         lost_at=lambda: ledger.lost_at,
         overruled=lambda: ledger.overruled is not None,
+        failed=lambda: _last_failure(ledger),
+        new_at=lambda: _new_at(ledger),
     )
+
+
+def _last_failure(ledger: Ledger) -> Attempt | None:
+    attempts = tuple(ledger.history)  # whole at once: the loop changes it meanwhile
+    return next((each for each in attempts if each.outcome in FAILURES), None)
+
+
+def _new_at(ledger: Ledger) -> float:
+    """When a revision first went live, of the one that did so last; 0 for never."""
+    first: dict[str, float] = {}
+    for place in tuple(ledger.generations):
+        if not place.revision.is_noise:
+            first.setdefault(place.revision.id, place.since)
+    return max(first.values(), default=0.0)
 
 
 def _weights_held(replica: Replica[RunningEngine], previous_is_on_device: bool) -> dict[str, int]:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn, Protocol
 from hotreload.core.ports import Engine, Source
 from hotreload.engine.answering.items import Parsed
 from hotreload.server.ports import AnsweringEngine
-from hotreload.types import Listed, TensorSpec
+from hotreload.types import EngineLoad, Listed, TensorSpec
 
 
 class RunningSource(Source, Protocol):
@@ -24,6 +24,11 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
     @property
     def recompiles(self) -> int:
         """How often those who serve waited for a compilation since the start; for any thread."""
+        ...
+
+    @property
+    def load(self) -> EngineLoad:
+        """How busy it is with requests, as it was a moment ago; for any thread."""
         ...
 
     def facts(self) -> Mapping[str, Any]:

@@ -271,6 +271,17 @@ class MetricsSettings(Table):
     per_leaf: bool = Field(
         default=True, description="Export a checksum for each leaf of the weights."
     )
+    max_leaves: Count = Field(
+        default=1000,
+        description="Of how many leaves the checksum is exported at most, the first ones; the log "
+        "and hotreload_leaf_checksums_left_out say when there are more.",
+    )
+    expect_every: Deadline | None = Field(
+        default=None,
+        description="How often something new is expected to go live: when nothing has for so long, "
+        "the alert NothingNew says so. Unset, nobody is told.",
+        examples=["6h"],
+    )
 
 
 class StateSettings(Table):

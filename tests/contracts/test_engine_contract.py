@@ -21,6 +21,7 @@ from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 from tests.engine import real
 from tests.fake_answers import FOR_EVER
 from tests.fakes import OVERFLOWS_ON, FakeEngine, Steps, unread
+from tests.waiting import turn_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -684,6 +685,19 @@ async def test_it_turns_and_compiles_nothing_for_what_it_was_asked_before(
     assert engine.recompiles == compiled
     assert await asyncio.to_thread(lambda: engine.recompiles) == compiled
     assert engine.is_turning(60.0)
+
+
+async def test_it_tells_how_busy_it_is_with_requests(engine_case: EngineCase) -> None:
+    engine = engine_case.engine
+    async with aclosing(engine.generate(await engine.prepare(ENDLESS))) as answering:
+        await anext(answering)
+        await turn_until(lambda: engine.load.running == 1, pause=0.02)
+        assert engine.load.kv_requests > 0
+    # What a step that was begun ahead of the end holds comes back with its result.
+    await turn_until(lambda: engine.load.running + engine.load.kv_requests == 0, pause=0.02)
+    at_rest = await asyncio.to_thread(lambda: engine.load)
+    assert at_rest.waiting == 0
+    assert at_rest.kv_free > 0
 
 
 async def test_a_death_is_told_to_everybody_and_it_can_be_closed_all_the_same(

@@ -11,12 +11,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from hotreload.engine.versions import SUPPORTED
-from hotreload.events import GenerationLive
-from hotreload.observe.metrics import Metrics
 from hotreload.settings.load import to_toml
 from hotreload.settings.sections import Settings
-from hotreload.types import Generation, Revision
 from tests.docs.pages import PAGES, ROOT, marked
+from tests.monitoring.page import whole_page
 
 
 def settings() -> str:
@@ -67,10 +65,7 @@ def metrics() -> str:
 
 
 def metrics_rows() -> Iterator[tuple[str, ...]]:
-    metrics = Metrics()
-    leaves = {"a leaf": 1}
-    metrics.observe(GenerationLive(Generation(1, Revision("id", "label"), "f", 0.0, leaves)))
-    for family in text_string_to_metric_families(metrics.render().decode()):
+    for family in text_string_to_metric_families(whole_page().render().decode()):
         if family.name.startswith("hotreload_"):
             suffix = "_total" if family.type == "counter" else ""
             labels = dict.fromkeys(name for sample in family.samples for name in sample.labels)

@@ -104,7 +104,7 @@ async def test_every_chunk_of_a_stream_is_stamped_and_done_ends_it(world: World)
     seen = chunks(answer.text)
     assert [chunk["text"] for chunk in seen][-2:] == ["served by step", "served by step 1"]
     assert all(chunk["meta_info"]["fingerprint"] == "fp-1" for chunk in seen)
-    assert (world.metrics.first_tokens, world.metrics.counted) == (1, 4)
+    assert (world.metrics.first_tokens, world.metrics.counts) == (1, [1, 1, 1, 1])
 
 
 async def test_a_streamed_batch_keeps_its_indices(world: World) -> None:

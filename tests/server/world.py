@@ -167,7 +167,8 @@ class FakeMetrics:
 
     finished: list[tuple[str, int]] = field(default_factory=list)
     first_tokens: int = 0
-    counted: int = 0
+    counts: list[int] = field(default_factory=list)
+    """How many tokens were counted each time."""
 
     def __post_init__(self) -> None:
         self._fresh = Fresh(lambda: self.render())  # noqa: PLW0108 a test may put another in its place
@@ -180,7 +181,11 @@ class FakeMetrics:
         self.first_tokens += 1
 
     def tokens(self, count: int) -> None:
-        self.counted += count
+        self.counts.append(count)
+
+    @property
+    def counted(self) -> int:
+        return sum(self.counts)
 
     def render(self) -> bytes:
         return b"hotreload_generation 1.0\n"
