@@ -37,7 +37,10 @@ class PhaseEntered:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How many of a phase's bytes have arrived; published a few times a second at most."""
+    """How many of a phase's bytes have arrived, or of its batches are compiled while it warms.
+
+    Published a few times a second at most.
+    """
 
     revision: Revision
     phase: Phase

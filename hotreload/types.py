@@ -12,6 +12,9 @@ NOISY = "perturbed-"
 
 LONGEST_SOCKET_PATH = 107
 """Bytes that the path of a unix socket may have; the kernel takes no more."""
+LOOKING = ".look"
+"""What the name of a second socket ends in, beside one that systemd holds. There those who only
+look are answered while the daemon boots, when the other one makes everybody wait."""
 
 START = "start"
 """The verb of what a start of the daemon tries."""
@@ -153,7 +156,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class HowFar:
-    """How far a long work is, in bytes."""
+    """How far a long work is: in bytes, or in batches where batches are compiled."""
 
     done: int
     of: int
@@ -219,6 +222,10 @@ class Phase(StrEnum):
     FETCHING = "fetching"
     VALIDATING = "validating"
     STAGING = "staging"
+    BUILDING = "building"
+    """Only in a start: the engine is made, with the weights."""
+    WARMING = "warming"
+    """Only in a start: what the first requests need is compiled."""
     DRAINING = "draining"
     SWAPPING = "swapping"
     PROBING = "probing"

@@ -80,14 +80,15 @@ def _part(progress: Mapping[str, Any]) -> float:
 
 
 def _words(progress: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{_size(progress['done_bytes'])} of {_size(progress['total_bytes'])}"
+    yield f"{amount(progress['done_bytes'])} of {amount(progress['total_bytes'])}"
     if progress["bytes_per_second"]:
-        yield f"{_size(progress['bytes_per_second'])}/s"
+        yield f"{amount(progress['bytes_per_second'])}/s"
     if progress["seconds_left"] is not None:
         yield f"{duration(progress['seconds_left'])} left"
 
 
-def _size(count: float) -> str:
+def amount(count: float) -> str:
+    """Write a number of bytes with the unit that fits it."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -22,6 +22,7 @@ from hotreload.events import (
     Progress,
     Waiting,
 )
+from hotreload.observe.under_way import DOING
 from hotreload.types import Attempt, GateState, Generation, Mode, Outcome, Phase, Revision
 
 log = logging.getLogger("hotreload.systemd")
@@ -35,15 +36,6 @@ PROGRESS_SECONDS = 1.0
 LONGEST_BOOT = 3600.0
 """How long a start may take; after that, a turning loop no longer asks systemd for more time."""
 
-DOING = {
-    Phase.FETCHING: "fetching",
-    Phase.VALIDATING: "checking",
-    Phase.STAGING: "staging",
-    Phase.DRAINING: "waiting for requests to end before the swap to",
-    Phase.SWAPPING: "swapping to",
-    Phase.PROBING: "probing",
-    Phase.ROLLING_BACK: "rolling back",
-}
 ENDED = {
     Outcome.REJECTED: "refused",
     Outcome.POSTPONED: "put off",
@@ -128,8 +120,7 @@ class Systemd:
             case PhaseEntered(revision, Phase() as phase):
                 self._phase_entered(revision, phase)
             case Progress(revision, phase, done, total) if self._is_time():
-                share = f" ({done / 1e9:.1f} of {total / 1e9:.1f} GB)"
-                self._tell(self._reloading_to(revision, phase, share))
+                self._tell(self._reloading_to(revision, phase, _share(phase, done, total)))
             case AttemptFinished(attempt, live):
                 self._live = live or self._live
                 self._reloading = False
@@ -222,6 +213,12 @@ class Systemd:
         self._told_at = time.monotonic()
         text = "".join(char if char.isprintable() else "?" for char in status)
         self._notifier.send(*lines, f"STATUS={text[:LONGEST_STATUS]}")
+
+
+def _share(phase: Phase, done: int, total: int) -> str:
+    if phase is Phase.WARMING:
+        return f" ({done} of {total} batches)"
+    return f" ({done / 1e9:.1f} of {total / 1e9:.1f} GB)"
 
 
 def _came_of(attempt: Attempt) -> str:

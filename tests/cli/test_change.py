@@ -127,7 +127,7 @@ async def test_a_timeout_exits_5_and_the_attempt_goes_on(world: World, hotreload
     [
         (Busy("another reload is under way"), 4),
         (SourceUnavailable("/ckpt/step-9 is not there"), 1),
-        (NotServing("the engine is starting", code="booting"), 1),
+        (NotServing("the engine is starting", code="booting"), 6),
         (EngineLost("nobody knows what is live"), 70),
     ],
 )

@@ -1,7 +1,7 @@
 // How numbers, times and revisions are written for people. Knows no document.
 
 export const PHASES = [
-  "fetching", "validating", "staging", "draining", "swapping", "probing", "rolling_back",
+  "fetching", "validating", "staging", "building", "warming", "draining", "swapping", "probing", "rolling_back",
 ];
 
 export const spoken = (name) => name.replaceAll("_", " ");
@@ -40,6 +40,14 @@ export const short = (id) => (id ?? "").slice(0, 12);
 // A revision as people know it.
 export function named(fields) {
   return fields.label || short(fields.revision) || "nothing";
+}
+
+// Which step of a start runs, for how long, how long it took last time, and how far it is.
+export function booting({ doing, step_seconds: seconds, usual_seconds: usual, done, total, unit }) {
+  const last = usual === null ? "" : ` (${duration(usual)} last time)`;
+  const amount = (many) => unit === "bytes" ? size(many) : many;
+  const far = total ? `, ${amount(done)} of ${amount(total)}${unit === "bytes" ? "" : ` ${unit}`}` : "";
+  return `${doing}, for ${duration(seconds)}${last}${far}`;
 }
 
 export function count(number, noun, nouns = `${noun}s`) {
