@@ -59,6 +59,15 @@ class AttemptFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class DryRunFinished:
+    """A dry run ended; nothing that answers has changed, and nothing is refused because of it."""
+
+    attempt: Attempt
+    live: Generation | None
+    replica: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationLive:
     """These weights answer from now on: after the boot, a reload or a rollback."""
 
@@ -185,6 +194,7 @@ Event = (
     | PhaseEntered
     | Progress
     | AttemptFinished
+    | DryRunFinished
     | GenerationLive
     | GenerationEnded
     | ModeChosen

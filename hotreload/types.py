@@ -236,6 +236,8 @@ class Outcome(StrEnum):
     """How an attempt ended; also the metric label."""
 
     LIVE = "live"
+    PASSED = "passed"
+    """A dry run: it would have gone live."""
     REJECTED = "rejected"
     POSTPONED = "postponed"
     SUPERSEDED = "superseded"
@@ -277,6 +279,10 @@ class Attempt:
     """The operator who asked for it, or the start; nobody did where the source wished it."""
     loading: Loading | None = None
     """How its weights were staged, if they were."""
+    dry_run: bool = False
+    """Whether nothing was to go live or be refused whatever came of it."""
+    unproven: str = ""
+    """Why a dry run could not ask the probes."""
 
     @property
     def is_of_a_start(self) -> bool:

@@ -12,6 +12,7 @@ from hotreload.cli.show import Fields, Now, ago, duration, moment, named, painte
 COLOUR_OF = {
     "serving": "good",
     "live": "good",
+    "passed": "good",
     "reloading": "wait",
     "booting": "wait",
     "stopping": "wait",
@@ -193,7 +194,7 @@ def _attempt_row(attempt: Fields, now: Now) -> tuple[str, ...]:
     return (
         moment(attempt["finished_at"], now),
         named(attempt),
-        plain(attempt["outcome"]),
+        plain(attempt["outcome"]) + (", dry run" if attempt.get("dry_run") else ""),
         "-" if generation is None else str(generation),
         duration(sum(attempt["phases"].values())),
         duration(attempt["pause_seconds"]) if attempt["pause_seconds"] else "-",

@@ -207,4 +207,6 @@ def _cells(attempt: Fields, now: Now) -> tuple[str, ...]:
 
 
 def _outcome(attempt: Fields) -> str:
-    return "rolled back" if attempt["rolled_back"] else plain(attempt["outcome"])
+    if attempt["rolled_back"]:
+        return "rolled back"
+    return plain(attempt["outcome"]) + (", dry run" if attempt.get("dry_run") else "")

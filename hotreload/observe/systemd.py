@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from hotreload.events import (
     AttemptFinished,
+    DryRunFinished,
     Event,
     GateChanged,
     GenerationEnded,
@@ -37,6 +38,7 @@ LONGEST_BOOT = 3600.0
 """How long a start may take; after that, a turning loop no longer asks systemd for more time."""
 
 ENDED = {
+    Outcome.PASSED: "passed:",
     Outcome.REJECTED: "refused",
     Outcome.POSTPONED: "put off",
     Outcome.SUPERSEDED: "let go",
@@ -121,7 +123,7 @@ class Systemd:
                 self._phase_entered(revision, phase)
             case Progress(revision, phase, done, total) if self._is_time():
                 self._tell(self._reloading_to(revision, phase, _share(phase, done, total)))
-            case AttemptFinished(attempt, live):
+            case AttemptFinished(attempt, live) | DryRunFinished(attempt, live):
                 self._live = live or self._live
                 self._reloading = False
                 ready = ["READY=1"] if self._is_ready else [_extension()]
@@ -225,7 +227,8 @@ def _came_of(attempt: Attempt) -> str:
     if attempt.outcome is Outcome.LIVE:
         return ""
     why = f": {attempt.reason.code}: {attempt.reason.message}" if attempt.reason else ""
-    return f"; {ENDED[attempt.outcome]} {_named(attempt.revision)}{why}"
+    dry = "dry run " if attempt.dry_run else ""
+    return f"; {dry}{ENDED[attempt.outcome]} {_named(attempt.revision)}{why}"
 
 
 def _named(revision: Revision) -> str:

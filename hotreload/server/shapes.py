@@ -131,6 +131,8 @@ SHAPES: Mapping[str, Schema] = {
         finished_at=TEXT,
         generation=MAYBE_INTEGER,
         by=MAYBE_BY,
+        dry_run=BOOLEAN,
+        unproven=MAYBE_TEXT,
     ),
     "By": an_object(verb=TEXT, uid=INTEGER, pid=INTEGER, at=TEXT, reason=TEXT),
     "History": an_object(attempts=a_list(named("Attempt")), pins=a_list(named("By"))),

@@ -72,7 +72,7 @@ export function total(attempt) {
 }
 
 const TONES = {
-  serving: "good", live: "good",
+  serving: "good", live: "good", passed: "good",
   reloading: "wait", booting: "wait", stopping: "wait", postponed: "wait", superseded: "dim",
   rejected: "bad", lost: "bad",
 };
@@ -81,5 +81,6 @@ const TONES = {
 export const tone = (word) => TONES[word] ?? "dim";
 
 export function outcomeWords(attempt) {
-  return attempt.rolled_back ? "rejected, rolled back" : attempt.outcome;
+  if (attempt.rolled_back) return "rejected, rolled back";
+  return attempt.dry_run ? `${attempt.outcome}, dry run` : attempt.outcome;
 }
