@@ -32,7 +32,7 @@ def begun(publish: Publish = lambda event: None) -> Course:
 
 
 def settings_with(state: Path, model: Path) -> Settings:
-    given = {"engine": {"model": str(model)}, "state": {"directory": str(state)}}
+    given = {"engine": {"model": str(model), "warm_batches": 0}, "state": {"directory": str(state)}}
     return Settings.model_validate(given)
 
 
@@ -72,7 +72,7 @@ async def test_each_setting_of_the_engine_reaches_it(
     engine = {"device": "cpu", "tp": 2, "dtype": "float32", "args": {"max_total_tokens": 64}}
     settings = Settings.model_validate(
         {
-            "engine": {"model": str(tmp_path), **engine},
+            "engine": {"model": str(tmp_path), "warm_batches": 0, **engine},
             "checks": {"max_drift": 7.0},
             "reload": {"memory": "auto"},
             "probe": [{"prompt": "Who?", "contains": "me"}],

@@ -5,12 +5,18 @@ from typing import Any, NoReturn, Protocol
 
 from hotreload.core.ports import Engine
 from hotreload.engine.answering.items import Parsed
+from hotreload.engine.capabilities import EngineLimits
 from hotreload.server.ports import AnsweringEngine
 from hotreload.types import TensorSpec
 
 
 class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
     """What a start makes: it answers, its weights can be exchanged, and it must be closed."""
+
+    @property
+    def limits(self) -> EngineLimits:
+        """How large things may be in it."""
+        ...
 
     @property
     def recompiles(self) -> int:

@@ -20,6 +20,7 @@ from hotreload.engine.weights.sets import StagingTerms
 from hotreload.engine.weights.spool import FULL, clear_leftovers, private_copy
 from hotreload.errors import ConfigError, NotEnoughMemory
 from hotreload.life.model_files import copy_side_files, keep_model
+from hotreload.life.warming import warm
 from hotreload.settings.load import Settings
 from hotreload.threads import deadline, in_thread, uninterrupted
 from hotreload.types import Checkpoint, HowFar, Phase, Revision
@@ -38,8 +39,10 @@ async def start_engine(
     """
     engine = await _started(settings, model, weights, course)
     is_configured = settings.engine.model is not None
+    most, within = settings.engine.warm_batches, settings.engine.warm_timeout
     try:
         await keep_model(model, settings.state.directory, is_configured=is_configured)
+        await warm(engine, course, most=most, within=within)
     except BaseException:  # a stop came meanwhile
         await uninterrupted(engine.close())
         raise

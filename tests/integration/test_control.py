@@ -19,7 +19,16 @@ from tests.integration.running import (
 pytestmark = one_daemon_marks()
 
 
-running = one_daemon("reload.keep_previous=device")
+running = one_daemon("reload.keep_previous=device", "engine.warm_batches=1")
+
+
+async def test_the_steps_of_the_start_are_in_the_history_with_their_times(
+    running: Running,
+) -> None:
+    start = (await get(running, "/history"))["attempts"][-1]
+    steps = ["fetching", "validating", "staging", "building", "warming", "probing"]
+    assert (list(start["phases"]), start["by"]["verb"]) == (steps, "start")
+    assert (await get(running, "/status"))["boot"] is None
 
 
 async def test_a_rollback_under_load_gives_the_answers_from_before(running: Running) -> None:

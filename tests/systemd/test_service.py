@@ -32,6 +32,7 @@ pytestmark = [
 SETTINGS = f"""
 [engine]
 model = "/srv/shared/checkpoints/step_1"
+warm_batches = 0
 args = {ENGINE_ARGS.replace("=", " = ")}
 [source]
 path = "/srv/shared/checkpoints"
@@ -43,6 +44,7 @@ WEBHOOK = "/etc/hotreload/webhook-secret"
 HUB_SETTINGS = f"""
 [engine]
 model = "/srv/shared/checkpoints/step_1"
+warm_batches = 0
 args = {ENGINE_ARGS.replace("=", " = ")}
 [source]
 kind = "huggingface"
