@@ -43,11 +43,9 @@ export function named(fields) {
 }
 
 // Which step of a start runs, for how long, how long it took last time, and how far it is.
-export function booting({ doing, step_seconds: seconds, usual_seconds: usual, done, total, unit }) {
-  const last = usual === null ? "" : ` (${duration(usual)} last time)`;
-  const amount = (many) => unit === "bytes" ? size(many) : many;
-  const far = total ? `, ${amount(done)} of ${amount(total)}${unit === "bytes" ? "" : ` ${unit}`}` : "";
-  return `${doing}, for ${duration(seconds)}${last}${far}`;
+export function booting({ doing, step_seconds: took, usual_seconds: usual, done, total }) {
+  const last = usual ? ` (${duration(usual)} last time)` : "";
+  return `${doing}, for ${duration(took)}${last}${total ? `, ${Math.round((done / total) * 100)} %` : ""}`;
 }
 
 export function count(number, noun, nouns = `${noun}s`) {
