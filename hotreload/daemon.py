@@ -22,6 +22,7 @@ from hotreload.checks.check import check_checkpoint
 from hotreload.checks.files import Digests
 from hotreload.checks.fit import Policy
 from hotreload.core.attempts import Attempts
+from hotreload.core.course import Course
 from hotreload.core.gate import Gate
 from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
@@ -217,8 +218,10 @@ class Daemon:
     def _serve(self, served: Served) -> None:
         self._served = served
 
-    async def _start_engine(self, model: Path, weights: Checkpoint | None) -> RunningEngine:
-        engine = await start_engine(self.settings, model, weights)
+    async def _start_engine(
+        self, model: Path, weights: Checkpoint | None, course: Course
+    ) -> RunningEngine:
+        engine = await start_engine(self.settings, model, weights, course)
         if not self._served.tensors:  # a folder without weights; now there are some
             tensors = weights.tensors if weights else engine.expected_tensors()
             self._served = replace(self._served, tensors=tensors)

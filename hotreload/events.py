@@ -37,7 +37,10 @@ class PhaseEntered:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How many of a phase's bytes have arrived; published a few times a second at most."""
+    """How many of a phase's bytes have arrived, or of its batches are compiled while it warms.
+
+    Published a few times a second at most.
+    """
 
     revision: Revision
     phase: Phase
@@ -53,6 +56,15 @@ class AttemptFinished:
     live: Generation | None
     replica: int = 0
     """Which engine it was made on."""
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunFinished:
+    """A dry run ended; nothing that answers has changed, and nothing is refused because of it."""
+
+    attempt: Attempt
+    live: Generation | None
+    replica: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +194,7 @@ Event = (
     | PhaseEntered
     | Progress
     | AttemptFinished
+    | DryRunFinished
     | GenerationLive
     | GenerationEnded
     | ModeChosen

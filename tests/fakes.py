@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hotreload.engine.capabilities import EngineLimits
 from hotreload.errors import AnswerNonfinite, EngineLost, ProbeFailed, SourceUnavailable
 from hotreload.types import (
     Checkpoint,
@@ -76,6 +77,7 @@ class FakeEngine(FakeAnswers):
         self.damage: dict[str, int] = {}
         """Checksums of live leaves that are no longer what went live."""
         self.recompiles = 0
+        self.limits = EngineLimits(vocabulary=300, input_tokens=200, total_tokens=256, at_once=6)
         self.spares: list[Staged] = []
         self.old: list[Staged] = []
         """What answers older requests still."""

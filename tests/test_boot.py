@@ -11,6 +11,7 @@ import pytest
 from hotreload.checks.check import check_checkpoint
 from hotreload.checks.fit import Policy
 from hotreload.core.attempts import Attempts
+from hotreload.core.course import Course
 from hotreload.core.ledger import Ledger
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import CheckpointCorrupt, ConfigError, EngineLost, ProbeFailed
@@ -64,13 +65,16 @@ class Starting:
     async def check(self, revision: Revision, path: Path) -> Checkpoint:
         return unread(revision, path)
 
-    async def start_engine(self, model: Path, weights: Checkpoint | None) -> FakeEngine:
+    async def start_engine(
+        self, model: Path, weights: Checkpoint | None, course: Course
+    ) -> FakeEngine:
         assert weights is not None
         self.models.append(model)
         self.started.append(weights.path.name)
         if fault := self.start_faults.get(weights.path.name):
             raise fault
-        return FakeEngine(self.steps, weights.revision)
+        async with course.phase(Phase.BUILDING):
+            return FakeEngine(self.steps, weights.revision)
 
     def go_live(self, engine: RunningEngine, live: Generation) -> None:
         self.answers = live
@@ -469,7 +473,7 @@ async def test_what_a_start_tries_is_in_the_history_as_any_attempt(machine: Mach
     assert list(newest.phases) == [
         Phase.FETCHING,
         Phase.VALIDATING,
-        Phase.STAGING,
+        Phase.BUILDING,
         Phase.PROBING,
     ]
     assert all(each.by and each.by.verb == "start" for each in machine.attempts)
@@ -507,9 +511,9 @@ async def test_a_process_that_dies_in_its_start_blames_what_was_not_good_before(
 ) -> None:
     blamed = []
 
-    async def start_engine(model: Path, weights: Checkpoint | None) -> FakeEngine:
+    async def start_engine(model: Path, weights: Checkpoint | None, course: Course) -> FakeEngine:
         blamed.append(machine.ledger.under_way)
-        return await Starting.start_engine(machine, model, weights)
+        return await Starting.start_engine(machine, model, weights, course)
 
     machine.start_engine = start_engine  # type: ignore[method-assign]
     await machine.run()
@@ -522,7 +526,7 @@ async def test_a_process_that_dies_in_its_start_blames_what_was_not_good_before(
 async def test_a_start_says_what_it_is_at(machine: Machine) -> None:
     await machine.run()
     phases = [each.phase for each in machine.events if isinstance(each, PhaseEntered)]
-    assert phases == [Phase.FETCHING, Phase.VALIDATING, Phase.STAGING, Phase.PROBING, None]
+    assert phases == [Phase.FETCHING, Phase.VALIDATING, Phase.BUILDING, Phase.PROBING, None]
 
 
 async def test_what_is_gone_is_asked_of_the_source_once(machine: Machine, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ $HOTRELOAD_SOCKET, else the one in the usual settings ($HOTRELOAD_CONFIG,
 ([server] group)."""
 EXITS = """\
 exit codes: 0 ok, 1 refused or failed, 2 usage, 3 no daemon answers, 4 busy, 5 timed out,
-            70 the engine is lost, 78 a setting is wrong, 130 interrupted"""
+            6 it boots and is not ready yet, 70 the engine is lost, 78 a setting is wrong,
+            130 interrupted"""
 
 
 def seconds(text: str, least: float = 0.0, most: float = math.inf) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hotreload.cli.daemon_args import add_client_verb, how_many
 from hotreload.cli.exits import FAILED
+from hotreload.cli.wait import add_wait, until_ready
 
 Fields = dict[str, Any]
 
@@ -17,11 +18,14 @@ HISTORIES = ("attempts", "pins")
 
 STATUS = """\
 state is booting, serving, reloading, stopping or lost. A checkpoint under "refused" is not tried
-again until its bytes change or `hotreload reload NAME --force` says so. For scripts use --json;
-to wait for a daemon that boots, ask its route /readyz.
+again until its bytes change or `hotreload reload NAME --force` says so. While it boots, "boot"
+says which step runs, since when and how far. For scripts use --json. With --wait it waits until
+requests are answered, also for a daemon that is not there yet, and exits 6 when --timeout was over
+first.
 
 examples:
   hotreload status
+  hotreload status --wait --timeout 900     before the first request of a script
   hotreload status --json | jq -r .generation"""
 
 HISTORY = """\
@@ -60,7 +64,7 @@ examples:
 def add(verbs: Any) -> None:
     """Add the verbs."""
     words = "What is live, what is wanted, what was refused."
-    add_client_verb(verbs, "status", words, status, explained=STATUS)
+    add_wait(add_client_verb(verbs, "status", words, status, explained=STATUS))
     words = "The attempts so far, newest first."
     history_verb = add_client_verb(verbs, "history", words, history, explained=HISTORY)
     history_verb.add_argument(
@@ -86,7 +90,8 @@ def status(args: argparse.Namespace) -> int:
     """Print how the daemon is."""
     from hotreload.cli.status_text import status_text
 
-    fields = _daemon(args).get("/status")
+    daemon, waits = _daemon(args), args.wait is not None or args.timeout is not None
+    fields = until_ready(daemon, args.timeout) if waits else daemon.get("/status")
     print(_dumped(fields) if args.json else status_text(fields))
     return 0
 

@@ -46,7 +46,8 @@ def outcome_word(attempt: Mapping[str, Any]) -> str:
     """How an attempt ended; one that an operator asked for to go back is told as what it is."""
     verb = (attempt.get("by") or {}).get("verb")
     is_rollback = attempt["outcome"] == "live" and verb == "rollback"
-    return "rolled back" if is_rollback else plain(attempt["outcome"])
+    word = "rolled back" if is_rollback else plain(attempt["outcome"])
+    return f"{word}, dry run" if attempt.get("dry_run") else word
 
 
 def asked_by(by: Mapping[str, Any] | None) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from hotreload.cli import show
 from hotreload.cli.bar import bar_text
+from hotreload.cli.booting_text import boot_text
 from hotreload.cli.loading_text import damage_text, drift_text, loader_text
 from hotreload.cli.show import (
     Fields,
@@ -24,6 +25,7 @@ from hotreload.cli.show import (
 COLOUR_OF = {
     "serving": "good",
     "live": "good",
+    "passed": "good",
     "reloading": "wait",
     "booting": "wait",
     "stopping": "wait",
@@ -49,6 +51,8 @@ def status_text(status: Fields, now: Now | None = None) -> str:
 def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
     state = plain(status["state"])
     yield "state", painted(state, COLOUR_OF.get(state))
+    if boot := status.get("boot"):
+        yield "boot", painted(boot_text(boot), "wait")
     if status["generation"] is not None:
         yield "generation", str(status["generation"])
         yield "revision", named(status)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from hotreload.cli.bar import bar_text
+from hotreload.cli.booting_text import boot_text
 from hotreload.cli.columns import columns, cut, padded
 from hotreload.cli.loading_text import drift_text, loader_text
 from hotreload.cli.show import (
@@ -29,6 +30,8 @@ USUAL = {
     "drain": ("fetching", "validating", "staging", "draining", "swapping", "probing"),
 }
 """The phases of an attempt that goes well, by mode."""
+START = ("fetching", "validating", "staging", "building", "warming", "probing")
+"""The phases of a start that goes well."""
 PHASE_COLUMNS = 11
 HISTORY = ("WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD")
 LEAST_ROOM = 12
@@ -132,6 +135,8 @@ def _loaded(status: Fields) -> Iterator[Line]:
 
 
 def _doing(status: Fields) -> str:
+    if boot := status.get("boot"):
+        return f"answers nobody: booting: {boot_text(boot)}"
     if status["reasons"]:
         return "answers nobody: " + plain("; ".join(status["reasons"]))
     if status["waiting_for"]:
@@ -145,7 +150,7 @@ def _attempt(status: Fields, now: Now, width: int) -> Iterator[Line]:
     attempt, last = status["attempt"], status["last_attempt"]
     if attempt is not None:
         yield [("attempt in progress: ", None), (named(attempt), "bold")]
-        usual = USUAL.get(status.get("mode") or "", USUAL["drain"])
+        usual = START if status.get("boot") else USUAL.get(status.get("mode") or "", USUAL["drain"])
         names = [name for name in usual if name not in attempt["phases"]]
         yield from _phases(attempt["phases"], [*attempt["phases"], *names], status["phase"], width)
     elif last is not None:

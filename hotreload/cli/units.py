@@ -15,6 +15,7 @@ import hotreload
 from hotreload.cli import unit_words
 from hotreload.cli.client import DEFAULT_CONFIG, DEFAULT_SOCKET
 from hotreload.errors import ConfigError
+from hotreload.types import LOOKING
 
 SHIPPED_COMMAND = "/usr/local/bin/hotreload"
 SHIPPED_CREDENTIAL = "LoadCredential=hf-token:/etc/hotreload/hf-token\n"
@@ -122,7 +123,7 @@ def _fitted(text: str, installation: Installation, settings: dict[str, Any]) -> 
         (r"Exec(?:Start|Reload)=", f"{SHIPPED_COMMAND} ", f"{command} "),
         (r"Exec.* --config ", f"{DEFAULT_CONFIG}$", unit_words.argument(installation.config)),
         (r"z ", f"{DEFAULT_CONFIG} ", f"{unit_words.pattern(installation.config)} "),
-        (r"ListenStream=", f"{DEFAULT_SOCKET}$", unit_words.rest_of_line(socket)),
+        (r"ListenStream=", f"{DEFAULT_SOCKET}(?=({LOOKING})?$)", unit_words.rest_of_line(socket)),
     )
     for before, there, here in named:
         text = re.sub(rf"(?m)^({before}){there}", partial(_followed_by, here), text)

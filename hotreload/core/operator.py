@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hotreload.core.ledger import PastGeneration
-from hotreload.core.orders import ROLLED_BACK, NoiseOrder, ReloadOrder, RollbackOrder
+from hotreload.core.orders import ROLLED_BACK, DryRunOrder, NoiseOrder, ReloadOrder, RollbackOrder
 from hotreload.core.ports import Engine, Source
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replica
@@ -46,7 +46,7 @@ class Operator:
                 raise Busy("a pin holds the live generation; unpin it, or name a revision")
             revision = await self._source.resolve(name)
             first = self._reconciler.orders.first
-            if first is not None and first.revision == revision:
+            if first is not None and first.revision == revision and not first.is_dry_run:
                 return first.done
             order = ReloadOrder(revision, by, force=force)
             refusal = self._ledger.refused.get(revision.id)
@@ -59,6 +59,11 @@ class Operator:
             else:
                 self._reconciler.take(order)
             return order.done
+
+    async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
+        """Order a dry run of a revision (None: the newest); also one that is refused, or live."""
+        with self._told(by, name):
+            return self._reconciler.take(DryRunOrder(await self._source.resolve(name), by))
 
     async def rollback(
         self, number: int | None = None, *, by: By, reason: Reason = ROLLED_BACK

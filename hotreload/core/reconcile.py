@@ -117,7 +117,10 @@ class Reconciler:
         """The answer to an order that needs no attempt; it is not part of the history."""
         number = self._replica.live.number if outcome is Outcome.LIVE else None
         at = self._wall()
-        return Attempt(order.revision, outcome, reason, {}, 0.0, at, number, by=order.by)
+        dry = order.is_dry_run
+        return Attempt(
+            order.revision, outcome, reason, {}, 0.0, at, number, by=order.by, dry_run=dry
+        )
 
     # --- the loop ----------------------------------------------------------------------
 
@@ -147,7 +150,8 @@ class Reconciler:
         match decide(self.ledger, self._clock()):
             case Try(revision):
                 wanted = self._still_wanted(revision)
-                await self._attempt(revision, partial(Reload.run, still_wanted=wanted))
+                terms = Terms(rest=self._min_interval)
+                await self._attempt(revision, partial(Reload.run, still_wanted=wanted), terms)
                 return None
             case Sleep() as rest:
                 self._say_waiting(rest.why)
@@ -174,7 +178,8 @@ class Reconciler:
             return self.unattempted(order, Outcome.SUPERSEDED, Reason("superseded", words))
         if order.is_fulfilled(self._replica.live):
             return self.unattempted(order, Outcome.LIVE, None)
-        return await self._attempt(order.revision, order.run, order.by)
+        terms = Terms(by=order.by, rest=self._min_interval, dry_run=order.is_dry_run)
+        return await self._attempt(order.revision, order.run, terms)
 
     async def _obey(self, order: Order, left: Revision, wanted: Revision | None) -> None:
         """Note that what an operator made live overrules the source until its next wish."""
@@ -216,13 +221,12 @@ class Reconciler:
     # --- one attempt ---------------------------------------------------------------------
 
     async def _attempt(
-        self, revision: Revision, run: Callable[[Reload], Awaitable[None]], by: By | None = None
+        self, revision: Revision, run: Callable[[Reload], Awaitable[None]], terms: Terms
     ) -> Attempt:
         self._say_waiting(None)
         self._idle.clear()
         reload = self._reload = self._new_reload(revision)
         try:
-            terms = Terms(by=by, rest=self._min_interval)
             return await self._attempts.make(reload.course, partial(run, reload), terms)
         finally:
             self._reload = None

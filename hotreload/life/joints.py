@@ -57,6 +57,10 @@ class Control:
         """Ask for a revision; None is the newest."""
         return await self._arrival.expect().operator.reload(name, by=by, force=force)
 
+    async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
+        """Ask whether a revision would go live; None is the newest."""
+        return await self._arrival.expect().operator.rehearse(name, by=by)
+
     async def rollback(self, number: int | None, *, by: By) -> asyncio.Future[Attempt]:
         """Ask for a generation that was live before; None is the one before this."""
         return await self._arrival.expect().operator.rollback(number, by=by)

@@ -6,6 +6,7 @@ from typing import Any, NoReturn, Protocol
 
 from hotreload.core.ports import Engine, Source
 from hotreload.engine.answering.items import Parsed
+from hotreload.engine.capabilities import EngineLimits
 from hotreload.server.ports import AnsweringEngine
 from hotreload.types import EngineLoad, Listed, TensorSpec
 
@@ -20,6 +21,11 @@ class RunningSource(Source, Protocol):
 
 class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
     """What a start makes: it answers, its weights can be exchanged, and it must be closed."""
+
+    @property
+    def limits(self) -> EngineLimits:
+        """How large things may be in it."""
+        ...
 
     @property
     def recompiles(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any, assert_never
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
+    DryRunFinished,
     Event,
     FoldersPassedOver,
     GateChanged,
@@ -48,15 +49,15 @@ class History:
     def observe(self, event: Event) -> None:
         """Take in an attempt that ended, or a pin or unpin, which makes no attempt."""
         match event:
-            case AttemptFinished(attempt):
+            case AttemptFinished(attempt) | DryRunFinished(attempt):
                 self._attempts.appendleft(attempt)
             case OperatorAsked(By("pin" | "unpin") as by, _, None):
                 self._pins.appendleft(by)
 
     @property
     def last(self) -> Attempt | None:
-        """The attempt that ended last."""
-        return self._attempts[0] if self._attempts else None
+        """The attempt that ended last; dry runs are none."""
+        return next((each for each in self._attempts if not each.dry_run), None)
 
     def snapshot(self) -> Fields:
         """Return the /history document."""
@@ -94,6 +95,8 @@ def attempt_fields(attempt: Attempt) -> Fields:
         "rolled_back": attempt.rolled_back,
         "by": attempt.by and by_fields(attempt.by),
         **loading_fields(attempt.loading),
+        "dry_run": attempt.dry_run,
+        "unproven": attempt.unproven or None,
     }
 
 
@@ -174,7 +177,8 @@ def event_fields(event: Event) -> Fields:
 
 
 def _rarer(
-    event: ModeChosen
+    event: DryRunFinished
+    | ModeChosen
     | Leaving
     | OperatorAsked
     | StateSaved
@@ -189,6 +193,9 @@ def _rarer(
         case OperatorAsked(by, wish, refusal):
             more = {"wish": wish, "refusal": refusal}
             name, fields = f"operator.{by.verb}", by_fields(by) | more
+        case DryRunFinished(attempt, live, replica):
+            answering = {"live": live.number if live else None, "replica": replica}
+            name, fields = "reload.dry_run", attempt_fields(attempt) | answering
         case ModeChosen(mode, why, replica):
             fields = {"mode": mode.value, "why": why, "replica": replica}
             name = "reload.mode"

@@ -20,6 +20,7 @@ from hotreload.core.attempt_id import current_attempt
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
+    DryRunFinished,
     Event,
     FoldersPassedOver,
     GateChanged,
@@ -45,6 +46,7 @@ LIBRARIES = ("asyncio", "httpx", "huggingface_hub", "jax", "py.warnings", "sgl_j
 
 OUTCOME_LEVELS = {
     Outcome.LIVE: logging.INFO,
+    Outcome.PASSED: logging.INFO,
     Outcome.REJECTED: logging.WARNING,
     Outcome.POSTPONED: logging.WARNING,
     Outcome.SUPERSEDED: logging.INFO,
@@ -226,7 +228,7 @@ class LogObserver:
         level = self._level(event)
         if isinstance(event, Progress):
             fields |= self._pace.fields() or {}
-        if isinstance(event, AttemptFinished):
+        if isinstance(event, AttemptFinished | DryRunFinished):
             fields = canonical_fields(event)
         fields |= _todo(event)
         self._log.log(level, fields.pop("event"), **fields)
@@ -241,7 +243,7 @@ class LogObserver:
 
     def _level(self, event: Event) -> int:
         match event:
-            case AttemptFinished(attempt):
+            case AttemptFinished(attempt) | DryRunFinished(attempt):
                 return OUTCOME_LEVELS[attempt.outcome]
             case (
                 GateChanged(GateState.SEALED)
@@ -280,7 +282,7 @@ def _todo(event: Event) -> Fields:
     return {}
 
 
-def canonical_fields(event: AttemptFinished) -> Fields:
+def canonical_fields(event: AttemptFinished | DryRunFinished) -> Fields:
     """Return everything known about an attempt, flat, under the same names each time."""
     fields = event_fields(event)
     spent = fields.pop("phases")
@@ -296,6 +298,8 @@ def canonical_fields(event: AttemptFinished) -> Fields:
         "replica": fields["replica"],
         "rolled_back": fields["rolled_back"],
         "by": fields["by"],
+        "dry_run": fields["dry_run"],
+        "unproven": fields["unproven"],
         "pause_s": fields["pause_seconds"],
         **{f"{phase.value}_s": spent.get(phase.value, 0.0) for phase in Phase},
         **{name: fields[name] for name in NOT_LOADED},

@@ -195,7 +195,7 @@ class Metrics:
 
     def _start_at_zero(self) -> None:
         """A series that is born at 1 hides its first increase from every rate()."""
-        for outcome in Outcome:
+        for outcome in set(Outcome) - {Outcome.PASSED}:  # which only dry runs have
             self._reloads.labels(outcome.value)
         for reason in REJECTIONS:
             self._rejections.labels(reason)

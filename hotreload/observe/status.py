@@ -21,6 +21,7 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
+from hotreload.observe.booting import Booting
 from hotreload.observe.history import (
     Fields,
     attempt_fields,
@@ -128,6 +129,7 @@ class Status:
         self.live: Generation | None = None
         self._before: Generation | None = None
         self._under_way = UnderWay(clock)
+        self._booting = Booting(lambda: ledger_view().history)
         self._ledger_view = ledger_view
         self._gate_counts = gate_counts
         self._answering = answering
@@ -156,6 +158,7 @@ class Status:
     def observe(self, event: Event) -> None:
         """Take in what happened."""
         self._under_way.observe(event)
+        self._booting.observe(event)
         self._pace.observe(event)
         self._passed_over.observe(event)
         self._integrity.observe(event)
@@ -217,8 +220,9 @@ class Status:
         """Say whether requests are answered (held ones will be), and if not, why."""
         match self.state:
             case State.BOOTING:
-                doing = self._under_way.words() or self._waiting_for or "the engine is starting"
-                return False, [f"booting: {doing}"]
+                is_at_work = self._under_way.phase is not None
+                waiting_for = None if is_at_work else self._waiting_for
+                return False, [f"booting: {waiting_for or self._booting.words()}"]
             case State.LOST:
                 return False, [f"lost: {self._sealed_because or 'the engine is lost'}"]
             case State.STOPPING:
@@ -243,6 +247,7 @@ class Status:
             "waiting_for": self._waiting_for,
             "phase": phase.value if phase else None,
             "attempt": self._under_way.fields(),
+            "boot": self._booting.fields() if self.state is State.BOOTING else None,
             "progress": self._pace.fields(),
             "source": dict(self._source),
             **self._passed_over.fields(),

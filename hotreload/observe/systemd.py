@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from hotreload.events import (
     AttemptFinished,
+    DryRunFinished,
     Event,
     GateChanged,
     GenerationEnded,
@@ -22,6 +23,7 @@ from hotreload.events import (
     Progress,
     Waiting,
 )
+from hotreload.observe.under_way import DOING
 from hotreload.types import Attempt, GateState, Generation, Mode, Outcome, Phase, Revision
 
 log = logging.getLogger("hotreload.systemd")
@@ -35,16 +37,8 @@ PROGRESS_SECONDS = 1.0
 LONGEST_BOOT = 3600.0
 """How long a start may take; after that, a turning loop no longer asks systemd for more time."""
 
-DOING = {
-    Phase.FETCHING: "fetching",
-    Phase.VALIDATING: "checking",
-    Phase.STAGING: "staging",
-    Phase.DRAINING: "waiting for requests to end before the swap to",
-    Phase.SWAPPING: "swapping to",
-    Phase.PROBING: "probing",
-    Phase.ROLLING_BACK: "rolling back",
-}
 ENDED = {
+    Outcome.PASSED: "passed:",
     Outcome.REJECTED: "rejected",
     Outcome.POSTPONED: "put off",
     Outcome.SUPERSEDED: "let go",
@@ -128,9 +122,8 @@ class Systemd:
             case PhaseEntered(revision, Phase() as phase):
                 self._phase_entered(revision, phase)
             case Progress(revision, phase, done, total) if self._is_time():
-                share = f" ({done / 1e9:.1f} of {total / 1e9:.1f} GB)"
-                self._tell(self._reloading_to(revision, phase, share))
-            case AttemptFinished(attempt, live):
+                self._tell(self._reloading_to(revision, phase, _share(phase, done, total)))
+            case AttemptFinished(attempt, live) | DryRunFinished(attempt, live):
                 self._live = live or self._live
                 self._reloading = False
                 ready = ["READY=1"] if self._is_ready else [_extension()]
@@ -224,11 +217,18 @@ class Systemd:
         self._notifier.send(*lines, f"STATUS={text[:LONGEST_STATUS]}")
 
 
+def _share(phase: Phase, done: int, total: int) -> str:
+    if phase is Phase.WARMING:
+        return f" ({done} of {total} batches)"
+    return f" ({done / 1e9:.1f} of {total / 1e9:.1f} GB)"
+
+
 def _came_of(attempt: Attempt) -> str:
     if attempt.outcome is Outcome.LIVE:
         return ""
     why = f": {attempt.reason.code}: {attempt.reason.message}" if attempt.reason else ""
-    return f"; {ENDED[attempt.outcome]} {_named(attempt.revision)}{why}"
+    dry = "dry run " if attempt.dry_run else ""
+    return f"; {dry}{ENDED[attempt.outcome]} {_named(attempt.revision)}{why}"
 
 
 def _named(revision: Revision) -> str:

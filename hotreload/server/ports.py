@@ -72,6 +72,10 @@ class Control(Protocol):
         """Ask for a revision; None is the newest."""
         ...
 
+    async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
+        """Ask whether a revision would go live; None is the newest. Nothing goes live by it."""
+        ...
+
     async def rollback(self, number: int | None, *, by: By) -> asyncio.Future[Attempt]:
         """Ask for a generation that was live before; None is the one before this."""
         ...

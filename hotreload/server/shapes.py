@@ -64,6 +64,8 @@ _ATTEMPT: Mapping[str, Schema] = {
     "finished_at": TEXT,
     "generation": MAYBE_INTEGER,
     "by": MAYBE_BY,
+    "dry_run": BOOLEAN,
+    "unproven": MAYBE_TEXT,
 }
 _MODE: Schema = {"enum": ["overlap", "drain", None]}
 _ANSWERING = a_list(an_object(generation=INTEGER, requests=INTEGER))
@@ -102,6 +104,7 @@ SHAPES: Mapping[str, Schema] = {
         wanted=MAYBE_TEXT,
         waiting_for=MAYBE_TEXT,
         phase=MAYBE_TEXT,
+        boot=either(named("Boot"), {"type": "null"}),
         last_attempt=either(named("Attempt"), {"type": "null"}),
         refused=a_list(ANY_OBJECT),
         passed_over=a_list(an_object(label=TEXT, code=TEXT, reason=TEXT)),
@@ -117,6 +120,19 @@ SHAPES: Mapping[str, Schema] = {
         noise=BOOLEAN,
         state_file=an_object(saved=BOOLEAN, error=MAYBE_TEXT, since=MAYBE_TEXT),
         replicas=a_list(ANY_OBJECT),
+    ),
+    "Boot": an_object(
+        step=TEXT,
+        doing=TEXT,
+        revision=MAYBE_TEXT,
+        label=MAYBE_TEXT,
+        since=TEXT,
+        step_since=TEXT,
+        step_seconds=NUMBER,
+        usual_seconds={"type": ["number", "null"]},
+        done=MAYBE_INTEGER,
+        total=MAYBE_INTEGER,
+        unit=MAYBE_TEXT,
     ),
     "Loading": an_object(_LOADING),
     "Attempt": an_object(_ATTEMPT),

@@ -24,6 +24,7 @@ from fastapi import FastAPI
 
 from hotreload.errors import ConfigError, NotServing
 from hotreload.events import Event, GateChanged
+from hotreload.server.activation import is_for_looking
 from hotreload.server.crowd import Crowd
 from hotreload.server.limits import Limits
 from hotreload.server.peers import PeerProtocol
@@ -187,7 +188,7 @@ class HttpServer(uvicorn.Server):
 
     Sockets that are `lasting` outlive us: systemd holds them. On those it accepts nobody before
     the gate opens for the first time nor after it is sealed, so that whoever comes meanwhile
-    waits in the socket for the one who can answer.
+    waits in the socket for the one who can answer. Those for looking are served from the start.
     """
 
     def __init__(
@@ -220,9 +221,7 @@ class HttpServer(uvicorn.Server):
     async def serve(self, sockets: Sequence[socket.socket] | None = None) -> None:
         """Serve on these listening sockets until `stop` and the end of what is under way."""
         listeners = list(sockets or ())
-        if self.lasting:
-            await self._opened.wait()
-        else:
+        if not self.lasting:
             self._owned = [_identity(listener) for listener in listeners if _is_unix(listener)]
         try:
             if not self._stopping.is_set():
@@ -230,6 +229,17 @@ class HttpServer(uvicorn.Server):
         finally:
             self._unlink()
             self._left.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept on every socket; on lasting ones only when the gate has opened."""
+        late = [each for each in sockets or [] if self.lasting and not is_for_looking(each)]
+        await super().startup([each for each in sockets or [] if each not in late])
+        looking = self.servers
+        if late:
+            await self._opened.wait()
+        if late and not self._stopping.is_set():
+            await super().startup(late)
+            self.servers += looking
 
     def observe(self, event: Event) -> None:
         """On lasting sockets, accept only while the gate can let somebody in."""

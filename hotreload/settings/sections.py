@@ -73,6 +73,16 @@ class EngineSettings(Table):
         description="How long threads of priority idle may go without a processor before one of "
         "normal priority joins them.",
     )
+    warm_batches: Annotated[int, Field(strict=True, ge=0, le=512)] = Field(
+        default=32,
+        description="For batches of how many requests the start compiles before anybody is let in: "
+        "1, 2, 4 … up to this, and longer prompts. With 0 the first batch of each size waits for "
+        "that, and so does everybody beside it.",
+    )
+    warm_timeout: Deadline = Field(
+        default=120.0,
+        description="How long that may take: after this the start begins no further batch.",
+    )
     args: Mapping[str, Any] = Field(
         default_factory=dict,
         description="sglang-jax's server arguments, handed to the engine as they are.",

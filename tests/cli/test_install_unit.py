@@ -51,6 +51,7 @@ def test_units_name_the_command_the_user_the_settings_and_the_socket(tmp_path: P
     assert "User=llm\nGroup=llm\n" in service
     assert "/usr/local/bin" not in service
     assert f"ListenStream={tmp_path}/run/s\n" in socket
+    assert f"ListenStream={tmp_path}/run/s.look\n" in socket
     assert "SocketUser=root\nSocketGroup=llm\n" in socket
 
 

@@ -675,6 +675,12 @@ async def test_it_says_what_it_is_as_plain_json(engine_case: EngineCase) -> None
     assert json.loads(json.dumps(facts)) == facts
 
 
+async def test_it_says_how_much_it_takes_at_a_time(engine_case: EngineCase) -> None:
+    limits = engine_case.engine.limits
+    assert limits.at_once > 1
+    assert 0 < limits.input_tokens < limits.total_tokens
+
+
 async def test_it_turns_and_compiles_nothing_for_what_it_was_asked_before(
     engine_case: EngineCase,
 ) -> None:

@@ -22,6 +22,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload.checkpoint_tensors import matches
+from hotreload.core.course import Course
 from hotreload.engine import generations, source_text
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.upstream import between
@@ -35,9 +36,11 @@ from hotreload.errors import (
     NotEnoughMemory,
     ProbeFailed,
 )
+from hotreload.life.warming import warm
 from hotreload.tiny import write_tiny
+from hotreload.types import Revision
 from tests.engine import real
-from tests.waiting import turn_until
+from tests.waiting import PATIENCE, turn_until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
 
@@ -197,6 +200,20 @@ async def test_abort_ends_every_generation_with_what_it_has(engine: Engine) -> N
 
 
 # Swaps
+
+
+async def test_once_it_is_warm_a_first_batch_of_any_size_compiles_nothing(engine: Engine) -> None:
+    """Everybody beside the first four at once waited for seconds."""
+    before = engine.recompiles
+    await warm(engine, Course(Revision("1"), lambda event: None), most=4, within=PATIENCE)
+    known = engine.recompiles
+    assert known > before
+    for count in (1, 2, 3, 4):
+        sampling = {"temperature": 0.7, "max_new_tokens": 6}
+        prompts = [f"{'why ' * 18 * count}{number}" for number in range(count)]
+        request = {"text": prompts, "sampling_params": sampling}
+        assert len([answer async for answer in engine.generate(request)]) == 1
+    assert engine.recompiles == known
 
 
 async def test_a_swap_recompiles_nothing(engine: Engine, folders: real.Folders) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
+    DryRunFinished,
     Event,
     FoldersPassedOver,
     GateChanged,
@@ -50,6 +51,7 @@ EVENTS: list[tuple[Event, str]] = [
     (AttemptFinished(went_live(), generation()), "reload.live"),
     (AttemptFinished(rejected(), None), "reload.rejected"),
     *((AttemptFinished(ended(outcome), None), f"reload.{outcome.value}") for outcome in Outcome),
+    (DryRunFinished(replace(rejected(), dry_run=True), generation()), "reload.dry_run"),
     (GenerationLive(generation()), "generation.live"),
     (GenerationEnded(generation()), "generation.ended"),
     (ModeChosen(Mode.DRAIN, "speculative decoding"), "reload.mode"),
@@ -114,7 +116,16 @@ def test_an_attempt_has_the_fields_of_the_contract() -> None:
         "rolled_back": False,
         "by": None,
         **NOT_LOADED,
+        "dry_run": False,
+        "unproven": None,
     }
+
+
+def test_a_dry_run_is_in_the_history_and_is_no_last_attempt() -> None:
+    history = History([went_live()])
+    history.observe(DryRunFinished(replace(rejected(), dry_run=True), generation()))
+    assert [each["dry_run"] for each in history.snapshot()["attempts"]] == [True, False]
+    assert history.last == went_live()
 
 
 def test_an_attempt_that_somebody_asked_for_says_who() -> None:

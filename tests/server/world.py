@@ -66,6 +66,11 @@ class FakeControl:
         await self._find_out()
         return self._accept("reload", name, force)
 
+    async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
+        self.by.append(by)
+        await self._find_out()
+        return self._accept("rehearse", name, False)
+
     async def rollback(self, number: int | None, *, by: By) -> asyncio.Future[Attempt]:
         self.by.append(by)
         await self._find_out()

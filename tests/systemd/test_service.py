@@ -32,6 +32,7 @@ pytestmark = [
 SETTINGS = f"""
 [engine]
 model = "/srv/shared/checkpoints/step_1"
+warm_batches = 0
 args = {ENGINE_ARGS.replace("=", " = ")}
 [source]
 path = "/srv/shared/checkpoints"
@@ -43,6 +44,7 @@ WEBHOOK = "/etc/hotreload/webhook-secret"
 HUB_SETTINGS = f"""
 [engine]
 model = "/srv/shared/checkpoints/step_1"
+warm_batches = 0
 args = {ENGINE_ARGS.replace("=", " = ")}
 [source]
 kind = "huggingface"
@@ -292,6 +294,8 @@ def test_after_kill_minus_nine_the_last_good_generation_answers_who_waits(
     before = service.pid()
     service.machine.run(f"kill -9 {before}")
     service.drop(21, "gibberish")  # who dies over one may have given its number away
+    said = service.daemon.get("/status", PATIENCE)  # who only looks need not wait till it serves
+    assert (said["state"], said["boot"]["doing"] != "") == ("booting", True)
     answer = service.ask()  # waits in the socket meanwhile
     assert (answer["text"], answer["meta_info"]["generation"]) == (words(20), number)
     assert service.pid() not in ("0", before)
