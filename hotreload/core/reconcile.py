@@ -56,8 +56,9 @@ class Reconciler:
         self._replica = replica
         self._attempts = attempts
         self._validate = validate
-        self._rules = rules
-        self._min_interval = min_interval
+        self.rules = rules
+        """What each attempt goes by from its beginning; others may be set at any time."""
+        self.min_interval = min_interval
         self._publish = attempts.publish
         self._clock = attempts.clock
         self._wall = attempts.wall
@@ -222,7 +223,7 @@ class Reconciler:
         self._idle.clear()
         reload = self._reload = self._new_reload(revision)
         try:
-            terms = Terms(by=by, rest=self._min_interval)
+            terms = Terms(by=by, rest=self.min_interval)
             return await self._attempts.make(reload.course, partial(run, reload), terms)
         finally:
             self._reload = None
@@ -251,6 +252,6 @@ class Reconciler:
     def _rules_for(self, revision: Revision) -> Rules:
         """Each postponement doubles the wait for a drain: long requests cannot starve it."""
         failures = self.ledger.drains_in_vain(revision)
-        patience = self._rules.drain_timeout * 2 ** min(failures, 16)
-        longest = max(self._rules.longest_drain, self._rules.drain_timeout)
-        return replace(self._rules, drain_timeout=min(patience, longest))
+        patience = self.rules.drain_timeout * 2 ** min(failures, 16)
+        longest = max(self.rules.longest_drain, self.rules.drain_timeout)
+        return replace(self.rules, drain_timeout=min(patience, longest))

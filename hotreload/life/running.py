@@ -1,10 +1,11 @@
 """The whole port of a running engine: all that the daemon, the server and the core use of one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from hotreload.core.ports import Engine
 from hotreload.engine.answering.items import Parsed
+from hotreload.engine.answering.probe import Probe
 from hotreload.server.ports import AnsweringEngine
 from hotreload.types import TensorSpec
 
@@ -27,6 +28,10 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
 
     def is_turning(self, within: float) -> bool:
         """Whether it was seen at work within so many seconds, or is in the middle of a step."""
+        ...
+
+    def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:
+        """Judge later weights by these; ConfigError, and no change, if one cannot be asked."""
         ...
 
     async def distrusted(self) -> str:

@@ -53,7 +53,7 @@ async def _started(settings: Settings, model: Path, weights: Checkpoint | None) 
         dtype=settings.engine.dtype,
         args=settings.engine.args,
         terms=_terms(settings, spool),
-        probes=[Probe(**probe.model_dump()) for probe in settings.probe],
+        probes=probes_of(settings),
     )
     if weights is None:
         return await start(model=model, revision=RANDOM, load_format="dummy")
@@ -65,6 +65,11 @@ async def _started(settings: Settings, model: Path, weights: Checkpoint | None) 
         except NotEnoughMemory as full:
             raise ConfigError(f"nothing can be loaded: {full}") from full
         return await start(model=folder, revision=weights.revision, checkpoint=weights)
+
+
+def probes_of(settings: Settings) -> list[Probe]:
+    """The probes as the operator wrote them."""
+    return [Probe(**probe.model_dump()) for probe in settings.probe]
 
 
 def _terms(settings: Settings, spool: Path) -> StagingTerms:
