@@ -157,7 +157,9 @@ async def _serve(settings: "Settings", read: "Callable[[], Settings]") -> int:
 
     with imports_explained():
         from hotreload.daemon import Daemon
+        from hotreload.life.mounts import until_state_is_mounted
 
+    await until_state_is_mounted(settings.state.directory)
     code = await Daemon(settings, read).run()
     if work := ", ".join(all_left_behind()):
         # A normal exit would kill threads in the middle of C++ code, which then aborts.
