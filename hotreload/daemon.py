@@ -47,6 +47,7 @@ from hotreload.life.parts import (
     verifying,
     webhook_secret,
 )
+from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
 from hotreload.life.start_engine import start_engine
 from hotreload.life.state import StateFile
@@ -82,8 +83,10 @@ class Stopped(Exception):
 class Daemon:
     """One engine, one source of checkpoints, one server; `run` is its whole life."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, read: Callable[[], Settings] | None = None) -> None:
+        """`read` reads the settings again; without it they stay as they are."""
         self.settings = settings
+        self.limits = Limits(**settings.server.limits.model_dump())
         self.events = Events()
         self.state = StateFile(settings.state.directory, self.events.publish)
         self.ledger = self.state.read()
@@ -93,6 +96,7 @@ class Daemon:
             max_held=settings.reload.max_held,
             hold_arrivals=settings.reload.while_closed == "hold",
         )
+        self.rereading = Rereading(settings, read, self.events.publish, self.gate, self.limits)
         self.attempts = Attempts(
             self.ledger,
             save=self.state.save,
@@ -269,27 +273,27 @@ class Daemon:
             rules=self.rules,
             min_interval=self.settings.reload.min_interval,
         )
-        operator = Operator(
-            reconciler, source=self.source, replica=replica, publish=self.events.publish
-        )
+        publish = self.events.publish
+        operator = Operator(reconciler, source=self.source, replica=replica, publish=publish)
         self.arrival.serving = Serving(replica, operator)
-        self.events.publish(chosen)
+        publish(chosen)
         replica.open()
-        self.events.publish(GenerationLive(live, replica.index))
+        publish(GenerationLive(live, replica.index))
         self._lasting = {
             "reconcile": reconciler.run,
             "watch the engine": partial(self._seal_when_lost, engine),
             "save what is not": partial(self.state.keep_trying, self.ledger),
-            "heed answers": heeding(self.settings, replica, operator, self.events.publish),
-            "see old generations out": seeing_out(self.settings, replica, self.events.publish),
-            **verifying(self.settings, replica, self.events.publish),
+            "heed answers": heeding(self.settings, reconciler, replica, operator, publish),
+            "reread the settings": partial(self.rereading.run, engine, reconciler),
+            "see old generations out": seeing_out(self.settings, replica, publish),
+            **verifying(self.settings, replica, publish),
         }
 
     # --- the parts ---------------------------------------------------------------------
 
     async def _check(self, revision: Revision, path: Path) -> Checkpoint:
         """Every check, in a thread that is left behind when a read hangs."""
-        checks = self.settings.checks
+        checks = self.rereading.settings.checks
         run = partial(
             check_checkpoint,
             revision,
@@ -307,7 +311,6 @@ class Daemon:
 
     def _make_server(self, lasting: bool) -> HttpServer:
         server = self.settings.server
-        limits = Limits(**server.limits.model_dump())
         group = server.admin_group
         app = create_app(
             gate=self.gate,
@@ -315,7 +318,7 @@ class Daemon:
             view=View(self.status, self.history, self.checkpoints),
             events=self.events,
             metrics=self.metrics,
-            limits=limits,
+            limits=self.limits,
             admin_group=group_id(group, "[server] admin_group") if group else None,
             replay=self.settings.reload.on_drain_timeout == "replay",
             webhook=self._webhook,
@@ -326,7 +329,7 @@ class Daemon:
             access_log=server.access_log,
         )
         grace = STOP_DEADLINE + ABORT_GRACE
-        http = HttpServer(app, limits=limits, graceful_seconds=grace, lasting=lasting)
+        http = HttpServer(app, limits=self.limits, graceful_seconds=grace, lasting=lasting)
         self.events.subscribe(http.observe)
         return http
 
@@ -335,10 +338,15 @@ class Daemon:
         handlers: dict[signal.Signals, Callable[[], None]] = {
             signal.SIGTERM: self.stop,
             signal.SIGINT: self.stop,
-            signal.SIGHUP: partial(self.source.wake, "signal"),
+            signal.SIGHUP: self.look_anew,
         }
         for number, handler in handlers.items():
             asyncio.get_running_loop().add_signal_handler(number, handler)
+
+    def look_anew(self) -> None:
+        """Read the settings again, and look for a checkpoint now."""
+        self.rereading.ask()
+        self.source.wake("signal")
 
     def stop(self) -> None:
         """Leave in order; a second time, at once."""

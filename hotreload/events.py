@@ -138,6 +138,17 @@ class StateSaved:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsRead:
+    """The settings were read again; `error` says why nothing of them is gone by."""
+
+    changed: tuple[str, ...] = ()
+    """What is gone by from now on."""
+    waiting: tuple[str, ...] = ()
+    """What was changed too, and wants a restart."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FoldersPassedOver:
     """The folders that are passed over from now on: all of them counted, the newest named."""
 
@@ -203,6 +214,7 @@ Event = (
     | SourceScanned
     | OperatorAsked
     | StateSaved
+    | SettingsRead
     | FoldersPassedOver
     | AnswersWithheld
     | LoaderDistrusted

@@ -16,6 +16,7 @@ from hotreload.core.ledger import Ledger
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import CheckpointCorrupt, ConfigError, EngineLost, ProbeFailed
 from hotreload.events import AttemptFinished, Event, PhaseEntered, Waiting
+from hotreload.life import mounts
 from hotreload.life.boot import UNFIT_MODEL, Start, served_from
 from hotreload.life.first_switch import FirstSwitch
 from hotreload.life.model_files import keep_model
@@ -535,3 +536,40 @@ async def test_what_is_gone_is_asked_of_the_source_once(machine: Machine, tmp_pa
     assert await machine.first() == "step_2"
     outcomes = [(each.revision.label, each.outcome) for each in machine.attempts]
     assert outcomes == [("step_1", Outcome.POSTPONED), ("step_2", Outcome.LIVE)]
+
+
+async def test_a_model_that_is_not_mounted_yet_is_waited_for(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not one whose name is mistaken: of that the operator is told at once."""
+    monkeypatch.setattr(mounts, "LOOK_SECONDS", 0.01)
+    elsewhere, point = machine.model.rename(tmp_path / "elsewhere"), machine.model
+    point.mkdir()
+    starting = asyncio.create_task(machine.run())
+    await turn_until(lambda: Waiting(f"{point} to be mounted", "start") in machine.events)
+    assert machine.started == []
+    point.rmdir()
+    elsewhere.rename(point)
+    await asyncio.wait_for(starting, PATIENCE)
+    assert machine.events[-1] == Waiting(None, "start")
+    shutil.rmtree(point)
+    with pytest.raises(ConfigError, match="is no model folder"):
+        await machine.run()
+
+
+async def test_checkpoints_that_are_not_mounted_yet_are_waited_for_where_nothing_else_will_do(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "LOOK_SECONDS", 0.01)
+    point = tmp_path / "checkpoints"
+    point.mkdir()
+    raw = {"engine": {"model": str(machine.model)}, "source": {"path": str(point)}}
+    machine.settings = Settings.model_validate(raw)
+    machine.unfit = {"step_1", "step_2", machine.model.name}
+    starting = asyncio.create_task(machine.run())
+    await turn_until(lambda: Waiting(f"{point} to be mounted", "start") in machine.events)
+    tried = len(machine.attempts)
+    machine.unfit = set()
+    (point / "step_3").mkdir()
+    await asyncio.wait_for(starting, PATIENCE)
+    assert len(machine.attempts) == tried + 1  # nothing was tried while nothing had changed

@@ -388,6 +388,18 @@ def test_check_config_says_what_serving_still_needs(
     assert "[source] path: not set" in capsys.readouterr().err
 
 
+def test_check_config_says_nothing_of_what_is_sound_where_only_faults_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(GOOD)
+    assert check(str(file), "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+    file.write_text("[engine]\ntp = 0\n")
+    assert check(str(file), "--quiet") == 78
+    assert "[engine] tp" in capsys.readouterr().err
+
+
 def test_check_config_ends_with_78_and_every_fault(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

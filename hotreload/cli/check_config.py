@@ -50,6 +50,9 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
+        "--quiet", action="store_true", help="print nothing but what is wrong or missing"
+    )
+    parser.add_argument(
         "--defaults", action="store_true", help="print a file with every setting and its default"
     )
     parser.set_defaults(run=run)
@@ -73,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as error:
         _print_faults(error, args.json)
         return BAD_CONFIG
-    _print_settings(loaded, _missing(loaded), args.json)
+    _print_settings(loaded, _missing(loaded), args.json, quiet=args.quiet)
     return 0
 
 
@@ -103,7 +106,9 @@ def _print_faults(error: ConfigError, as_json: bool) -> None:
         print(f"hotreload: {error}", file=sys.stderr)
 
 
-def _print_settings(loaded: "Loaded", missing: tuple[str, ...], as_json: bool) -> None:
+def _print_settings(
+    loaded: "Loaded", missing: tuple[str, ...], as_json: bool, *, quiet: bool
+) -> None:
     from hotreload.settings.faults import masked
 
     settings = masked("", loaded.settings.model_dump(mode="json"))
@@ -111,7 +116,8 @@ def _print_settings(loaded: "Loaded", missing: tuple[str, ...], as_json: bool) -
         answer = {"ok": True, "settings": settings, "origins": dict(loaded.origins)}
         print(json.dumps({**answer, "missing_to_serve": list(missing)}, indent=2))
         return
-    print("\n".join(_lines(settings, loaded)))
+    if not quiet:
+        print("\n".join(_lines(settings, loaded)))
     for fault in missing:
         print(f"hotreload: before `hotreload serve`: {fault}", file=sys.stderr)
 

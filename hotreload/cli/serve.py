@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hotreload.errors import ConfigError
     from hotreload.settings.load import Loaded, Settings
 
@@ -30,8 +32,8 @@ environment:
   JAX_PLATFORMS, JAX_COMPILATION_CACHE_DIR    as everywhere with JAX
 The log goes to stderr.
 
-signals: SIGTERM and SIGINT stop it in order, a second one at once; on SIGHUP it looks for a
-checkpoint now.
+signals: SIGTERM and SIGINT stop it in order, a second one at once; on SIGHUP it reads the settings
+again, says which of them want a restart, and looks for a checkpoint now.
 exit codes: 0 stopped, 69 no accelerator, 70 the engine is lost (start it again), 78 a setting is
 wrong."""
 
@@ -76,15 +78,20 @@ def _run(args: argparse.Namespace) -> int:
     from hotreload.settings.load import check_servable, config_file, load
 
     file = config_file(args.config, os.environ)
-    loaded = load(file, args.set, os.environ)
+
+    def read() -> "Loaded":
+        loaded = load(file, args.set, os.environ)
+        check_servable(loaded.settings)
+        check_engine_args(loaded.settings)
+        return loaded
+
+    loaded = read()
     settings = loaded.settings
-    check_servable(settings)
-    check_engine_args(settings)
     configure(settings.log.level, settings.log.format)
     logging.getLogger("hotreload").info("daemon.starting", extra=_start(loaded, file))
     _tell_where_it_hangs()
     _arm(os.environ.get(failpoints.VARIABLE, ""))
-    return asyncio.run(_serve(settings))
+    return asyncio.run(_serve(settings, lambda: read().settings))
 
 
 def _start(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
@@ -146,14 +153,16 @@ def _arm(text: str) -> None:
         logging.getLogger("hotreload").critical("failpoints.armed", extra=fields)
 
 
-async def _serve(settings: "Settings") -> int:
+async def _serve(settings: "Settings", read: "Callable[[], Settings]") -> int:
     from hotreload.engine.versions import imports_explained
     from hotreload.threads import all_left_behind
 
     with imports_explained():
         from hotreload.daemon import Daemon
+        from hotreload.life.mounts import until_state_is_mounted
 
-    code = await Daemon(settings).run()
+    await until_state_is_mounted(settings.state.directory)
+    code = await Daemon(settings, read).run()
     if work := ", ".join(all_left_behind()):
         # A normal exit would kill threads in the middle of C++ code, which then aborts.
         logging.getLogger("hotreload").warning("daemon.left_behind", extra={"work": work})

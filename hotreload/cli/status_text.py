@@ -62,6 +62,23 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
     if status.get("noise"):
         yield "noise", painted(NOISY, "bad")
     yield "wanted", _wanted(status, now)
+    yield from _coming_rows(status, now)
+    yield from _requests_rows(status)
+    if status["pinned"]:
+        asked = "\n" + _asked(status["pin"], now) if status.get("pin") else ""
+        yield "pinned", f"yes, the source is not followed until `hotreload unpin`{asked}"
+    if (kept := status.get("state_file")) and not kept["saved"]:
+        yield "not saved", painted(_unsaved(kept, now), "bad")
+    if settings := status.get("settings"):
+        yield from _settings_rows(settings, now)
+    if status["last_attempt"]:
+        yield "last attempt", _last_attempt(status["last_attempt"], now)
+    if status["refused"]:
+        yield "refused", "\n".join(_refusal(refusal, now) for refusal in status["refused"])
+
+
+def _coming_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
+    """What becomes of the checkpoint that is wanted, and what the source holds back."""
     for name in ("waiting_for", "phase"):
         if status[name]:
             yield name.replace("_", " "), plain(status[name])
@@ -72,16 +89,16 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
         yield "source", painted(_stale(status["source"], now), "wait")
     if status.get("passed_over"):
         yield "passed over", painted(passed_over_text(status), "wait")
-    yield from _requests_rows(status)
-    if status["pinned"]:
-        asked = "\n" + _asked(status["pin"], now) if status.get("pin") else ""
-        yield "pinned", f"yes, the source is not followed until `hotreload unpin`{asked}"
-    if (kept := status.get("state_file")) and not kept["saved"]:
-        yield "not saved", painted(_unsaved(kept, now), "bad")
-    if status["last_attempt"]:
-        yield "last attempt", _last_attempt(status["last_attempt"], now)
-    if status["refused"]:
-        yield "refused", "\n".join(_refusal(refusal, now) for refusal in status["refused"])
+
+
+def _settings_rows(settings: Fields, now: Now) -> Iterator[tuple[str, str]]:
+    """What became of settings that were read again, where something is left to do."""
+    if settings["error"]:
+        words = f"read again {moment(settings['read_at'], now)}, and not gone by"
+        yield "settings", painted(f"{words}: {plain(settings['error'])}", "bad")
+    elif settings["waiting"]:
+        names = ", ".join(map(plain, settings["waiting"]))
+        yield "settings", painted(f"changed, and want a restart: {names}", "wait")
 
 
 def _weights_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:

@@ -56,8 +56,9 @@ class Reconciler:
         self._replica = replica
         self._attempts = attempts
         self._validate = validate
-        self._rules = rules
-        self._min_interval = min_interval
+        self.rules = rules
+        """What each attempt goes by from its beginning; others may be set at any time."""
+        self.min_interval = min_interval
         self._publish = attempts.publish
         self._clock = attempts.clock
         self._wall = attempts.wall
@@ -150,7 +151,7 @@ class Reconciler:
         match decide(self.ledger, self._clock()):
             case Try(revision):
                 wanted = self._still_wanted(revision)
-                terms = Terms(rest=self._min_interval)
+                terms = Terms(rest=self.min_interval)
                 await self._attempt(revision, partial(Reload.run, still_wanted=wanted), terms)
                 return None
             case Sleep() as rest:
@@ -178,7 +179,7 @@ class Reconciler:
             return self.unattempted(order, Outcome.SUPERSEDED, Reason("superseded", words))
         if order.is_fulfilled(self._replica.live):
             return self.unattempted(order, Outcome.LIVE, None)
-        terms = Terms(by=order.by, rest=self._min_interval, dry_run=order.is_dry_run)
+        terms = Terms(by=order.by, rest=self.min_interval, dry_run=order.is_dry_run)
         return await self._attempt(order.revision, order.run, terms)
 
     async def _obey(self, order: Order, left: Revision, wanted: Revision | None) -> None:
@@ -255,6 +256,6 @@ class Reconciler:
     def _rules_for(self, revision: Revision) -> Rules:
         """Each postponement doubles the wait for a drain: long requests cannot starve it."""
         failures = self.ledger.drains_in_vain(revision)
-        patience = self._rules.drain_timeout * 2 ** min(failures, 16)
-        longest = max(self._rules.longest_drain, self._rules.drain_timeout)
-        return replace(self._rules, drain_timeout=min(patience, longest))
+        patience = self.rules.drain_timeout * 2 ** min(failures, 16)
+        longest = max(self.rules.longest_drain, self.rules.drain_timeout)
+        return replace(self.rules, drain_timeout=min(patience, longest))

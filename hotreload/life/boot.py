@@ -34,6 +34,7 @@ from hotreload.events import Waiting
 from hotreload.life.candidates import Absent, Candidate, Candidates, reading
 from hotreload.life.first_switch import FirstSwitch
 from hotreload.life.model_files import closed_at
+from hotreload.life.mounts import first_missing, mounted, tell_of_missing
 from hotreload.life.start_engine import RANDOM
 from hotreload.settings.load import Settings
 from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
@@ -73,13 +74,35 @@ class Start:
         self._switch = switch
         self._rules = rules
         self._model = settings.engine.model
+        self._folders = [path for path in (self._model, settings.source.path) if path is not None]
         self._is_dummy = settings.engine.boot == "dummy"
         self._candidates = Candidates(settings, attempts.ledger, source)
         self._unfit: set[str] = set()
         """Revisions that no engine could be started with, though nothing may be wrong with them."""
 
     async def run(self) -> None:
-        """Return as soon as a candidate answers; raise ConfigError when none can."""
+        """Return as soon as a candidate answers; raise ConfigError when none can.
+
+        What no other setting but a mount would mend is tried again once that is there.
+        """
+        while True:
+            try:
+                await self._answer()
+                return
+            except ConfigError as unfit:
+                missing = await self._missing_mount()
+                if missing is None or unfit.code != UNFIT_MODEL:
+                    raise
+                tell_of_missing(missing, str(unfit))
+            self._attempts.publish(Waiting(f"{missing} to be mounted", "start"))
+            await mounted(missing, self._missing_mount)
+
+    async def _missing_mount(self) -> Path | None:
+        if not self._folders:
+            return None
+        return await reading(self._folders[0], partial(first_missing, self._folders))
+
+    async def _answer(self) -> None:
         if self._model is None:
             await self._without_a_model()
         elif self._is_dummy:

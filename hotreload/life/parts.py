@@ -19,6 +19,7 @@ from hotreload.core.ledger import Ledger
 from hotreload.core.nonfinite import heed_withheld_answers
 from hotreload.core.operator import Operator
 from hotreload.core.ports import Engine
+from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.core.trust import tell_of_distrust
@@ -216,7 +217,11 @@ def verifying(
 
 
 def heeding(
-    settings: Settings, replica: Replica[Engine], operator: Operator, publish: Publish
+    settings: Settings,
+    reconciler: Reconciler,
+    replica: Replica[Engine],
+    operator: Operator,
+    publish: Publish,
 ) -> Callable[[], Coroutine[Any, Any, NoReturn]]:
     """The task that acts on withheld answers, as the operator decided."""
     leaves = settings.checks.on_nonfinite_answers == "rollback"
@@ -229,7 +234,7 @@ def heeding(
         heed_withheld_answers,
         replica,
         publish=publish,
-        drain_timeout=settings.reload.drain_timeout,
+        drain_timeout=lambda: reconciler.rules.drain_timeout,
         leave=leave if leaves else None,
     )
 

@@ -6,6 +6,7 @@ from typing import Any, NoReturn, Protocol
 
 from hotreload.core.ports import Engine, Source
 from hotreload.engine.answering.items import Parsed
+from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import EngineLimits
 from hotreload.server.ports import AnsweringEngine
 from hotreload.types import EngineLoad, Listed, TensorSpec
@@ -47,6 +48,10 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
 
     def is_turning(self, within: float) -> bool:
         """Whether it was seen at work within so many seconds, or is in the middle of a step."""
+        ...
+
+    def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:
+        """Judge later weights by these; ConfigError, and no change, if one cannot be asked."""
         ...
 
     async def distrusted(self) -> str:

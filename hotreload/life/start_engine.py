@@ -62,7 +62,7 @@ async def _started(
         dtype=settings.engine.dtype,
         args=settings.engine.args,
         terms=_terms(settings, spool),
-        probes=[Probe(**probe.model_dump()) for probe in settings.probe],
+        probes=probes_of(settings),
     )
     if weights is None:
         async with course.phase(Phase.BUILDING):
@@ -115,6 +115,11 @@ class _Copied:
     def note(self, piece: int) -> None:
         """Some more bytes are copied."""
         self.so_far = HowFar(self.so_far.done + piece, self.so_far.of)
+
+
+def probes_of(settings: Settings) -> list[Probe]:
+    """The probes as the operator wrote them."""
+    return [Probe(**probe.model_dump()) for probe in settings.probe]
 
 
 def _terms(settings: Settings, spool: Path) -> StagingTerms:

@@ -23,6 +23,7 @@ from hotreload.events import (
     PhaseEntered,
     Progress,
     RevisionWanted,
+    SettingsRead,
     SourceScanned,
     StateSaved,
     Waiting,
@@ -182,6 +183,7 @@ def _rarer(
     | Leaving
     | OperatorAsked
     | StateSaved
+    | SettingsRead
     | FoldersPassedOver
     | AnswersWithheld
     | LoaderDistrusted
@@ -203,6 +205,9 @@ def _rarer(
             name, fields = "daemon.stopping", {}
         case StateSaved(error):
             name, fields = "state.not_saved" if error else "state.saved", {"error": error}
+        case SettingsRead(changed, waiting, error):
+            name = "settings.not_read" if error else "settings.read"
+            fields = {"changed": list(changed), "waiting": list(waiting), "error": error}
         case FoldersPassedOver():
             name, fields = "source.passed_over", passed_over_fields(event)
         case AnswersWithheld(generation, answers):

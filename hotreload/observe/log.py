@@ -31,6 +31,7 @@ from hotreload.events import (
     OperatorAsked,
     PhaseEntered,
     Progress,
+    SettingsRead,
     SourceScanned,
     StateSaved,
     Waiting,
@@ -74,6 +75,8 @@ DRIFTED = (
     "restart the daemon, which loads the weights anew; then look for faults of the memory of the "
     "device and of this machine (dmesg)"
 )
+NOT_READ = "mend what `error` names and send SIGHUP again: until then nothing of it is gone by"
+WANT_A_RESTART = "restart hotreload to go by what `waiting` names too; no request is lost by it"
 PROGRESS_SECONDS = 10.0
 """How many seconds lie between two lines about one download, or one loading."""
 
@@ -248,6 +251,8 @@ class LogObserver:
             case (
                 GateChanged(GateState.SEALED)
                 | StateSaved(str())
+                | SettingsRead(error=str())
+                | SettingsRead(waiting=(_, *_))
                 | OperatorAsked(refusal=str())
                 | ModeChosen(why=str())
             ):
@@ -279,6 +284,10 @@ def _todo(event: Event) -> Fields:
             return {"todo": DISTRUSTED}
         case LiveDrifted():
             return {"todo": DRIFTED}
+        case SettingsRead(error=str()):
+            return {"todo": NOT_READ}
+        case SettingsRead(waiting=(_, *_)):
+            return {"todo": WANT_A_RESTART}
     return {}
 
 

@@ -17,6 +17,7 @@ from hotreload.events import (
     ModeChosen,
     Progress,
     RevisionWanted,
+    SettingsRead,
     SourceScanned,
     StateSaved,
     Waiting,
@@ -146,6 +147,7 @@ class Status:
         self._integrity = Integrity(wall)
         self._wall = wall
         self._state_file: Fields = {"saved": True, "error": None, "since": None}
+        self._settings: Fields = {"read_at": None, "waiting": [], "error": None}
         # A folder answers the first look; a hub may be out of reach from the start.
         is_far = source_kind != "directory"
         self._source: Fields = {
@@ -178,6 +180,9 @@ class Status:
             case StateSaved(error):
                 since = iso(self._wall()) if error else None
                 self._state_file = {"saved": error is None, "error": error, "since": since}
+            case SettingsRead(_, waiting, error):
+                at = iso(self._wall())
+                self._settings = {"read_at": at, "waiting": list(waiting), "error": error}
             case AttemptFinished(attempt, live):
                 self._last_attempt = attempt
                 self._went_live(live)
@@ -260,6 +265,7 @@ class Status:
             **self._integrity.fields(),
             "noise": self.live is not None and self.live.revision.is_noise,
             "state_file": dict(self._state_file),
+            "settings": dict(self._settings),
             "replicas": [engine],
         }
 

@@ -118,7 +118,7 @@ class Systemd:
             case GateChanged():
                 self._gate_moved(event)
             case Waiting(str() as waiting_for, "start"):
-                self._tell(f"starting: waiting for {waiting_for}", _extension())
+                self._tell(f"starting: waiting for {waiting_for}", extension())
             case PhaseEntered(revision, Phase() as phase):
                 self._phase_entered(revision, phase)
             case Progress(revision, phase, done, total) if self._is_time():
@@ -126,7 +126,7 @@ class Systemd:
             case AttemptFinished(attempt, live) | DryRunFinished(attempt, live):
                 self._live = live or self._live
                 self._reloading = False
-                ready = ["READY=1"] if self._is_ready else [_extension()]
+                ready = ["READY=1"] if self._is_ready else [extension()]
                 self._doing = _came_of(attempt)
                 self._tell(self._serving() + self._doing, *ready)
 
@@ -146,7 +146,7 @@ class Systemd:
         self._silent = not is_alive
         lines = ["WATCHDOG=1"] if watchdog else []
         if self._reloading or (not self._is_ready and time.monotonic() < self._boot_ends):
-            lines.append(_extension())
+            lines.append(extension())
         if is_alive and lines:
             self._notifier.send(*lines)
 
@@ -183,14 +183,14 @@ class Systemd:
     def _phase_entered(self, revision: Revision, phase: Phase) -> None:
         status = self._reloading_to(revision, phase)
         if not self._is_ready:
-            self._tell(status, _extension())
+            self._tell(status, extension())
             return
         if self._reloading:
             self._tell(status)
             return
         self._reloading = True
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self._tell(status, "RELOADING=1", f"MONOTONIC_USEC={now}", _extension())
+        self._tell(status, "RELOADING=1", f"MONOTONIC_USEC={now}", extension())
 
     def _is_time(self) -> bool:
         """Whether the last STATUS is old enough to be replaced by one that says little more."""
@@ -235,5 +235,6 @@ def _named(revision: Revision) -> str:
     return revision.label or revision.id[:12]
 
 
-def _extension() -> str:
+def extension() -> str:
+    """The line that asks systemd for more time, for a start or a reload."""
     return f"EXTEND_TIMEOUT_USEC={int(EXTENSION_SECONDS * 1e6)}"

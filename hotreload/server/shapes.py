@@ -119,6 +119,7 @@ SHAPES: Mapping[str, Schema] = {
         verified_at=MAYBE_TEXT,
         noise=BOOLEAN,
         state_file=an_object(saved=BOOLEAN, error=MAYBE_TEXT, since=MAYBE_TEXT),
+        settings=an_object(read_at=MAYBE_TEXT, waiting=a_list(TEXT), error=MAYBE_TEXT),
         replicas=a_list(ANY_OBJECT),
     ),
     "Boot": an_object(

@@ -39,6 +39,7 @@ from hotreload.cli.doctor_checks.room import (
     check_disk,
     check_inotify,
     check_memory,
+    check_memory_limits,
     check_open_files,
 )
 from hotreload.cli.machine import (
@@ -544,6 +545,45 @@ def test_memory_for_what_is_loaded_on_the_host_is_reckoned_as_the_engine_does(
     assert f"({sets} x the weights)" in one.says
     kept = check_memory(facts(world, "reload.keep_previous=host", devices=devices))
     assert f"({sets + 1} x the weights)" in kept.says
+
+
+@pytest.mark.parametrize("unit", ["hotreload", "hotreload@chat"])
+def test_limits_on_the_units_memory_are_reckoned_and_one_that_is_too_low_is_told(
+    world: Path, unit: str
+) -> None:
+    with (world / "model" / "big.safetensors").open("wb") as sparse:
+        sparse.truncate(16 * 2**30 - 10**7)
+    units = world / "units"
+    drop_in = units / f"{unit}.service.d" / "40-memory.conf"
+    drop_in.parent.mkdir(parents=True)
+    given = facts(world, devices=(Path("/dev/accel0"),), units=(units,), unit=unit)
+    none = check_memory_limits(given)
+    assert (none.verdict, "MemoryHigh=24G MemoryMax=40G" in none.says) == ("ok", True)
+    for limit, verdict in (("39G", "warn"), (str(40 * 2**30), "ok"), ("1T", "ok")):
+        drop_in.write_text(f"[Service]\nMemoryHigh=1G\nMemoryMax={limit}\n")
+        found = check_memory_limits(given)
+        assert (found.verdict, bool(found.todo)) == (verdict, verdict == "warn")
+    kept = facts(world, "reload.keep_previous=host", devices=(Path("/dev/accel0"),))
+    assert "MemoryHigh=40G MemoryMax=56G" in check_memory_limits(kept).says
+    cpu = check_memory_limits(facts(world))
+    assert (cpu.verdict, "the KV pool is host memory too" in cpu.says) == ("ok", True)
+
+
+def test_doctor_looks_at_the_settings_and_units_of_an_instance(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (world / "chat.toml").write_text("[state]\ndirectory = 'elsewhere'\n")
+    monkeypatch.setattr("hotreload.cli.units.DEFAULT_CONFIG", world / "hotreload.toml")
+    seen: list[Facts] = []
+
+    def examine(facts: Facts) -> dict[str, Any]:
+        seen.append(facts)
+        return {}
+
+    monkeypatch.setattr(checkup, "examine", examine)
+    assert main(["doctor", "--instance", "chat"]) == 0
+    assert seen[0].unit == "hotreload@chat"
+    assert seen[0].settings.state.directory == world / "elsewhere"
 
 
 def test_memory_honours_the_limits_that_the_engine_honours(tmp_path: Path) -> None:

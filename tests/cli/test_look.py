@@ -15,6 +15,7 @@ from hotreload.events import (
     ModeChosen,
     OperatorAsked,
     RevisionWanted,
+    SettingsRead,
     SourceScanned,
     StateSaved,
     Waiting,
@@ -178,7 +179,16 @@ async def test_a_daemon_that_is_older_than_the_command_is_understood(
 ) -> None:
     """As after an upgrade that was not followed by a restart."""
     world.events.publish(AttemptFinished(attempt(), SECOND))
-    new = ("noise", "overruled", "pin", "state_file", "mode", "mode_reason", "answering")
+    new = (
+        "noise",
+        "overruled",
+        "pin",
+        "state_file",
+        "settings",
+        "mode",
+        "mode_reason",
+        "answering",
+    )
     status = {name: value for name, value in world.view.status().items() if name not in new}
     del status["last_attempt"]["by"]
     monkeypatch.setattr(world.view, "status", lambda: status)
@@ -202,6 +212,20 @@ async def test_status_says_that_noise_answers_and_that_a_restart_forgets(
     assert row(said, "noise").startswith("somebody put noise on")
     assert row(said, "not saved").startswith("saved    since 20")
     assert "state.json cannot be written: read-only" in said
+
+
+async def test_settings_that_want_a_restart_or_are_wrong_are_told_until_they_are_read_again(
+    world: World, hotreload: Command
+) -> None:
+    assert "settings" not in (await hotreload("status")).out
+    world.events.publish(SettingsRead((), ("[server] tcp", "[engine] tp")))
+    waits = row((await hotreload("status")).out, "settings")
+    assert waits == "changed, and want a restart: [server] tcp, [engine] tp"
+    world.events.publish(SettingsRead(error="hotreload.toml: is not TOML"))
+    wrong = row((await hotreload("status")).out, "settings")
+    assert wrong.endswith("and not gone by: hotreload.toml: is not TOML")
+    world.events.publish(SettingsRead())
+    assert "settings" not in (await hotreload("status")).out
 
 
 async def test_an_empty_history_says_so_beside_the_results(

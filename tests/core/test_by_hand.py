@@ -28,7 +28,7 @@ async def live(world: World, *revisions: Revision) -> None:
 
 def restarted(world: World, revision: Revision) -> World:
     """The next life, on the same state file, that booted from this revision."""
-    again = World(world.source.folder, world.reconciler._rules)
+    again = World(world.source.folder, world.reconciler.rules)
     ledger = world.restarted_ledger()
     fingerprint = f"fp-{revision.id}"
     again.replica.live = Generation(ledger.next_number - 1, revision, fingerprint, 0.0)

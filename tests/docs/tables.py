@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from hotreload.engine.versions import SUPPORTED
 from hotreload.settings.load import to_toml
+from hotreload.settings.rereading import LIVE
 from hotreload.settings.sections import Settings
 from tests.docs.pages import PAGES, ROOT, marked
 from tests.monitoring.page import whole_page
@@ -59,6 +60,16 @@ def about(field: FieldInfo) -> str:
     return words
 
 
+def live() -> str:
+    """Every setting that can change while the daemon runs, a line for each section of the file."""
+    keys: dict[str, list[str]] = {}
+    for section, _, key in (name.rpartition(".") for name in sorted(LIVE)):
+        keys.setdefault(section, []).append(f"`{key}`")
+    assert keys.pop("") == ["`probe`"], "it alone is no part of a section"
+    lines = (f"- `[{section}]` {', '.join(named)}" for section, named in keys.items())
+    return "\n".join(["- `[[probe]]`", *lines])
+
+
 def metrics() -> str:
     """Every metric of ours as it is exported."""
     return table(("metric", "type", "labels", "meaning"), metrics_rows())
@@ -91,6 +102,7 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "settings": settings,
+    "live": live,
     "metrics": metrics,
     "engines": engines,
 }

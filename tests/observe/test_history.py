@@ -24,6 +24,7 @@ from hotreload.events import (
     PhaseEntered,
     Progress,
     RevisionWanted,
+    SettingsRead,
     SourceScanned,
     StateSaved,
     Waiting,
@@ -61,6 +62,8 @@ EVENTS: list[tuple[Event, str]] = [
     (OperatorAsked(By("rollback", 0, 1, NOON), "7", "not remembered"), "operator.rollback"),
     (StateSaved("read-only"), "state.not_saved"),
     (StateSaved(), "state.saved"),
+    (SettingsRead(("[reload] sets",), ("[server] tcp",)), "settings.read"),
+    (SettingsRead(error="is not TOML"), "settings.not_read"),
     (Leaving(), "daemon.stopping"),
     (
         FoldersPassedOver((PassedOver("step_9", Reason("io", "why")),), {"io": 1}),

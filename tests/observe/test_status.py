@@ -18,6 +18,7 @@ from hotreload.events import (
     PhaseEntered,
     Progress,
     RevisionWanted,
+    SettingsRead,
     SourceScanned,
     StateSaved,
     Waiting,
@@ -246,6 +247,18 @@ def test_a_state_that_is_not_on_the_disk_is_told_while_it_lasts() -> None:
     assert told == {"saved": False, "error": "read-only", "since": "2023-11-14T22:13:20.000Z"}
     status.observe(StateSaved())
     assert status.snapshot()["state_file"] == usual
+
+
+def test_what_became_of_settings_that_were_read_again_is_told() -> None:
+    status = Status(ledger_view=Pages, wall=lambda: NOON)
+    assert status.snapshot()["settings"] == {"read_at": None, "waiting": [], "error": None}
+    status.observe(SettingsRead(("[reload] sets",), ("[server] tcp",)))
+    at = "2023-11-14T22:13:20.000Z"
+    told = {"read_at": at, "waiting": ["[server] tcp"], "error": None}
+    assert status.snapshot()["settings"] == told
+    status.observe(SettingsRead(error="is not TOML"))
+    wrong = {"read_at": at, "waiting": [], "error": "is not TOML"}
+    assert status.snapshot()["settings"] == wrong
 
 
 def test_the_last_attempt_before_a_restart_is_remembered() -> None:

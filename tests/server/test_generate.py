@@ -177,7 +177,7 @@ async def test_a_thousand_requests_are_held_and_answered_by_the_next_generation(
 
 
 async def test_more_than_may_be_held_are_told_when_to_come_back(world: World) -> None:
-    world.gate._max_held = 1
+    world.gate.max_held = 1
     world.gate.hold()
     async with world.client() as client:
         first = asyncio.create_task(client.post("/generate", json=ASK))

@@ -29,6 +29,7 @@ from hotreload.cli.doctor_checks.room import (
     check_disk,
     check_inotify,
     check_memory,
+    check_memory_limits,
     check_open_files,
 )
 from hotreload.errors import ConfigError
@@ -181,6 +182,7 @@ CHECKS: dict[str, Check] = {
     "disk": check_disk,
     "cache": check_cache,
     "memory": check_memory,
+    "memory limit": check_memory_limits,
     "clock": check_clock,
 }
 """Each check makes one line; the lines come in this order."""

@@ -147,7 +147,7 @@ def _secret(facts: Facts, path: Path | None, what: str, is_installed: bool = Tru
 def _reaches_the_daemon(facts: Facts, path: Path, is_installed: bool) -> Advice:
     if facts.user.may(path, os.R_OK):
         return Advice("ok", f"{path} is secret")
-    if path.name in machine.credentials(facts.units):
+    if path.name in machine.credentials(facts.units, facts.unit):
         return Advice("ok", f"{path} is read by root and passed on (LoadCredential)")
     says = f"{facts.user.name} may not read {path}, and no unit passes it on"
     todo = f"chown {facts.user.name} {path}"
