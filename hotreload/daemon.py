@@ -23,7 +23,6 @@ from hotreload.checks.files import Digests
 from hotreload.checks.fit import Policy
 from hotreload.core.attempts import Attempts
 from hotreload.core.course import Course
-from hotreload.core.gate import Gate
 from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replica
@@ -34,18 +33,21 @@ from hotreload.life.boot import Start
 from hotreload.life.first_switch import FirstSwitch
 from hotreload.life.joints import Arrival, Control, Serving, View, readings
 from hotreload.life.parts import (
+    admin_group,
     api_keys,
     checkpoint_roots,
     choose_mode,
     heeding,
     listening,
     longest_boot,
+    make_gate,
+    make_metrics,
     make_rules,
     make_source,
+    make_webhook,
     model_name,
     seeing_out,
     verifying,
-    webhook_secret,
 )
 from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
@@ -54,13 +56,12 @@ from hotreload.life.state import StateFile
 from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import History
 from hotreload.observe.log import LogObserver
-from hotreload.observe.metrics import Metrics
 from hotreload.observe.status import State, Status
 from hotreload.observe.systemd import Notifier, Systemd
 from hotreload.server.app import create_app
 from hotreload.server.limits import Limits
-from hotreload.server.sockets import HttpServer, group_id, turn_away
-from hotreload.server.webhook import Webhook
+from hotreload.server.sockets import HttpServer
+from hotreload.server.turning_away import turn_away
 from hotreload.settings.load import Settings
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Checkpoint, Generation, Revision, Served
@@ -71,8 +72,6 @@ STOP_DEADLINE = 30.0
 """How long requests under way may take to end after SIGTERM."""
 
 EXIT_OK, EXIT_FORCED, EXIT_NO_DEVICE, EXIT_ENGINE_LOST, EXIT_BAD_CONFIG = 0, 1, 69, 70, 78
-
-
 Run = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -91,11 +90,7 @@ class Daemon:
         self.state = StateFile(settings.state.directory, self.events.publish)
         self.ledger = self.state.read()
         self.ledger.count_crash(time.time())
-        self.gate = Gate[RunningEngine](
-            publish=self.events.publish,
-            max_held=settings.reload.max_held,
-            hold_arrivals=settings.reload.while_closed == "hold",
-        )
+        self.gate = make_gate(settings, self.events.publish)
         self.rereading = Rereading(settings, read, self.events.publish, self.gate, self.limits)
         self.attempts = Attempts(
             self.ledger,
@@ -123,20 +118,14 @@ class Daemon:
             ledger=self.ledger,
             previous_is_on_device=settings.reload.keep_previous == "device",
         )
-        asked = settings.metrics
-        self.metrics = Metrics(
-            max_leaves=asked.max_leaves if asked.per_leaf else 0,
-            expect_every=asked.expect_every,
-            readings=look,
-        )
+        self.metrics = make_metrics(settings, look)
         self.systemd = Systemd(
             Notifier(), is_alive=self.arrival.is_turning, longest_boot=longest_boot(settings)
         )
         shown = (self.history, self.status, self.checkpoints)
         for observer in (LogObserver(), *shown, self.metrics, self.systemd):
             self.events.subscribe(observer.observe)
-        secret = webhook_secret(settings)
-        self._webhook = Webhook(secret, self.source.wake) if secret is not None else None
+        self._webhook = make_webhook(settings, self.source.wake)
         self._api_keys = api_keys(settings)
         self._stop = asyncio.Event()
         self._ended_by: Exception | None = None
@@ -311,7 +300,6 @@ class Daemon:
 
     def _make_server(self, lasting: bool) -> HttpServer:
         server = self.settings.server
-        group = server.admin_group
         app = create_app(
             gate=self.gate,
             control=Control(self.arrival),
@@ -319,7 +307,7 @@ class Daemon:
             events=self.events,
             metrics=self.metrics,
             limits=self.limits,
-            admin_group=group_id(group, "[server] admin_group") if group else None,
+            admin_group=admin_group(self.settings),
             replay=self.settings.reload.on_drain_timeout == "replay",
             webhook=self._webhook,
             model_name=model_name(self.settings),
@@ -328,8 +316,8 @@ class Daemon:
             keys=self._api_keys,
             access_log=server.access_log,
         )
-        grace = STOP_DEADLINE + ABORT_GRACE
-        http = HttpServer(app, limits=self.limits, graceful_seconds=grace, lasting=lasting)
+        within = STOP_DEADLINE + ABORT_GRACE
+        http = HttpServer(app, limits=self.limits, graceful_seconds=within, lasting=lasting)
         self.events.subscribe(http.observe)
         return http
 

@@ -124,7 +124,7 @@ def _turn_away(fault: "ConfigError") -> None:
 
     from hotreload.errors import ConfigError
     from hotreload.server.activation import take_over
-    from hotreload.server.sockets import turn_away
+    from hotreload.server.turning_away import turn_away
 
     with suppress(ConfigError):  # a second fault; the caller raises the first
         turn_away(take_over(), fault)

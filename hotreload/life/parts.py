@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from hotreload.checks.files import Digests, ServingFile, content_id, survey
 from hotreload.core.fading import see_old_ones_out
+from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.core.nonfinite import heed_withheld_answers
 from hotreload.core.operator import Operator
@@ -30,10 +31,13 @@ from hotreload.life.running import RunningEngine, RunningSource
 from hotreload.life.state_lock import sole_user
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
+from hotreload.observe.readings import Readings
 from hotreload.observe.systemd import LONGEST_BOOT
 from hotreload.server.activation import take_over
 from hotreload.server.keys import ApiKeys
-from hotreload.server.sockets import bind_tcp, bind_unix, turn_away
+from hotreload.server.sockets import bind_tcp, bind_unix, group_id
+from hotreload.server.turning_away import turn_away
+from hotreload.server.webhook import Webhook
 from hotreload.settings.credentials import read_keys, read_secret
 from hotreload.settings.load import Settings
 from hotreload.sources.directory import DirectorySource
@@ -141,10 +145,30 @@ def token_of(file: Path | None) -> Callable[[], str | None]:
     return read_again
 
 
-def webhook_secret(settings: Settings) -> str | None:
-    """The secret that webhook calls must be signed with, if one is configured."""
+def make_gate(settings: Settings, publish: Publish) -> Gate[RunningEngine]:
+    """The gate that every request passes; it is closed until weights are live."""
+    asked = settings.reload
+    hold = asked.while_closed == "hold"
+    return Gate(publish=publish, max_held=asked.max_held, hold_arrivals=hold)
+
+
+def make_metrics(settings: Settings, look: Readings) -> Metrics:
+    """What Prometheus reads."""
+    asked = settings.metrics
+    most = asked.max_leaves if asked.per_leaf else 0
+    return Metrics(max_leaves=most, expect_every=asked.expect_every, readings=look)
+
+
+def admin_group(settings: Settings) -> int | None:
+    """The group whose members may change what is live, if any is configured."""
+    group = settings.server.admin_group
+    return group_id(group, "[server] admin_group") if group else None
+
+
+def make_webhook(settings: Settings, wake: Callable[[str], object]) -> Webhook | None:
+    """What takes webhook calls, which must hold the configured secret; None without one."""
     file = settings.source.webhook
-    return read_secret(file, "[source] webhook") if file is not None else None
+    return Webhook(read_secret(file, "[source] webhook"), wake) if file is not None else None
 
 
 def api_keys(settings: Settings) -> ApiKeys | None:

@@ -8,8 +8,9 @@ from hotreload.core.ports import Engine, Source
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import EngineLimits
+from hotreload.listed import Listed
 from hotreload.server.ports import AnsweringEngine
-from hotreload.types import EngineLoad, Listed, TensorSpec
+from hotreload.types import EngineLoad, TensorSpec
 
 
 class RunningSource(Source, Protocol):

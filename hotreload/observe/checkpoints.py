@@ -13,10 +13,11 @@ from enum import StrEnum
 from hotreload.core.ledger import Ledger, PastGeneration, Sleep, decide
 from hotreload.errors import cut
 from hotreload.events import Event, SourceScanned
+from hotreload.listed import Listed, Standing
 from hotreload.observe.history import Fields, iso
 from hotreload.observe.under_way import UnderWay
 from hotreload.threads import in_thread
-from hotreload.types import Listed, Outcome, Revision, Standing
+from hotreload.types import Outcome, Revision
 
 LONGEST_WHY = 400
 UNSEEN = "the source does not see it"

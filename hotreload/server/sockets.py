@@ -14,7 +14,6 @@ import math
 import os
 import socket
 import stat
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,13 +21,12 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from hotreload.errors import ConfigError, NotServing
+from hotreload.errors import ConfigError
 from hotreload.events import Event, GateChanged
 from hotreload.server.activation import is_for_looking
 from hotreload.server.crowd import Crowd
 from hotreload.server.limits import Limits
 from hotreload.server.peers import PeerProtocol
-from hotreload.server.problems import problem_of
 from hotreload.types import LONGEST_SOCKET_PATH, GateState
 
 log = logging.getLogger("hotreload.server")
@@ -38,8 +36,6 @@ BACKLOG = 2048
 ACCEPT_SECONDS = 0.02
 """Seconds after the name is removed in which the loop accepts those who had connected."""
 FLUSH_SECONDS = 0.01
-REQUEST_SECONDS = 0.5
-"""Seconds in which those who are turned away may still send what they ask."""
 LINGER_SECONDS = 0.5
 """Seconds a connection may be silent before its first request and between two."""
 LASTING_LINGER_SECONDS = 2.0
@@ -145,42 +141,6 @@ def _listen(path: Path, mode: int, gid: int | None) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def turn_away(listeners: Sequence[socket.socket], fault: ConfigError) -> None:
-    """Answer 503, and why, to all who wait in these sockets, which nobody will serve.
-
-    systemd starts the service anew for each connection that is left in a socket of its own, even
-    for one whose client is gone.
-    """
-    answer = _refusal(fault)
-    until = time.monotonic() + REQUEST_SECONDS
-    for listener in listeners:
-        with contextlib.suppress(OSError):  # nobody waits any more, or the socket is closed
-            listener.setblocking(False)
-            for _ in range(BACKLOG):
-                connection, _ = listener.accept()
-                _tell(connection, answer, max(0.0, until - time.monotonic()))
-
-
-def _tell(connection: socket.socket, answer: bytes, seconds: float) -> None:
-    """Answer once the request is here, or after so many seconds.
-
-    Unread bytes would turn the answer into a reset, and who still sends when we have closed does
-    not read the answer.
-    """
-    with connection, contextlib.suppress(OSError):  # the client may have left
-        connection.settimeout(seconds)
-        with contextlib.suppress(TimeoutError, BlockingIOError):
-            connection.recv(2**16)
-        connection.sendall(answer)
-
-
-def _refusal(fault: ConfigError) -> bytes:
-    problem = problem_of(NotServing(f"hotreload cannot start: {fault}", code=fault.code))
-    headers = [*problem.raw_headers, (b"connection", b"close")]
-    lines = [b"HTTP/1.1 503 Service Unavailable", *(b": ".join(header) for header in headers)]
-    return b"\r\n".join([*lines, b"", bytes(problem.body)])
 
 
 class HttpServer(uvicorn.Server):

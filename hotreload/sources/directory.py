@@ -19,6 +19,7 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import FoldersPassedOver, Publish, SourceScanned, Waiting
+from hotreload.listed import Listed
 from hotreload.sources.alarm import Alarm
 from hotreload.sources.look import Look
 from hotreload.sources.passing import Telling
@@ -26,7 +27,7 @@ from hotreload.sources.places import places
 from hotreload.sources.seen import Seen, SurveyLike
 from hotreload.sources.tree import Tree
 from hotreload.threads import LEAVE_AFTER, in_thread
-from hotreload.types import Listed, Revision
+from hotreload.types import Revision
 
 SLOW_LOOK = 30.0
 """How long a look may take before it is reported; hashing new files may well take longer."""

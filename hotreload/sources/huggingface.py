@@ -13,6 +13,7 @@ from pathlib import Path
 from hotreload.checkpoint_files import SERVED_FILES
 from hotreload.errors import BadRequest, CheckpointRejected, SourceUnavailable
 from hotreload.events import Progress, Publish, SourceScanned, Waiting
+from hotreload.listed import Listed
 from hotreload.sources.hub.client import SHA, Head, HubClient
 from hotreload.sources.hub.download import Bytes, ContentOf, Download
 from hotreload.sources.hub.faults import FaultKind, HubFault
@@ -21,7 +22,7 @@ from hotreload.sources.hub.patience import HubCall, Patience
 from hotreload.sources.hub.remedies import BY_SETTINGS, Remedies
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots
 from hotreload.threads import in_thread
-from hotreload.types import Listed, Phase, Revision
+from hotreload.types import Phase, Revision
 
 TELL_SECONDS = 0.25
 """How much time lies between two reports of how far a download is."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from hotreload.listed import Listed, Standing
 from hotreload.sources.followed import Followed, Rank
 from hotreload.sources.passing import Telling
 from hotreload.sources.places import Place
-from hotreload.types import Listed, Revision, Standing
+from hotreload.types import Revision
 
 
 @dataclass(slots=True)

@@ -15,13 +15,14 @@ from typing import Literal
 
 from hotreload.checkpoint_files import CONFIG
 from hotreload.errors import SourceUnavailable
+from hotreload.listed import Listed
 from hotreload.sources import passing
 from hotreload.sources.followed import Followed, Rank
 from hotreload.sources.look import Look, Sight, judged, listed, unmatched
 from hotreload.sources.passing import Passing
 from hotreload.sources.places import Entry, Oddity, Place, walk
 from hotreload.sources.seen import Seen, SurveyLike
-from hotreload.types import Listed, Reason, Revision
+from hotreload.types import Reason, Revision
 
 _NO_STEP = (-1, -1)
 

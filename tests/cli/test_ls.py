@@ -8,7 +8,8 @@ import pytest
 from hotreload.cli.ls import listing_text, notes
 from hotreload.cli.show import now
 from hotreload.events import SourceScanned
-from hotreload.types import Listed, Reason, Revision, Standing
+from hotreload.listed import Listed, Standing
+from hotreload.types import Reason, Revision
 from tests.cli.conftest import Command
 from tests.server.world import FIRST, SECOND, World
 

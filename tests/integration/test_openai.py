@@ -254,6 +254,7 @@ def answers_huggingface(running: Running, can: Capabilities) -> None:
     assert (chat.model, chat.choices[0].message.content) == ("tiny", "served by step 1")
     if can.logprobs:
         told = client.text_generation("x", max_new_tokens=2, details=True).details
+        assert told is not None
         assert (told.finish_reason, told.generated_tokens) == ("length", 2)
         assert [token.text for token in told.tokens] == ["served", " by"]
         assert all(token.logprob <= 0 and token.id > 0 for token in told.tokens)

@@ -182,7 +182,7 @@ def go_badly(process: Process, story: Story) -> None:
     story.said_of_nan = prometheus.said("LastReloadFailed")
     prometheus.until_fires("WeightsStale")
     process.drop(5, "gibberish")
-    prometheus.until_fires("RolledBack")
+    prometheus.until_fires("RejectedAfterExchange")
     empty = process.checkpoints / "step_90"  # no attempt is made of it
     empty.mkdir()
     prometheus.until_fires("SourcePassedOver")

@@ -23,7 +23,7 @@ ASKED_IN_WORDS = re.compile(r"hotreload_\w+(?=\{)")
 """A series that an annotation asks for: those have labels to choose by."""
 TIMES = {
     "LastReloadFailed": {"5m": "for 5 minutes"},
-    "RolledBack": {"[15m]": "after 15 minutes"},
+    "RejectedAfterExchange": {"[15m]": "after 15 minutes"},
     "AnswersWithheld": {"[15m]": "after 15 minutes"},
     "WeightsStale": {"> 1800": "half an hour"},
     "ReloadStuck": {

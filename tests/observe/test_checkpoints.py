@@ -8,18 +8,17 @@ import pytest
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import AttemptFinished, Event, PhaseEntered, SourceScanned
+from hotreload.listed import Listed, Standing
 from hotreload.observe.checkpoints import LONGEST_WHY, Checkpoints
 from hotreload.observe.history import iso as iso_of
 from hotreload.types import (
     NOISY,
     By,
     Generation,
-    Listed,
     Outcome,
     Phase,
     Reason,
     Revision,
-    Standing,
 )
 from tests.observe.things import NOON, ended, rejected
 

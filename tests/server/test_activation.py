@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import ConfigError
-from hotreload.server import sockets
+from hotreload.server import turning_away
 from hotreload.server.activation import take_over
 from hotreload.server.limits import Limits
-from hotreload.server.sockets import HttpServer, bind_unix, turn_away
+from hotreload.server.sockets import HttpServer, bind_unix
+from hotreload.server.turning_away import turn_away
 from tests.server.world import FIRST, World, answer_on
 from tests.waiting import PATIENCE
 
@@ -285,7 +286,7 @@ def test_who_has_connected_and_not_yet_asked_is_told_why_too(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Answered before it asks, it would find the connection closed and not read the answer."""
-    monkeypatch.setattr(sockets, "REQUEST_SECONDS", PATIENCE)
+    monkeypatch.setattr(turning_away, "REQUEST_SECONDS", PATIENCE)
     with socket.socket(socket.AF_UNIX) as client, ThreadPoolExecutor() as threads:
         client.connect(listener.getsockname())
         turned_away = threads.submit(turn_away, [listener], ConfigError("[engine] tp: is too many"))

@@ -15,6 +15,7 @@ from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
 from hotreload.events import Event, Events, GenerationLive
+from hotreload.listed import Listed
 from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.fresh import Fresh
 from hotreload.observe.history import History, attempt_fields
@@ -29,7 +30,6 @@ from hotreload.types import (
     By,
     Generation,
     Lease,
-    Listed,
     Noise,
     Outcome,
     Phase,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hotreload.checks.files import survey
-from hotreload.types import Standing
+from hotreload.listed import Standing
 from tests.clock import Clock
 from tests.hub.local_hub import LocalHub, local_hub
 from tests.sources.following import LONG, checkpoint, following

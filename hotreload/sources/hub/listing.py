@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable
 
+from hotreload.listed import Listed, Standing
 from hotreload.sources.hub.snapshots import Snapshot
-from hotreload.types import Listed, Revision, Standing, holds_weights
+from hotreload.types import Revision, holds_weights
 
 
 def listed_commits(
