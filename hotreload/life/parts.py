@@ -165,7 +165,7 @@ def admin_group(settings: Settings) -> int | None:
     return group_id(group, "[server] admin_group") if group else None
 
 
-def make_webhook(settings: Settings, wake: Callable[[str], object]) -> Webhook | None:
+def make_webhook(settings: Settings, wake: Callable[[str], None]) -> Webhook | None:
     """What takes webhook calls, which must hold the configured secret; None without one."""
     file = settings.source.webhook
     return Webhook(read_secret(file, "[source] webhook"), wake) if file is not None else None
