@@ -10,6 +10,7 @@ ROUTES = (
     "/readyz",
     "/health",
     "/status",
+    "/checkpoints",
     "/history",
     "/leaves",
     "/events",

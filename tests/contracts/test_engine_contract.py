@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import pytest
 import pytest_asyncio
 
+from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost, ProbeFailed
+from hotreload.errors import AnswerNonfinite, BadRequest, ConfigError, EngineLost, ProbeFailed
 from hotreload.life.running import RunningEngine
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 from tests.engine import real
@@ -286,6 +287,15 @@ async def test_bad_weights_fail_the_probe_and_a_rollback_leaves_no_trace(
     assert await engine_case.answer() == before
     await engine.probe()
     await engine.release(bad)
+
+
+async def test_probes_it_cannot_ask_are_refused_and_change_nothing(
+    engine_case: EngineCase,
+) -> None:
+    engine = engine_case.engine
+    with pytest.raises(ConfigError, match=r"\[\[probe\]\]"):
+        engine.judge_by([Probe("too long " * 4000, max_new_tokens=2)], None)
+    await engine.probe()
 
 
 async def test_stowed_weights_come_back_as_they_were(engine_case: EngineCase) -> None:

@@ -117,7 +117,7 @@ async def test_prompts_that_hang_are_refused_and_never_more_threads_than_a_few(
     slow.may_end.set()
     while all_left_behind():  # noqa: ASYNC110 the threads have only to return
         await asyncio.sleep(0.001)
-    with pytest.raises(BadRequest, match="no token"):
+    with pytest.raises(BadRequest, match="at least one token"):
         await front.prepare({"text": [LONG, ""]})
 
 
