@@ -199,6 +199,7 @@ async def test_what_wants_a_restart_is_named_each_time_and_the_rest_is_gone_by(l
         ("[broken", "is not TOML"),
         ("[reload]\nsets = 3\nprobe_timeout = 'soon'", "'soon' is no duration"),
         ("[reload]\nsets = 3\n[[probe]]\nprompt = 'too long'", "one is too long"),
+        ("[[probe]]\nprompt = 'a'\nregex = 'a{99999999999999999999}'", "is no regular expression"),
     ],
 )
 async def test_what_is_wrong_changes_nothing_and_is_told(life: Life, text: str, why: str) -> None:
@@ -225,6 +226,16 @@ async def test_a_file_whose_disk_hangs_is_told_and_the_loop_goes_on(
         assert told.error == ("reading the settings took longer than 0.01 s (is their disk there?)")
     finally:
         comes_back.set()
+
+
+async def test_a_fault_of_ours_is_told_and_does_not_end_what_serves(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(life.daemon.rereading, "_read", lambda: {}["nothing"])
+        told = await life.reread("")
+        assert told.error == "internal error in hotreload: KeyError: 'nothing'"
+    assert (await life.reread("[reload]\nsets = 3\n")).changed == ("[reload] sets",)
 
 
 async def test_who_asks_while_they_are_read_is_heard_too(

@@ -211,7 +211,8 @@ class Reconciler:
 
         def is_wanted() -> bool:
             order, reload = self.orders.first, self._reload
-            if order is not None:
+            # A dry run that waits its turn decides nothing, until a rollback overrules it.
+            if order is not None and (order.is_overruled or not order.is_dry_run):
                 return order.revision == revision and not order.is_overruled
             is_staged = reload is not None and reload.is_staged
             is_wanted = self.ledger.wanted == revision or once_already or is_staged

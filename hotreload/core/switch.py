@@ -8,6 +8,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -75,6 +76,7 @@ class Switch(ABC):
 
     async def rehearse(self, checkpoint: Checkpoint) -> None:
         """Do all that is done before anything goes live: stage, and prove where nobody sees it."""
+        self._rules = replace(self._rules, abort_on_drain_timeout=False)  # nobody is cut off for it
         async with self._beside(checkpoint) as staged:
             self._wanted.check()
             why_not = self._engine.cannot_overlap

@@ -261,6 +261,11 @@ class SglangEngine:
         """How many prompts the engine is busy with."""
         return self._front.under_way
 
+    def count_anew(self) -> None:
+        """Forget what the start asked by itself: from now on it is clients who are counted."""
+        self._withheld = Withheld()
+        self._compiled_at_start = recompiles.count_in(self._scheduler.serving)
+
     async def distrusted(self) -> str:
         """Wait until our own loader was found to make other weights than upstream's; say which."""
         return await self._sets.distrusted()

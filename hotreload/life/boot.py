@@ -75,6 +75,8 @@ class Start:
         self._rules = rules
         self._model = settings.engine.model
         self._folders = [path for path in (self._model, settings.source.path) if path is not None]
+        self._awaited = self._folders
+        """Those whose mount would mend what is wrong now."""
         self._is_dummy = settings.engine.boot == "dummy"
         self._candidates = Candidates(settings, attempts.ledger, source)
         self._unfit: set[str] = set()
@@ -90,17 +92,24 @@ class Start:
                 await self._answer()
                 return
             except ConfigError as unfit:
-                missing = await self._missing_mount()
-                if missing is None or unfit.code != UNFIT_MODEL:
+                missing = await self._missing_mount() if unfit.code == UNFIT_MODEL else None
+                if missing is None:
                     raise
                 tell_of_missing(missing, str(unfit))
             self._attempts.publish(Waiting(f"{missing} to be mounted", "start"))
             await mounted(missing, self._missing_mount)
+            self._attempts.publish(Waiting(None, "start"))
 
     async def _missing_mount(self) -> Path | None:
-        if not self._folders:
+        if not self._awaited:
             return None
-        return await reading(self._folders[0], partial(first_missing, self._folders))
+        return await reading(self._awaited[0], partial(first_missing, self._awaited))
+
+    async def _serve_as(self, model: Path) -> None:
+        """While the model itself cannot be served no checkpoint helps: it alone is waited for."""
+        self._awaited = [model]
+        self._serve(await served_from(model))
+        self._awaited = self._folders
 
     async def _answer(self) -> None:
         if self._model is None:
@@ -168,7 +177,7 @@ class Start:
     ) -> None:
         """Try each in turn; `kept` is the folder of model files that earlier starts went by."""
         if self._model is not None:
-            self._serve(await served_from(self._model))
+            await self._serve_as(self._model)
         refusals = []
         for candidate in candidates:
             refusal = await self._refusal_of(candidate, self._model or kept)
@@ -253,7 +262,7 @@ class Start:
 
     async def _from_random(self, model: Path) -> None:
         """Start with random weights: there is nothing to fetch, check or probe."""
-        self._serve(await served_from(model))
+        await self._serve_as(model)
         course = self._attempts.course(RANDOM, unarmed)
         work = partial(self._switch.to, course, model, None)
         terms = Terms(by=_start("[engine] boot"), blame=False, raises=OF_THE_MACHINE)

@@ -154,7 +154,8 @@ def readings(
 
 def _last_failure(ledger: Ledger) -> Attempt | None:
     attempts = tuple(ledger.history)  # whole at once: the loop changes it meanwhile
-    return next((each for each in attempts if each.outcome in FAILURES), None)
+    failed = (each for each in attempts if each.outcome in FAILURES and not each.dry_run)
+    return next(failed, None)
 
 
 def _new_at(ledger: Ledger) -> float:

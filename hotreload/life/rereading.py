@@ -1,12 +1,13 @@
 """Reads the settings again while the daemon runs; what is wrong with them changes nothing."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hotreload.core.gate import Gate
 from hotreload.core.reconcile import Reconciler
-from hotreload.errors import ConfigError, SourceUnavailable
+from hotreload.errors import HotReloadError
 from hotreload.events import Publish, SettingsRead
 from hotreload.life.parts import make_rules
 from hotreload.life.running import RunningEngine
@@ -16,6 +17,8 @@ from hotreload.server.limits import Limits
 from hotreload.settings.load import Settings
 from hotreload.settings.rereading import reread
 from hotreload.threads import deadline, in_thread
+
+log = logging.getLogger("hotreload")
 
 READ_SECONDS = 10.0
 """How long the file may take: who asked has waited long enough then, and is told."""
@@ -52,14 +55,20 @@ class Rereading:
             try:
                 found = reread(self.settings, await self._wished())
                 self._go_by(found.settings, engine, reconciler)
-            except (ConfigError, SourceUnavailable) as fault:
+            except HotReloadError as fault:
                 self._publish(SettingsRead(error=str(fault)))
+            except Exception as fault:  # a fault of ours must not end what serves
+                log.exception("settings.internal_error")
+                words = f"internal error in hotreload: {type(fault).__name__}: {fault}"
+                self._publish(SettingsRead(error=words))
             else:
                 self._publish(SettingsRead(found.changed, found.waiting))
 
     async def _wished(self) -> Settings:
         async with deadline(READ_SECONDS, "reading the settings", "is their disk there?"):
-            return await in_thread(lambda cancel: self._read(), leave_as="a read of the settings")
+            # No read of a checkpoint: one that hangs must not hold up those.
+            name = "a read of the settings"
+            return await in_thread(lambda cancel: self._read(), leave_as=name, is_read=False)
 
     def _go_by(self, settings: Settings, engine: RunningEngine, reconciler: Reconciler) -> None:
         """Have the parts go by these; ConfigError, and no change, if one of them cannot."""

@@ -43,6 +43,7 @@ async def start_engine(
     try:
         await keep_model(model, settings.state.directory, is_configured=is_configured)
         await warm(engine, course, most=most, within=within)
+        engine.count_anew()
     except BaseException:  # a stop came meanwhile
         await uninterrupted(engine.close())
         raise

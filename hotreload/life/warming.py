@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hotreload.core.course import Course
 from hotreload.core.how_far import telling_how_far
 from hotreload.engine.capabilities import EngineLimits
-from hotreload.errors import AnswerNonfinite, EngineLost, HotReloadError
+from hotreload.errors import AnswerNonfinite, EngineLost
 from hotreload.life.running import RunningEngine
 from hotreload.types import HowFar, Phase
 
@@ -98,7 +98,7 @@ async def _is_answered(engine: RunningEngine, batch: Batch) -> bool:
         raise
     except AnswerNonfinite:
         return True
-    except HotReloadError as fault:
+    except Exception as fault:  # without it the first requests wait a little: no reason to end
         log.warning("boot.not_warmed", extra={"batch": str(batch), "why": str(fault)})
         return False
     return True

@@ -29,7 +29,8 @@ def take_over(
 
 def is_for_looking(listener: socket.socket) -> bool:
     """Whether it is there for those who ask how a start goes on."""
-    return listener.family == socket.AF_UNIX and listener.getsockname().endswith(LOOKING)
+    name = listener.getsockname() if listener.family == socket.AF_UNIX else ""
+    return isinstance(name, str) and name.endswith(LOOKING)  # an abstract one's is bytes
 
 
 def _taken(descriptor: int, name: str) -> socket.socket:

@@ -91,7 +91,7 @@ OPENAI_PATHS = "/v1/"
 TEXT_GENERATION_PATH = "/"
 
 
-def problem_of(error: HotReloadError, path: str = "/") -> Json:
+def problem_of(error: HotReloadError, path: str = "") -> Json:
     """Answer with what went wrong, in the shape that clients of this path know."""
     if path.startswith(OPENAI_PATHS):
         return Json({"error": openai_fields(error)}, status_of(error), _headers(error))

@@ -193,7 +193,10 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept on every socket; on lasting ones only when the gate has opened."""
         late = [each for each in sockets or [] if self.lasting and not is_for_looking(each)]
-        await super().startup([each for each in sockets or [] if each not in late])
+        at_once = [each for each in sockets or [] if each not in late]
+        if self.lasting:  # asyncio closes what it served; who still waits in it is turned away
+            at_once = [each.dup() for each in at_once]
+        await super().startup(at_once)
         looking = self.servers
         if late:
             await self._opened.wait()

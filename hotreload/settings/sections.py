@@ -175,7 +175,7 @@ class ProbeSettings(Table):
     def _compiles(cls, value: str | None) -> str | None:
         try:
             re.compile(value or "")
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"{value!r} is no regular expression: {error}") from error
         return value
 

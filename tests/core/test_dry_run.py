@@ -138,3 +138,32 @@ async def test_a_real_reload_of_the_same_is_not_taken_for_it(world: World) -> No
         del world.steps.faults["stage"]
         world.steps.released["stage"].set()
         assert (await rehearsal).outcome is Outcome.PASSED
+
+
+async def test_one_that_waits_its_turn_decides_nothing_about_what_the_source_wishes(
+    world: World,
+) -> None:
+    world.steps.faults["stage"] = HANG
+    async with world.running():
+        world.source.publish(GOOD)
+        await world.steps.entered["stage"].wait()
+        rehearsal = await world.operator.rehearse("step_1_bad")
+        del world.steps.faults["stage"]
+        world.steps.released["stage"].set()
+        assert (await rehearsal).outcome is Outcome.REJECTED
+        assert [attempt.outcome for attempt in world.attempts] == [Outcome.LIVE]
+        assert world.replica.live.revision == GOOD
+
+
+async def test_while_one_waits_its_turn_a_pin_holds(world: World) -> None:
+    world.steps.faults["stage"] = HANG
+    async with world.running():
+        world.source.publish(GOOD)
+        await world.steps.entered["stage"].wait()
+        rehearsal = await world.operator.rehearse("step_1")
+        await world.operator.pin()
+        del world.steps.faults["stage"]
+        world.steps.released["stage"].set()
+        await rehearsal
+        assert [attempt.outcome for attempt in world.attempts] == [Outcome.SUPERSEDED]
+        assert world.replica.live.revision.id == "first"

@@ -228,7 +228,7 @@ def test_a_reload_goes_by_what_can_change_and_names_what_wants_a_restart(service
     service.machine.attempt("systemctl reload hotreload")  # whatever becomes of what is newest
     service.machine.until(lambda: service.read_again()["waiting"] == ["[server] tcp"])
     service.drop(10)
-    service.machine.until(lambda: "refused step_10: " in service.status())
+    service.machine.until(lambda: "rejected step_10: " in service.status())
     assert (service.live(), service.pid()) == (live, before)
     service.configure()
     service.machine.attempt("systemctl reload hotreload")

@@ -34,7 +34,7 @@ class Load:
         self._due = now + NOTED_SECONDS
         try:
             self.last = self._look()
-        except (AttributeError, LookupError, TypeError, ValueError):
+        except Exception:
             # An engine that nobody here has seen: no number is worth its end.
             self._due = float("inf")
             self.last = EngineLoad()
