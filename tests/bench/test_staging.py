@@ -4,8 +4,9 @@ import asyncio
 import itertools
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.real_engine, pytest.mark.timeout(36
 
 ROUNDS = 5
 BY_OURS, COPIED, BARE = "our own loader", "upstream's, of a private copy", "upstream's, bare"
+BY_TWO = "our own, with two threads"
 FLIP = "the flip"
 
 BY_LEAVES = [Shape(layers, 128, 128, 1, 1) for layers in (2, 27, 272)]
@@ -52,6 +54,14 @@ async def timed[T](into: list[float], work: Callable[..., Awaitable[T]], *args: 
     return result
 
 
+@contextmanager
+def two_threads(engine: Any) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        quiet = replace(engine._sets.loaders._quiet, threads=2)
+        patch.setattr(engine._sets.loaders, "_quiet", quiet)
+        yield
+
+
 async def bare(engine: Any, folder: Path) -> None:
     """Upstream's loader alone: no copy, nothing measured or placed anew."""
     import jax
@@ -68,12 +78,14 @@ async def test_how_long_staging_takes(tmp_path: Path, shape: Shape) -> None:
     async with engine_of(tmp_path, shape) as engine:
         checkpoints = [real.checked(model(tmp_path / f"new_{n}", shape, n)) for n in (1, 2)]
         size = checkpoints[0].bytes / 1e9
-        took: dict[str, list[float]] = {BY_OURS: [], COPIED: [], BARE: []}
+        took: dict[str, list[float]] = {BY_OURS: [], BY_TWO: [], COPIED: [], BARE: []}
         loading = []
         for checkpoint in itertools.islice(itertools.cycle(checkpoints), ROUNDS):
             staged = await timed(took[BY_OURS], engine.stage, checkpoint)
             loading.append(staged.loading)
             await engine.release(staged)
+            with two_threads(engine):
+                await engine.release(await timed(took[BY_TWO], engine.stage, checkpoint))
             with by_upstream():
                 await engine.release(await timed(took[COPIED], engine.stage, checkpoint))
             await timed(took[BARE], bare, engine, checkpoint.path)
