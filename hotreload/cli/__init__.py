@@ -21,12 +21,10 @@ from hotreload.cli import (
     doctor,
     install_unit,
     look,
-    ls,
     serve,
     swap,
     tiny,
     top,
-    usage,
 )
 from hotreload.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, exit_code
 from hotreload.errors import HotReloadError
@@ -40,7 +38,6 @@ MODULES: tuple[Any, ...] = (
     check,
     check_config,
     look,
-    ls,
     top,
     change,
     ask,
@@ -51,7 +48,7 @@ MODULES: tuple[Any, ...] = (
 
 GROUPS = (
     ("run it", ("serve", "check-config", "doctor", "install-unit", "completion")),
-    ("look", ("status", "top", "ls", "history", "checksums", "events")),
+    ("look", ("status", "top", "history", "checksums", "events")),
     ("change", ("reload", "rollback", "pin", "unpin", "perturb")),
     ("try it", ("demo", "tiny", "check", "swap", "generate")),
 )
@@ -65,7 +62,7 @@ The verbs that ask the daemon find its socket by --socket, --config, $HOTRELOAD_
 settings ($HOTRELOAD_CONFIG), else they take /run/hotreload/hotreload.sock.
 
 exit codes: 0 ok, 1 refused or failed, 2 usage, 3 unreachable, 4 busy, 5 timed out,
-            6 not ready yet (it boots), 69 no accelerator, 70 engine lost, 78 bad settings
+            69 no accelerator, 70 engine lost, 78 bad settings
 
 `hotreload VERB --help` tells more."""
 
@@ -77,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a folder's name may hold bytes that are not text
             stream.reconfigure(errors="backslashreplace")
     parser = build_parser()
-    args = usage.parsed(parser, sys.argv[1:] if argv is None else argv)
+    args = parser.parse_args(argv)
     if not hasattr(args, "run"):
         parser.print_help(sys.stderr)
         return USAGE

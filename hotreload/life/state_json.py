@@ -18,7 +18,7 @@ from hotreload.core.ledger import (
 )
 from hotreload.types import Attempt, By, Refusal, Revision
 
-VERSION = 4
+VERSION = 3
 """The version of the state file; a change of `Memory` raises it and adds to `_MIGRATIONS`."""
 
 
@@ -73,15 +73,7 @@ def _from_2(memory: dict[str, Any]) -> dict[str, Any]:
     return {"overruled": None, "pins": [], **memory}
 
 
-def _from_3(memory: dict[str, Any]) -> dict[str, Any]:
-    return memory  # only the history knows words that it did not: dry runs, steps of a start
-
-
-_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    1: _from_1,
-    2: _from_2,
-    3: _from_3,
-}
+_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}
 """For each older version, how to turn its data into the next version's."""
 
 

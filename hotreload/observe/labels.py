@@ -10,7 +10,6 @@ ROUTES = (
     "/readyz",
     "/health",
     "/status",
-    "/checkpoints",
     "/history",
     "/leaves",
     "/events",
@@ -29,5 +28,4 @@ CODES = (200, 400, 500, 503)
 """Exported at 0 for each route from the start; others appear when they first happen."""
 SCAN_CAUSES = ("start", "event", "rescan", "overflow", "request", "signal", "webhook")
 PLACES = ("live", "previous", "staged")
-KV_USES = ("requests", "prefixes", "free")
 LOADERS = ("own", "upstream")

@@ -9,8 +9,6 @@ const USUAL = {
   overlap: ["fetching", "validating", "staging", "probing", "swapping"],
   drain: ["fetching", "validating", "staging", "draining", "swapping", "probing"],
 };
-// Those of a start.
-const START = ["fetching", "validating", "staging", "building", "warming", "probing"];
 let drawn = "";
 let running = null;  // {seconds, since, node} of the phase that still runs
 
@@ -36,11 +34,10 @@ function said(attempt, last) {
     ...reason];
 }
 
-function steps(attempt, { phase: current, mode, boot }) {
+function steps(attempt, { phase: current, mode }) {
   if (!attempt) return [];
   const entered = Object.keys(attempt.phases);
-  const usual = boot ? START : USUAL[mode] ?? USUAL.drain;
-  const expected = current ? usual : [];
+  const expected = current ? (USUAL[mode] ?? USUAL.drain) : [];
   const names = [...new Set([...entered, ...expected])];
   const failed = current || attempt.outcome === "live" ? null : lastBeforeRollback(entered);
   return names.map((name) => step(name, attempt.phases[name], { current, failed }));
