@@ -19,6 +19,8 @@ SIDE_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+"""A folder without any of these has no tokenizer."""
 SERVED_FILES = (f"*{WEIGHTS}", INDEX, CONFIG, *SIDE_FILES)
 """What an engine loads of a checkpoint, as patterns of names."""
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz")

@@ -22,7 +22,7 @@ from hotreload.checks.check import check_checkpoint
 from hotreload.checks.files import Digests
 from hotreload.checks.fit import Policy
 from hotreload.core.attempts import Attempts
-from hotreload.core.gate import Gate
+from hotreload.core.course import Course
 from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replica
@@ -33,30 +33,35 @@ from hotreload.life.boot import Start
 from hotreload.life.first_switch import FirstSwitch
 from hotreload.life.joints import Arrival, Control, Serving, View, readings
 from hotreload.life.parts import (
+    admin_group,
+    api_keys,
     checkpoint_roots,
     choose_mode,
     heeding,
     listening,
     longest_boot,
+    make_gate,
+    make_metrics,
     make_rules,
     make_source,
+    make_webhook,
     model_name,
     seeing_out,
     verifying,
-    webhook_secret,
 )
+from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
 from hotreload.life.start_engine import start_engine
 from hotreload.life.state import StateFile
+from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import History
 from hotreload.observe.log import LogObserver
-from hotreload.observe.metrics import Metrics
 from hotreload.observe.status import State, Status
 from hotreload.observe.systemd import Notifier, Systemd
 from hotreload.server.app import create_app
 from hotreload.server.limits import Limits
-from hotreload.server.sockets import HttpServer, group_id, turn_away
-from hotreload.server.webhook import Webhook
+from hotreload.server.sockets import HttpServer
+from hotreload.server.turning_away import turn_away
 from hotreload.settings.load import Settings
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Checkpoint, Generation, Revision, Served
@@ -67,8 +72,6 @@ STOP_DEADLINE = 30.0
 """How long requests under way may take to end after SIGTERM."""
 
 EXIT_OK, EXIT_FORCED, EXIT_NO_DEVICE, EXIT_ENGINE_LOST, EXIT_BAD_CONFIG = 0, 1, 69, 70, 78
-
-
 Run = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -79,17 +82,16 @@ class Stopped(Exception):
 class Daemon:
     """One engine, one source of checkpoints, one server; `run` is its whole life."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, read: Callable[[], Settings] | None = None) -> None:
+        """`read` reads the settings again; without it they stay as they are."""
         self.settings = settings
+        self.limits = Limits(**settings.server.limits.model_dump())
         self.events = Events()
         self.state = StateFile(settings.state.directory, self.events.publish)
         self.ledger = self.state.read()
         self.ledger.count_crash(time.time())
-        self.gate = Gate[RunningEngine](
-            publish=self.events.publish,
-            max_held=settings.reload.max_held,
-            hold_arrivals=settings.reload.while_closed == "hold",
-        )
+        self.gate = make_gate(settings, self.events.publish)
+        self.rereading = Rereading(settings, read, self.events.publish, self.gate, self.limits)
         self.attempts = Attempts(
             self.ledger,
             save=self.state.save,
@@ -109,20 +111,22 @@ class Daemon:
             last_attempt=self.history.last,
             source_kind=settings.source.kind,
         )
+        self.checkpoints = Checkpoints(listed=self.source.listed, ledger=lambda: self.ledger)
         look = readings(
             gate=self.gate,
             arrival=self.arrival,
             ledger=self.ledger,
             previous_is_on_device=settings.reload.keep_previous == "device",
         )
-        self.metrics = Metrics(per_leaf=settings.metrics.per_leaf, readings=look)
+        self.metrics = make_metrics(settings, look)
         self.systemd = Systemd(
             Notifier(), is_alive=self.arrival.is_turning, longest_boot=longest_boot(settings)
         )
-        for observer in (LogObserver(), self.history, self.status, self.metrics, self.systemd):
+        shown = (self.history, self.status, self.checkpoints)
+        for observer in (LogObserver(), *shown, self.metrics, self.systemd):
             self.events.subscribe(observer.observe)
-        secret = webhook_secret(settings)
-        self._webhook = Webhook(secret, self.source.wake) if secret is not None else None
+        self._webhook = make_webhook(settings, self.source.wake)
+        self._api_keys = api_keys(settings)
         self._stop = asyncio.Event()
         self._ended_by: Exception | None = None
         self._served = Served({}, {}, {})
@@ -207,8 +211,10 @@ class Daemon:
     def _serve(self, served: Served) -> None:
         self._served = served
 
-    async def _start_engine(self, model: Path, weights: Checkpoint | None) -> RunningEngine:
-        engine = await start_engine(self.settings, model, weights)
+    async def _start_engine(
+        self, model: Path, weights: Checkpoint | None, course: Course
+    ) -> RunningEngine:
+        engine = await start_engine(self.settings, model, weights, course)
         if not self._served.tensors:  # a folder without weights; now there are some
             tensors = weights.tensors if weights else engine.expected_tensors()
             self._served = replace(self._served, tensors=tensors)
@@ -256,27 +262,27 @@ class Daemon:
             rules=self.rules,
             min_interval=self.settings.reload.min_interval,
         )
-        operator = Operator(
-            reconciler, source=self.source, replica=replica, publish=self.events.publish
-        )
+        publish = self.events.publish
+        operator = Operator(reconciler, source=self.source, replica=replica, publish=publish)
         self.arrival.serving = Serving(replica, operator)
-        self.events.publish(chosen)
+        publish(chosen)
         replica.open()
-        self.events.publish(GenerationLive(live, replica.index))
+        publish(GenerationLive(live, replica.index))
         self._lasting = {
             "reconcile": reconciler.run,
             "watch the engine": partial(self._seal_when_lost, engine),
             "save what is not": partial(self.state.keep_trying, self.ledger),
-            "heed answers": heeding(self.settings, replica, operator, self.events.publish),
-            "see old generations out": seeing_out(self.settings, replica, self.events.publish),
-            **verifying(self.settings, replica, self.events.publish),
+            "heed answers": heeding(self.settings, reconciler, replica, operator, publish),
+            "reread the settings": partial(self.rereading.run, engine, reconciler),
+            "see old generations out": seeing_out(self.settings, replica, publish),
+            **verifying(self.settings, replica, publish),
         }
 
     # --- the parts ---------------------------------------------------------------------
 
     async def _check(self, revision: Revision, path: Path) -> Checkpoint:
         """Every check, in a thread that is left behind when a read hangs."""
-        checks = self.settings.checks
+        checks = self.rereading.settings.checks
         run = partial(
             check_checkpoint,
             revision,
@@ -294,23 +300,24 @@ class Daemon:
 
     def _make_server(self, lasting: bool) -> HttpServer:
         server = self.settings.server
-        limits = Limits(**server.limits.model_dump())
-        group = server.admin_group
         app = create_app(
             gate=self.gate,
             control=Control(self.arrival),
-            view=View(self.status, self.history),
+            view=View(self.status, self.history, self.checkpoints),
             events=self.events,
             metrics=self.metrics,
-            limits=limits,
-            admin_group=group_id(group, "[server] admin_group") if group else None,
+            limits=self.limits,
+            admin_group=admin_group(self.settings),
             replay=self.settings.reload.on_drain_timeout == "replay",
             webhook=self._webhook,
             model_name=model_name(self.settings),
             hosts=server.hosts,
+            origins=server.cors_origins,
+            keys=self._api_keys,
+            access_log=server.access_log,
         )
-        grace = STOP_DEADLINE + ABORT_GRACE
-        http = HttpServer(app, limits=limits, graceful_seconds=grace, lasting=lasting)
+        within = STOP_DEADLINE + ABORT_GRACE
+        http = HttpServer(app, limits=self.limits, graceful_seconds=within, lasting=lasting)
         self.events.subscribe(http.observe)
         return http
 
@@ -319,10 +326,15 @@ class Daemon:
         handlers: dict[signal.Signals, Callable[[], None]] = {
             signal.SIGTERM: self.stop,
             signal.SIGINT: self.stop,
-            signal.SIGHUP: partial(self.source.wake, "signal"),
+            signal.SIGHUP: self.look_anew,
         }
         for number, handler in handlers.items():
             asyncio.get_running_loop().add_signal_handler(number, handler)
+
+    def look_anew(self) -> None:
+        """Read the settings again, and look for a checkpoint now."""
+        self.rereading.ask()
+        self.source.wake("signal")
 
     def stop(self) -> None:
         """Leave in order; a second time, at once."""

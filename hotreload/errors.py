@@ -11,14 +11,16 @@ HotReloadError
 ├── EngineLost                 nobody knows what is live; replace us      LOST, exit 70
 ├── NotServing                 the gate is sealed or full                 HTTP 503
 ├── BadRequest                 the caller's words are off                 HTTP 400
+│   └── NothingOfThatName      there is no such checkpoint or generation  HTTP 422
 ├── NotSaved                   a promise a restart would break            HTTP 503
 ├── NotNewEnough               what answers is older than was asked for   HTTP 409
 ├── AnswerNonfinite            the weights made NaN of a prompt           HTTP 500
 └── Busy                       another change is under way                HTTP 409
 """
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import ClassVar, Self
 
 from hotreload.types import Outcome, Reason
 
@@ -51,6 +53,14 @@ class ConfigError(HotReloadError):
     """The operator must change something."""
 
     code = "config"
+
+    @classmethod
+    def listing(cls, faults: Sequence[str]) -> Self:
+        """The error that names all of these faults."""
+        if len(faults) == 1:
+            return cls(faults[0], findings=faults)
+        lines = "".join(f"\n  {fault}" for fault in faults)
+        return cls(f"{len(faults)} settings are wrong:{lines}", findings=faults)
 
 
 class CheckpointRejected(HotReloadError):
@@ -163,6 +173,12 @@ class BadRequest(HotReloadError):
         self.param = param
 
 
+class NothingOfThatName(BadRequest):
+    """The operator named a checkpoint or a generation that is not there."""
+
+    code = "unknown_name"
+
+
 class NotNewEnough(HotReloadError):
     """The generation asked for does not answer, and was waited for in vain."""
 
@@ -195,6 +211,12 @@ def shown(value: object, most: int = 80) -> str:
 def cut(text: str, most: int = 80) -> str:
     """A text that long at most, with a mark where it was cut."""
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The known name that was probably meant, as a question to put behind a fault; else nothing."""
+    near = get_close_matches(cut(name), list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 REJECTIONS = (

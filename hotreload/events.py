@@ -37,7 +37,10 @@ class PhaseEntered:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How many of a phase's bytes have arrived; published a few times a second at most."""
+    """How many of a phase's bytes have arrived, or of its batches are compiled while it warms.
+
+    Published a few times a second at most.
+    """
 
     revision: Revision
     phase: Phase
@@ -53,6 +56,15 @@ class AttemptFinished:
     live: Generation | None
     replica: int = 0
     """Which engine it was made on."""
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunFinished:
+    """A dry run ended; nothing that answers has changed, and nothing is refused because of it."""
+
+    attempt: Attempt
+    live: Generation | None
+    replica: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +138,17 @@ class StateSaved:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsRead:
+    """The settings were read again; `error` says why nothing of them is gone by."""
+
+    changed: tuple[str, ...] = ()
+    """What is gone by from now on."""
+    waiting: tuple[str, ...] = ()
+    """What was changed too, and wants a restart."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FoldersPassedOver:
     """The folders that are passed over from now on: all of them counted, the newest named."""
 
@@ -182,6 +205,7 @@ Event = (
     | PhaseEntered
     | Progress
     | AttemptFinished
+    | DryRunFinished
     | GenerationLive
     | GenerationEnded
     | ModeChosen
@@ -190,6 +214,7 @@ Event = (
     | SourceScanned
     | OperatorAsked
     | StateSaved
+    | SettingsRead
     | FoldersPassedOver
     | AnswersWithheld
     | LoaderDistrusted

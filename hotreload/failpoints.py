@@ -30,9 +30,14 @@ POINTS = {
     "committed": "good and live in memory, and the state file does not know",
     "saved": "the state file says how the attempt ended",
     "ended": "nobody is answered by the old weights, and they are there",
+    "building": "the engine is about to be built, when the daemon starts",
+    "warming": "it is built, and about to compile for usual batches; only where that is asked for",
     "resting": "the scheduler has nothing to do, which it sees once a second; in its thread",
 }
-"""Every point, in the order an attempt passes them; `ended` and `resting` are no part of one."""
+"""Every point, in the order an attempt passes them; those from `ended` on are no part of one."""
+
+START_ONLY = ("building", "warming")
+"""The points that only a start of the daemon passes."""
 
 OVERLAP_ONLY = ("proven", "flipped", "ended")
 """The points that are passed by overlap alone, as `swapped` and `rolling_back` are never."""

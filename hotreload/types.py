@@ -12,6 +12,9 @@ NOISY = "perturbed-"
 
 LONGEST_SOCKET_PATH = 107
 """Bytes that the path of a unix socket may have; the kernel takes no more."""
+LOOKING = ".look"
+"""What the name of a second socket ends in, beside one that systemd holds. There those who only
+look are answered while the daemon boots, when the other one makes everybody wait."""
 
 START = "start"
 """The verb of what a start of the daemon tries."""
@@ -152,8 +155,21 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """How busy an engine is with requests; the tokens are those of the pool that serves."""
+
+    waiting: int = 0
+    running: int = 0
+    kv_requests: int = 0
+    """Tokens that requests hold."""
+    kv_prefixes: int = 0
+    """Tokens of cached prefixes, which are given back when requests need them."""
+    kv_free: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class HowFar:
-    """How far a long work is, in bytes."""
+    """How far a long work is: in bytes, or in batches where batches are compiled."""
 
     done: int
     of: int
@@ -219,6 +235,10 @@ class Phase(StrEnum):
     FETCHING = "fetching"
     VALIDATING = "validating"
     STAGING = "staging"
+    BUILDING = "building"
+    """Only in a start: the engine is made, with the weights."""
+    WARMING = "warming"
+    """Only in a start: what the first requests need is compiled."""
     DRAINING = "draining"
     SWAPPING = "swapping"
     PROBING = "probing"
@@ -229,6 +249,8 @@ class Outcome(StrEnum):
     """How an attempt ended; also the metric label."""
 
     LIVE = "live"
+    PASSED = "passed"
+    """A dry run: it would have gone live."""
     REJECTED = "rejected"
     POSTPONED = "postponed"
     SUPERSEDED = "superseded"
@@ -270,6 +292,10 @@ class Attempt:
     """The operator who asked for it, or the start; nobody did where the source wished it."""
     loading: Loading | None = None
     """How its weights were staged, if they were."""
+    dry_run: bool = False
+    """Whether nothing was to go live or be refused whatever came of it."""
+    unproven: str = ""
+    """Why a dry run could not ask the probes."""
 
     @property
     def is_of_a_start(self) -> bool:

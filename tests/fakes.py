@@ -5,13 +5,30 @@ A fault is put before a step by name: an exception is raised there, HANG waits f
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hotreload.errors import AnswerNonfinite, EngineLost, ProbeFailed, SourceUnavailable
-from hotreload.types import Checkpoint, HowFar, Loading, Noise, Revision, Staged, TensorSpec
+from hotreload.engine.answering.probe import Probe
+from hotreload.engine.capabilities import EngineLimits
+from hotreload.errors import (
+    AnswerNonfinite,
+    ConfigError,
+    EngineLost,
+    ProbeFailed,
+    SourceUnavailable,
+)
+from hotreload.types import (
+    Checkpoint,
+    EngineLoad,
+    HowFar,
+    Loading,
+    Noise,
+    Revision,
+    Staged,
+    TensorSpec,
+)
 from tests.fake_answers import FakeAnswers
 
 HANG = object()
@@ -67,6 +84,7 @@ class FakeEngine(FakeAnswers):
         self.damage: dict[str, int] = {}
         """Checksums of live leaves that are no longer what went live."""
         self.recompiles = 0
+        self.limits = EngineLimits(vocabulary=300, input_tokens=200, total_tokens=256, at_once=6)
         self.spares: list[Staged] = []
         self.old: list[Staged] = []
         """What answers older requests still."""
@@ -86,6 +104,12 @@ class FakeEngine(FakeAnswers):
         self._death = asyncio.Event()
         self.distrust = asyncio.Event()
         self.is_closed = False
+        self.judged_by: tuple[list[Probe], float | None] = ([], None)
+        """What it was told last to judge later weights by."""
+
+    @property
+    def load(self) -> EngineLoad:
+        return EngineLoad(running=self.running, kv_requests=self.running, kv_free=9 - self.running)
 
     @property
     def sets_held(self) -> int:
@@ -98,6 +122,11 @@ class FakeEngine(FakeAnswers):
     @property
     def sets_on_device(self) -> int:
         return sum(weights.is_on_device for weights in self.weights_held)
+
+    def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:
+        if any("too long" in probe.prompt for probe in probes):
+            raise ConfigError("[[probe]]: one is too long")
+        self.judged_by = (list(probes), max_drift)
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         self.staging = HowFar(0, checkpoint.bytes)

@@ -11,10 +11,12 @@ import pytest
 from hotreload.checks.check import check_checkpoint
 from hotreload.checks.fit import Policy
 from hotreload.core.attempts import Attempts
+from hotreload.core.course import Course
 from hotreload.core.ledger import Ledger
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import CheckpointCorrupt, ConfigError, EngineLost, ProbeFailed
 from hotreload.events import AttemptFinished, Event, PhaseEntered, Waiting
+from hotreload.life import mounts
 from hotreload.life.boot import UNFIT_MODEL, Start, served_from
 from hotreload.life.first_switch import FirstSwitch
 from hotreload.life.model_files import keep_model
@@ -64,13 +66,16 @@ class Starting:
     async def check(self, revision: Revision, path: Path) -> Checkpoint:
         return unread(revision, path)
 
-    async def start_engine(self, model: Path, weights: Checkpoint | None) -> FakeEngine:
+    async def start_engine(
+        self, model: Path, weights: Checkpoint | None, course: Course
+    ) -> FakeEngine:
         assert weights is not None
         self.models.append(model)
         self.started.append(weights.path.name)
         if fault := self.start_faults.get(weights.path.name):
             raise fault
-        return FakeEngine(self.steps, weights.revision)
+        async with course.phase(Phase.BUILDING):
+            return FakeEngine(self.steps, weights.revision)
 
     def go_live(self, engine: RunningEngine, live: Generation) -> None:
         self.answers = live
@@ -469,7 +474,7 @@ async def test_what_a_start_tries_is_in_the_history_as_any_attempt(machine: Mach
     assert list(newest.phases) == [
         Phase.FETCHING,
         Phase.VALIDATING,
-        Phase.STAGING,
+        Phase.BUILDING,
         Phase.PROBING,
     ]
     assert all(each.by and each.by.verb == "start" for each in machine.attempts)
@@ -507,9 +512,9 @@ async def test_a_process_that_dies_in_its_start_blames_what_was_not_good_before(
 ) -> None:
     blamed = []
 
-    async def start_engine(model: Path, weights: Checkpoint | None) -> FakeEngine:
+    async def start_engine(model: Path, weights: Checkpoint | None, course: Course) -> FakeEngine:
         blamed.append(machine.ledger.under_way)
-        return await Starting.start_engine(machine, model, weights)
+        return await Starting.start_engine(machine, model, weights, course)
 
     machine.start_engine = start_engine  # type: ignore[method-assign]
     await machine.run()
@@ -522,7 +527,7 @@ async def test_a_process_that_dies_in_its_start_blames_what_was_not_good_before(
 async def test_a_start_says_what_it_is_at(machine: Machine) -> None:
     await machine.run()
     phases = [each.phase for each in machine.events if isinstance(each, PhaseEntered)]
-    assert phases == [Phase.FETCHING, Phase.VALIDATING, Phase.STAGING, Phase.PROBING, None]
+    assert phases == [Phase.FETCHING, Phase.VALIDATING, Phase.BUILDING, Phase.PROBING, None]
 
 
 async def test_what_is_gone_is_asked_of_the_source_once(machine: Machine, tmp_path: Path) -> None:
@@ -531,3 +536,40 @@ async def test_what_is_gone_is_asked_of_the_source_once(machine: Machine, tmp_pa
     assert await machine.first() == "step_2"
     outcomes = [(each.revision.label, each.outcome) for each in machine.attempts]
     assert outcomes == [("step_1", Outcome.POSTPONED), ("step_2", Outcome.LIVE)]
+
+
+async def test_a_model_that_is_not_mounted_yet_is_waited_for(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not one whose name is mistaken: of that the operator is told at once."""
+    monkeypatch.setattr(mounts, "LOOK_SECONDS", 0.01)
+    elsewhere, point = machine.model.rename(tmp_path / "elsewhere"), machine.model
+    point.mkdir()
+    starting = asyncio.create_task(machine.run())
+    await turn_until(lambda: Waiting(f"{point} to be mounted", "start") in machine.events)
+    assert machine.started == []
+    point.rmdir()
+    elsewhere.rename(point)
+    await asyncio.wait_for(starting, PATIENCE)
+    assert machine.events[-1] == Waiting(None, "start")
+    shutil.rmtree(point)
+    with pytest.raises(ConfigError, match="is no model folder"):
+        await machine.run()
+
+
+async def test_checkpoints_that_are_not_mounted_yet_are_waited_for_where_nothing_else_will_do(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "LOOK_SECONDS", 0.01)
+    point = tmp_path / "checkpoints"
+    point.mkdir()
+    raw = {"engine": {"model": str(machine.model)}, "source": {"path": str(point)}}
+    machine.settings = Settings.model_validate(raw)
+    machine.unfit = {"step_1", "step_2", machine.model.name}
+    starting = asyncio.create_task(machine.run())
+    await turn_until(lambda: Waiting(f"{point} to be mounted", "start") in machine.events)
+    tried = len(machine.attempts)
+    machine.unfit = set()
+    (point / "step_3").mkdir()
+    await asyncio.wait_for(starting, PATIENCE)
+    assert len(machine.attempts) == tried + 1  # nothing was tried while nothing had changed

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ValidationError
 from hotreload.cli import check_config
 from hotreload.errors import ConfigError
 from hotreload.settings import load as config
-from hotreload.settings.load import Loaded, check_servable, config_file, default_toml, load, masked
+from hotreload.settings.faults import masked
+from hotreload.settings.load import Loaded, check_servable, config_file, default_toml, load
 from hotreload.settings.sections import Settings
 from hotreload.settings.source import OF_KIND
 
@@ -97,9 +98,10 @@ def test_paths_in_a_file_start_at_its_folder_and_others_where_we_stand(
     here.mkdir()
     monkeypatch.chdir(here)
     monkeypatch.setenv("HOME", "/home/op")
-    text = "[engine]\nmodel = 'm'\n[state]\ndirectory = '~/state'\n"
+    text = "[engine]\nmodel = 'm'\n[state]\ndirectory = '~/state'\n[server]\napi_keys_file = 'k'\n"
     settings = read(tmp_path, text, "source.path=ckpt").settings
     assert settings.engine.model == tmp_path / "m"
+    assert settings.server.api_keys_file == tmp_path / "k"
     assert settings.source.path == here / "ckpt"
     assert settings.state.directory == Path("/home/op/state")
     assert settings.server.socket == Path("/run/hotreload/hotreload.sock")
@@ -175,6 +177,12 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
         (f"{HUB}allow = ['a/*']", "only files at the top of the repo are served"),
         (f"{HUB}endpoint = 'https://u:p@hub'", "is no address of a hub"),
         ("[reload]\nmemory = 'triple'", "should be 'double', 'host' or 'auto', not 'triple'"),
+        ("[server]\ncors_origins = ['*']", "each site is named, there is no *"),
+        ("[server]\ncors_origins = ['https://a.example/']", "'https://a.example/' is no origin"),
+        ("[server]\ncors_origins = ['chat.example.com']", "is no origin"),
+        ("[server]\ncors_origins = ['https://Chat.example']", "is no origin"),
+        ("[server]\ncors_origins = ['null']", "is no origin"),
+        ("[server]\ncors_origins = ['https://me@a.example']", "is no origin"),
         ("[engine]\nreplicas = 2", "2 is not in this version yet; leave it at 1"),
         ("[reload]\non_drain_timeout = 'replay'\nwhile_closed = 'refuse'", "needs while_closed"),
         ("[engine]\ntp = true", "[engine] tp: should be a valid integer, not True"),
@@ -324,7 +332,7 @@ def check(*words: str) -> int:
 GOOD = """
 [engine]
 model = 'm'
-args = {hub_token = 'hf_abc', tokenizer_path = 't', deep = {secrets = ['hf_abc']}}
+args = {api_key = 'hf_abc', tokenizer_path = 't', json_model_override_args = {secrets = ['hf_abc']}}
 [source]
 path = 'p'
 [[probe]]
@@ -342,7 +350,7 @@ def test_check_config_prints_settings_with_their_origins_and_no_secrets(
     out, err = capsys.readouterr()
     assert err == ""
     assert "hf_abc" not in out
-    assert re.search(r'^hub_token = "\*\*\*" +# file .*a\.toml$', out, re.MULTILINE)
+    assert re.search(r'^api_key = "\*\*\*" +# file .*a\.toml$', out, re.MULTILINE)
     assert re.search(r'^tokenizer_path = "t" ', out, re.MULTILINE)
     assert re.search(r"^max_held = 3 +# --set$", out, re.MULTILINE)
     assert re.search(r'^boot = "last-good" +# default$', out, re.MULTILINE)
@@ -353,7 +361,7 @@ def test_what_check_config_prints_can_be_loaded_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "a.toml"
-    file.write_text(GOOD.replace("hub_token = 'hf_abc', ", "").replace("secrets", "names"))
+    file.write_text(GOOD.replace("api_key = 'hf_abc', ", "").replace("secrets", "names"))
     assert check(str(file)) == 0
     again = read(tmp_path, capsys.readouterr().out).settings
     assert again == load(file, [], {}).settings
@@ -366,7 +374,7 @@ def test_check_config_speaks_json(tmp_path: Path, capsys: pytest.CaptureFixture[
     answer = json.loads(capsys.readouterr().out)
     assert answer["ok"] is True
     assert answer["settings"]["engine"]["model"] == str(tmp_path / "m")
-    assert answer["settings"]["engine"]["args"]["deep"] == {"secrets": ["***"]}
+    assert answer["settings"]["engine"]["args"]["json_model_override_args"] == {"secrets": ["***"]}
     assert answer["origins"]["engine.model"] == f"file {file}"
     assert answer["missing_to_serve"] == []
 
@@ -378,6 +386,18 @@ def test_check_config_says_what_serving_still_needs(
     file.write_text("[engine]\nmodel = 'm'\n")
     assert check(str(file)) == 0
     assert "[source] path: not set" in capsys.readouterr().err
+
+
+def test_check_config_says_nothing_of_what_is_sound_where_only_faults_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(GOOD)
+    assert check(str(file), "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+    file.write_text("[engine]\ntp = 0\n")
+    assert check(str(file), "--quiet") == 78
+    assert "[engine] tp" in capsys.readouterr().err
 
 
 def test_check_config_ends_with_78_and_every_fault(

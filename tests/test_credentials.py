@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import ConfigError
-from hotreload.settings.credentials import read_secret
+from hotreload.settings.credentials import read_keys, read_secret
 
 SETTING = "[source] token_file"
 
@@ -38,3 +38,35 @@ def test_what_is_no_secret_is_not_repeated(tmp_path: Path, content: bytes | str)
         read_secret(tmp_path / "token", SETTING, {})
     assert "hf_" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+KEYS = "[server] api_keys_file"
+GOOD, OTHER = "a-key-of-24-characters-1", "a-key-of-24-characters-2"
+
+
+def test_keys_stand_one_a_line_beside_comments(tmp_path: Path) -> None:
+    text = f"# the evals team\n{GOOD}\n\n  {OTHER}\t# until June\r\n{GOOD}\n"
+    (tmp_path / "keys").write_text(text)
+    assert read_keys(tmp_path / "keys", KEYS, {}) == {GOOD, OTHER}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "holds no key"),
+        (b"# nothing but words\n\n", "holds no key"),
+        (b"short\n", "line 1: is shorter than 16 characters"),
+        (f"\n{GOOD} and {OTHER}".encode(), "line 2: must be one key"),
+        (f"{GOOD}#ü".encode(), "line 1: must be one key"),
+        (b"\xff\xfe", "cannot be read: it is not text"),
+    ],
+)
+def test_what_is_no_file_of_keys_is_not_repeated(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    (tmp_path / "keys").write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        read_keys(tmp_path / "keys", KEYS, {})
+    assert words in str(caught.value)
+    assert KEYS in str(caught.value)
+    assert "a-key" not in str(caught.value)

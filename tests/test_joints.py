@@ -7,14 +7,28 @@ from typing import Any
 import pytest
 
 from hotreload.core.gate import Gate
-from hotreload.core.ledger import Ledger
+from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.errors import NotServing
 from hotreload.events import Events, Progress
 from hotreload.life.joints import Arrival, Control, View, readings
 from hotreload.life.running import RunningEngine
+from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import History
+from hotreload.observe.readings import Readings
 from hotreload.observe.status import Status
-from hotreload.types import Answering, By, Generation, Lease, Noise, Phase, Revision
+from hotreload.types import (
+    NOISY,
+    Answering,
+    Attempt,
+    By,
+    EngineLoad,
+    Generation,
+    Lease,
+    Noise,
+    Outcome,
+    Phase,
+    Revision,
+)
 
 BY = By("reload", 0, 1, time.time(), "")
 BEFORE_THE_BOOT: dict[str, Callable[[], Any]] = {
@@ -38,8 +52,34 @@ def test_a_scrape_before_the_boot_is_over_reads_plain_numbers() -> None:
     ledger = Ledger()
     read = readings(gate=gate, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
     assert (read.recompiles(), read.staged_bytes(), read.weights()) == (0, 0, {})
+    assert (read.load(), read.failed(), read.new_at()) == (EngineLoad(), None, 0.0)
     assert read.answering() == []
     assert Arrival().is_turning(0.0)
+
+
+def readings_of(ledger: Ledger) -> Readings:
+    gate = Gate[RunningEngine](publish=Events().publish)
+    return readings(gate=gate, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
+
+
+def test_the_attempt_that_failed_last_is_found_behind_those_that_went_well() -> None:
+    ends = (Outcome.LIVE, Outcome.SUPERSEDED, Outcome.POSTPONED, Outcome.REJECTED)
+    ledger = Ledger()
+    for outcome in reversed(ends):
+        attempt = Attempt(Revision(outcome.value), outcome, None, {}, 0.0, 0.0)
+        ledger.history.appendleft(attempt)
+    failed = readings_of(ledger).failed()
+    assert failed is not None
+    assert failed.outcome is Outcome.POSTPONED
+
+
+def test_a_rollback_a_restart_and_noise_are_nothing_new() -> None:
+    ledger = Ledger()
+    lives = ("one", "two", "one", f"{NOISY}1-0.01-3-fp", "two")
+    for at, revision in enumerate(lives, start=1):
+        place = PastGeneration(at, Revision(revision), "fp", "", float(at))
+        ledger.generations.append(place)
+    assert readings_of(ledger).new_at() == 2.0
 
 
 async def test_the_live_generation_answers_also_when_it_has_no_request() -> None:
@@ -53,7 +93,7 @@ async def test_the_live_generation_answers_also_when_it_has_no_request() -> None
 def test_an_event_of_a_download_has_the_pace_that_the_status_knows() -> None:
     now = [100.0]
     status = Status(ledger_view=Ledger, clock=lambda: now[0])
-    view = View(status, History())
+    view = View(status, History(), Checkpoints(listed=list, ledger=Ledger))
     for done in (250, 350):
         status.observe(told := Progress(Revision("new"), Phase.FETCHING, done, 1000))
         fields = view.event(told)

@@ -10,8 +10,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "hotreload"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-FACTS = {"checkpoint_files", "checkpoint_tensors", "owned_args"}
-VOCABULARY = {"types", "errors", "events", "failpoints", *FACTS}
+FACTS = {"checkpoint_files", "checkpoint_formats", "checkpoint_tensors", "owned_args"}
+VOCABULARY = {"types", "errors", "events", "failpoints", "listed", *FACTS}
 CORE = {"core", "threads", *VOCABULARY}
 ENGINE = {
     "engine",
@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fingerprint": set(),
     "failpoints": set(),
     "errors": {"types"},
+    "listed": {"types"},
     "events": {"types"},
     "threads": {"errors"},
     "core": CORE,

@@ -13,8 +13,8 @@ from hotreload.core.gate import Gate
 from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.daemon import Daemon
-from hotreload.errors import NotServing
-from hotreload.events import Event, ModeChosen
+from hotreload.errors import ConfigError, NotServing
+from hotreload.events import Event, GenerationLive, ModeChosen
 from hotreload.life.joints import _weights_held
 from hotreload.life.parts import make_rules, verifying
 from hotreload.settings.load import load
@@ -85,6 +85,30 @@ def test_what_a_drain_ends_is_aborted_and_replayed_as_decided(
     Daemon(decided)._make_server(lasting=False)
     assert make_rules(decided).abort_on_drain_timeout == aborts
     assert made["replay"] == replays
+
+
+async def test_who_may_come_and_what_is_told_of_it_is_as_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[str, Any] = {}
+    record(monkeypatch, "create_app", made)
+    (tmp_path / "keys").write_text("a-key-of-24-characters-1\n")
+    decided = settings(
+        tmp_path,
+        f"server.api_keys_file={tmp_path / 'keys'}",
+        "server.cors_origins=['https://chat.example.com']",
+        "server.access_log=true",
+    )
+    Daemon(decided)._make_server(lasting=False)
+    assert await made["keys"].admit("a-key-of-24-characters-1")
+    assert (made["origins"], made["access_log"]) == (("https://chat.example.com",), True)
+    Daemon(settings(tmp_path))._make_server(lasting=False)
+    assert (made["keys"], made["origins"], made["access_log"]) == (None, (), False)
+
+
+def test_a_daemon_without_the_keys_it_is_to_ask_for_does_not_begin(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\[server\] api_keys_file: .*cannot be read"):
+        Daemon(settings(tmp_path, f"server.api_keys_file={tmp_path / 'gone'}"))
 
 
 def test_the_first_stop_ends_the_alarm_that_xlas_handler_sets(tmp_path: Path) -> None:
@@ -180,6 +204,28 @@ async def refused_as(code: str, passing: Any) -> None:
         async with asyncio.timeout(PATIENCE), passing:
             pass
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("sets", "exported", "left_out"),
+    [((), 3, 0), (("metrics.max_leaves=2",), 2, 1), (("metrics.per_leaf=false",), 0, 0)],
+)
+def test_so_many_leaves_are_exported_as_decided(
+    tmp_path: Path, sets: tuple[str, ...], exported: int, left_out: int
+) -> None:
+    daemon = Daemon(settings(tmp_path, *sets))
+    daemon.events.publish(GenerationLive(replace(LIVE, leaves={"a": 1, "b": 2, "c": 3})))
+    page = daemon.metrics.render().decode()
+    assert page.count("hotreload_leaf_checksum{") == exported
+    assert f"hotreload_leaf_checksums_left_out {left_out}.0" in page
+
+
+async def test_a_scrape_reads_how_busy_the_engine_is(tmp_path: Path) -> None:
+    engine: Any = FakeEngine(Steps(), LIVE.revision)
+    daemon = Daemon(settings(tmp_path))
+    assert 'hotreload_kv_tokens{use="free"} 0.0' in daemon.metrics.render().decode()
+    daemon._join(engine, LIVE)
+    assert 'hotreload_kv_tokens{use="free"} 9.0' in daemon.metrics.render().decode()
 
 
 def test_live_weights_are_verified_only_if_so_decided(tmp_path: Path) -> None:

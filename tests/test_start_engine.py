@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,16 @@ import pytest
 
 from hotreload.checks.check import check_checkpoint
 from hotreload.checks.fit import Policy
+from hotreload.core.course import Course
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import ConfigError
+from hotreload.events import PhaseEntered, Progress, Publish
 from hotreload.life.start_engine import start_engine
 from hotreload.settings.load import Settings
 from hotreload.tiny import write_tiny
-from hotreload.types import Checkpoint, Revision
+from hotreload.types import Checkpoint, Phase, Revision
 from tests.nobody import as_nobody
+from tests.waiting import PATIENCE
 
 
 def served(folder: Path) -> tuple[Path, Checkpoint]:
@@ -23,8 +27,12 @@ def served(folder: Path) -> tuple[Path, Checkpoint]:
     return model, check_checkpoint(Revision("1"), model, served=None, policy=Policy())
 
 
+def begun(publish: Publish = lambda event: None) -> Course:
+    return Course(Revision("1"), publish)
+
+
 def settings_with(state: Path, model: Path) -> Settings:
-    given = {"engine": {"model": str(model)}, "state": {"directory": str(state)}}
+    given = {"engine": {"model": str(model), "warm_batches": 0}, "state": {"directory": str(state)}}
     return Settings.model_validate(given)
 
 
@@ -37,7 +45,7 @@ async def test_a_file_of_the_model_that_may_not_be_read_is_a_setting_that_names_
     closed = model / "tokenizer.json"
     closed.chmod(0o000)
     with as_nobody(model), pytest.raises(ConfigError, match=rf"{closed} may not be read"):
-        await start_engine(settings_with(tmp_path / "state", model), model, weights)
+        await start_engine(settings_with(tmp_path / "state", model), model, weights, begun())
 
 
 async def test_a_disk_that_fills_up_with_the_models_files_says_so(
@@ -49,7 +57,7 @@ async def test_a_disk_that_fills_up_with_the_models_files_says_so(
     model, weights = served(tmp_path)
     monkeypatch.setattr("hotreload.life.start_engine.copy_side_files", full)
     with pytest.raises(ConfigError, match="cannot be written: No space left"):
-        await start_engine(settings_with(tmp_path / "state", model), model, weights)
+        await start_engine(settings_with(tmp_path / "state", model), model, weights, begun())
 
 
 async def test_each_setting_of_the_engine_reaches_it(
@@ -64,16 +72,44 @@ async def test_each_setting_of_the_engine_reaches_it(
     engine = {"device": "cpu", "tp": 2, "dtype": "float32", "args": {"max_total_tokens": 64}}
     settings = Settings.model_validate(
         {
-            "engine": {"model": str(tmp_path), **engine},
+            "engine": {"model": str(tmp_path), "warm_batches": 0, **engine},
             "checks": {"max_drift": 7.0},
             "reload": {"memory": "auto"},
             "probe": [{"prompt": "Who?", "contains": "me"}],
             "state": {"directory": str(tmp_path / "state")},
         }
     )
-    await start_engine(settings, tmp_path, None)
+    await start_engine(settings, tmp_path, None, begun())
     assert {name: given[name] for name in engine} == engine
     assert (given["terms"].max_drift, given["terms"].memory) == (7.0, "auto")
     assert [(probe.prompt, probe.contains) for probe in given["probes"]] == [("Who?", "me")]
     assert given["terms"].spool == tmp_path / "state" / "staging"
     assert (given["model"], given["load_format"]) == (tmp_path, "dummy")
+
+
+async def test_a_start_tells_how_much_is_copied_and_that_the_engine_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Minutes of a large model, in which nobody knew whether anything went on."""
+    told: list[Any] = []
+    model, weights = served(tmp_path)
+    size = sum(file.size for file in weights.weight_files)
+    was_told = threading.Event()
+
+    def note(event: Any) -> None:
+        told.append(event)
+        if isinstance(event, Progress) and event.done == size:
+            was_told.set()
+
+    def assembled(model: Path, to: Path) -> None:
+        assert was_told.wait(PATIENCE)
+
+    async def start(**more: Any) -> None:
+        pass
+
+    monkeypatch.setattr(SglangEngine, "start", start)
+    monkeypatch.setattr("hotreload.life.start_engine.copy_side_files", assembled)
+    await start_engine(settings_with(tmp_path / "state", model), model, weights, begun(note))
+    phases = [each.phase for each in told if isinstance(each, PhaseEntered)]
+    assert phases == [Phase.STAGING, Phase.BUILDING]
+    assert [each for each in told if isinstance(each, Progress)][-1].total == size

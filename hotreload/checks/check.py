@@ -37,11 +37,13 @@ from hotreload.checks.fit import (
     index_findings,
     read_config,
     side_file_findings,
+    specs,
     tensor_findings,
     tensors_by_name,
 )
 from hotreload.checks.reading import with_file
 from hotreload.checks.safetensors import Header
+from hotreload.checks.sizes import contradictions
 from hotreload.errors import CheckpointCorrupt, CheckpointIncompatible, CheckpointRejected
 from hotreload.fingerprint import fingerprint
 from hotreload.reading import Opened
@@ -107,9 +109,10 @@ def findings(
     """
     looked = survey(folder, root)
     found, wrong = tensors_by_name(looked)
+    tensors = specs(found)
     notes = list(looked.notes)
     if served is None:
-        misfits = _config_alone(looked)
+        misfits = _config_alone(looked, tensors)
     else:
         misfits = _misfits(looked, found, served, policy, notes)
     wrong = (*wrong, *bounded(index_findings(looked, found)), *misfits)
@@ -119,7 +122,6 @@ def findings(
     finite = policy.nonfinite == "reject"
     reader = _Reader(looked, finite, counted.names, cancel, digests or Digests())
     read = _read_all(looked, each(reader.read, looked.files))
-    tensors = {n: TensorSpec(at.tensor.shape, at.tensor.dtype) for n, at in found.items()}
     weights = sum(header.data_bytes for header in looked.headers.values())
     every = bounded((*looked.findings, *wrong, *read.findings.all()))
     of_all = fingerprint(read.sums) if counted.names and not every else None
@@ -128,12 +130,12 @@ def findings(
     return Report(every, tuple(notes), tuple(read.files), tensors, weights, read.held, of_all)
 
 
-def _config_alone(looked: Survey) -> tuple[Finding, ...]:
+def _config_alone(looked: Survey, tensors: Mapping[str, TensorSpec]) -> tuple[Finding, ...]:
     try:
-        read_config(looked)
+        stated = read_config(looked)
     except Unfit as unfit:
         return (unfit.finding,)
-    return ()
+    return tuple(contradictions(stated or {}, tensors)) if looked.whole else ()
 
 
 def _misfits(
@@ -147,7 +149,8 @@ def _misfits(
     wrong = (*config_findings(looked, served), *beside)
     notes += remarks
     if not served.tensors:
-        return wrong  # the engine is yet to start, with these tensors: nothing to compare
+        # The engine is yet to start, by its config and with these tensors.
+        return (*wrong, *(contradictions(served.config, specs(found)) if looked.whole else ()))
     if looked.whole:
         return (*wrong, *bounded(tensor_findings(found, served, policy)))
     notes.append("not every header could be read, so names and shapes were not compared")

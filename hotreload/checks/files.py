@@ -8,6 +8,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from hotreload.checkpoint_files import (
     SINGLE,
     largest,
 )
+from hotreload.checkpoint_formats import LARGEST_POINTER, disguised, foreign_weights
 from hotreload.checks.findings import SHOWN, Finding, Unfit, bounded, shown, size_words
 from hotreload.checks.index import numbered_shards, parse_weight_map
 from hotreload.checks.reading import (
@@ -38,6 +40,7 @@ from hotreload.types import CheckpointFile
 
 _CHUNK = 8 * 2**20
 _KEPT_DIGESTS = 4096
+NO_WEIGHTS = "no *.safetensors or index yet"
 
 Roots = Path | Sequence[Path] | None
 """The folders a checkpoint and its files must lie in, links resolved; None allows any."""
@@ -132,7 +135,7 @@ class _Surveyor:
             self._wait("io", None, f"the folder cannot be read: {error.strerror}")
             return []
         if not names:
-            self._wait("missing", None, "no *.safetensors or index yet")
+            self._wait("missing", None, NO_WEIGHTS)
         return names
 
     def _read_index(self, names: list[str]) -> Any:
@@ -161,9 +164,14 @@ class _Surveyor:
             self._findings.append(Finding("index", words))
             return []
         if not wanted and INDEX not in names:
-            self._wait("missing", None, "no *.safetensors or index yet")
+            self._wait_for_weights(names)
         self._note_strays([name for name in present if wanted and name not in wanted], named_by)
         return sorted(wanted)
+
+    def _wait_for_weights(self, names: list[str]) -> None:
+        foreign = foreign_weights(names, is_meant=True)
+        verdict = f"no *.safetensors; it {foreign.words}" if foreign else ""
+        self._wait("format" if foreign else "missing", None, NO_WEIGHTS, verdict)
 
     def _note_strays(self, strays: list[str], named_by: str) -> None:
         names = strays[:SHOWN]
@@ -223,7 +231,9 @@ class _Surveyor:
         return f"{shown(file.name)}: {size} of {size_words(header.file_size)} written"
 
     def _look_at_end(self, file: ServingFile) -> None:
-        if file.name.endswith(".json") and not _ends_like_json(file):
+        if pointer := _pointer(file):
+            self._findings.append(Finding("io", f"{file.name}: {pointer}", file.name))
+        elif file.name.endswith(".json") and not _ends_like_json(file):
             self._wait(None, file.name, f"{file.name}: not written to its end")
 
     def _look_at_size(self, file: ServingFile) -> None:
@@ -267,6 +277,15 @@ def _ends_like_json(file: ServingFile) -> bool:
         return with_file(file.path, file.name, work).rstrip().endswith((b"}", b"]"))
     except Unfit:
         return False
+
+
+def _pointer(file: ServingFile) -> str | None:
+    """What is in the place of a small file, if it is something else under this name."""
+    if file.identity.size > LARGEST_POINTER:
+        return None
+    with suppress(Unfit):
+        return disguised(read_whole(file.path, file.name, LARGEST_POINTER))
+    return None
 
 
 class Digests:

@@ -22,6 +22,7 @@ MOST_TELLING_FIRST = (
     "truncated",
     "bad_header",
     "shape",
+    "format",
     "missing",
     "dtype",
     "config_mismatch",
@@ -33,7 +34,7 @@ MOST_TELLING_FIRST = (
 """A refusal gives the earliest of these as its reason: the later ones often follow from it."""
 
 INCOMPATIBLE = frozenset(
-    {"shape", "missing", "dtype", "config_mismatch", "tokenizer_mismatch", "extra"}
+    {"shape", "format", "missing", "dtype", "config_mismatch", "tokenizer_mismatch", "extra"}
 )
 """Codes of sound files that do not fit; all others say that the files are damaged."""
 

@@ -22,6 +22,7 @@ from hotreload.checks.files import (
 from hotreload.checks.findings import Finding, Findings, Unfit, most_telling, quoted, shown
 from hotreload.checks.reading import read_whole
 from hotreload.checks.safetensors import Tensor
+from hotreload.checks.sizes import contradictions
 from hotreload.errors import CheckpointCorrupt
 from hotreload.types import Served, TensorSpec
 
@@ -60,6 +61,11 @@ def tensors_by_name(survey: Survey) -> tuple[dict[str, Located], tuple[Finding, 
                 message = f"{shown(file)}: {words}"
                 findings.add(Finding("duplicate", message, file, tensor.name))
     return found, findings.all()
+
+
+def specs(found: Mapping[str, Located]) -> dict[str, TensorSpec]:
+    """The shape and dtype of each tensor."""
+    return {n: TensorSpec(held.tensor.shape, held.tensor.dtype) for n, held in found.items()}
 
 
 def index_findings(survey: Survey, found: Mapping[str, Located]) -> Iterator[Finding]:
@@ -214,15 +220,16 @@ def served_by(folder: Path) -> Served:
     found, duplicates = tensors_by_name(looked)
     wrong = [*looked.findings, *duplicates]
     if not looked.shards and any(file.name == CONFIG for file in looked.files):
-        wrong = [finding for finding in wrong if finding.code != "missing"]
+        wrong = [finding for finding in wrong if finding.code not in ("missing", "format")]
+    tensors = specs(found)
     try:
         stated = read_config(looked) or {}
+        wrong += contradictions(stated, tensors) if looked.whole else ()
     except Unfit as unfit:
         wrong.append(unfit.finding)
     if wrong:
         finding = most_telling(wrong)
         raise CheckpointCorrupt(f"{folder.name}: {finding.message}", code=finding.code)
-    tensors = {n: TensorSpec(held.tensor.shape, held.tensor.dtype) for n, held in found.items()}
     return Served(tensors, stated, side_file_digests(looked), never_loaded(stated))
 
 

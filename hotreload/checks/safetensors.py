@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hotreload.checkpoint_formats import LONGEST_DISGUISE, disguised
 from hotreload.checks.findings import Finding, Unfit, quoted, shown, size_words
 from hotreload.reading import Opened
 
@@ -74,6 +75,8 @@ def read_header(file: Opened) -> Header:
         raise _bad(file.name, words, code="truncated", unfinished=True)
     length = int.from_bytes(file.read(_LENGTH, 0), "little")
     if length > MAX_HEADER:
+        if what := disguised(file.read(min(size, LONGEST_DISGUISE), 0)):
+            raise _bad(file.name, what)
         limit = f"no more than {MAX_HEADER} are accepted"
         raise _bad(file.name, f"its header claims {length} bytes, {limit}")
     if _LENGTH + length > size:

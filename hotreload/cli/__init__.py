@@ -21,10 +21,12 @@ from hotreload.cli import (
     doctor,
     install_unit,
     look,
+    ls,
     serve,
     swap,
     tiny,
     top,
+    usage,
 )
 from hotreload.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, exit_code
 from hotreload.errors import HotReloadError
@@ -38,6 +40,7 @@ MODULES: tuple[Any, ...] = (
     check,
     check_config,
     look,
+    ls,
     top,
     change,
     ask,
@@ -48,7 +51,7 @@ MODULES: tuple[Any, ...] = (
 
 GROUPS = (
     ("run it", ("serve", "check-config", "doctor", "install-unit", "completion")),
-    ("look", ("status", "top", "history", "checksums", "events")),
+    ("look", ("status", "top", "ls", "history", "checksums", "events")),
     ("change", ("reload", "rollback", "pin", "unpin", "perturb")),
     ("try it", ("demo", "tiny", "check", "swap", "generate")),
 )
@@ -62,7 +65,7 @@ The verbs that ask the daemon find its socket by --socket, --config, $HOTRELOAD_
 settings ($HOTRELOAD_CONFIG), else they take /run/hotreload/hotreload.sock.
 
 exit codes: 0 ok, 1 refused or failed, 2 usage, 3 unreachable, 4 busy, 5 timed out,
-            69 no accelerator, 70 engine lost, 78 bad settings
+            6 not ready yet (it boots), 69 no accelerator, 70 engine lost, 78 bad settings
 
 `hotreload VERB --help` tells more."""
 
@@ -74,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a folder's name may hold bytes that are not text
             stream.reconfigure(errors="backslashreplace")
     parser = build_parser()
-    args = parser.parse_args(argv)
+    args = usage.parsed(parser, sys.argv[1:] if argv is None else argv)
     if not hasattr(args, "run"):
         parser.print_help(sys.stderr)
         return USAGE

@@ -3,10 +3,12 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hotreload.cli.daemon_args import add_client_verb
+from hotreload.cli.exits import NotReady
+from hotreload.cli.wait import add_timeout, check_ready, until_ready
 from hotreload.errors import HotReloadError
 
 Fields = dict[str, Any]
@@ -14,7 +16,8 @@ Fields = dict[str, Any]
 EXPLAINED = """\
 The prompt is sent as it is, without a chat template. What is live answers it, to the end. Where
 swaps drain the request waits while weights are exchanged. With --json the whole answer is printed;
-its meta_info says which generation made it. Exits 1 when the answer was cut off.
+its meta_info says which generation made it. Exits 1 when the answer was cut off. While the daemon
+boots it waits, and says on stderr for what; with --no-wait, or when --timeout is over, it exits 6.
 
 examples:
   hotreload generate "The capital of France is" --max-new-tokens 8
@@ -36,6 +39,8 @@ def add(verbs: Any) -> None:
         "--max-new-tokens", type=int, default=64, metavar="N", help="the longest answer (64)"
     )
     parser.add_argument("--stream", action="store_true", help="print the answer as it comes")
+    parser.add_argument("--no-wait", action="store_true", help="exit 6 at once while it boots")
+    add_timeout(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,13 +50,30 @@ def run(args: argparse.Namespace) -> int:
     daemon = DaemonClient(find_socket(args))
     params = {"temperature": 0.0, "max_new_tokens": args.max_new_tokens}
     wish: Fields = {"text": args.prompt, "sampling_params": params}
-    if args.stream:
-        last = _print_stream(daemon.events("POST", "/generate", wish | {"stream": True}), args.json)
-    else:
-        last = daemon.ask("POST", "/generate", wish).fields
-        print(json.dumps(last, indent=2) if args.json else last["text"])
-    _check_end(last)
+
+    def ask() -> Fields:
+        if args.stream:
+            chunks = daemon.events("POST", "/generate", wish | {"stream": True})
+            return _print_stream(chunks, args.json)
+        answer: Fields = daemon.ask("POST", "/generate", wish).fields
+        print(json.dumps(answer, indent=2) if args.json else answer["text"])
+        return answer
+
+    _check_end(_once_ready(daemon, args, ask))
     return 0
+
+
+def _once_ready(daemon: Any, args: argparse.Namespace, ask: Callable[[], Fields]) -> Fields:
+    """Ask, and while the daemon boots wait for it, unless told not to."""
+    try:
+        if daemon.looks_apart:  # else who asks waits in the socket, and nobody says for what
+            check_ready(daemon)
+        return ask()
+    except NotReady:
+        if args.no_wait:
+            raise
+    until_ready(daemon, args.timeout)
+    return ask()
 
 
 def _print_stream(chunks: Iterable[Fields], as_json: bool) -> Fields:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from hotreload.cli.show import duration, plain
+from hotreload.cli.show import duration, plain, size
 from hotreload.errors import HotReloadError
 
 Progress = Mapping[str, Any] | None
@@ -80,19 +80,11 @@ def _part(progress: Mapping[str, Any]) -> float:
 
 
 def _words(progress: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{_size(progress['done_bytes'])} of {_size(progress['total_bytes'])}"
+    yield f"{size(progress['done_bytes'])} of {size(progress['total_bytes'])}"
     if progress["bytes_per_second"]:
-        yield f"{_size(progress['bytes_per_second'])}/s"
+        yield f"{size(progress['bytes_per_second'])}/s"
     if progress["seconds_left"] is not None:
         yield f"{duration(progress['seconds_left'])} left"
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 @contextmanager

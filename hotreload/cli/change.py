@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.cli.daemon_args import add_client_verb, seconds
+from hotreload.cli.exits import ENGINE_LOST, FAILED
 from hotreload.errors import EngineLost, HotReloadError
 
 Fields = dict[str, Any]
 
 SPARE_SECONDS = 10.0
 """How much longer than the daemon we wait, so that the daemon itself tells that time is up."""
+LARGEST_SCALE = 1e6
+"""As the daemon has it."""
 
 
 def add(verbs: Any) -> None:
@@ -37,6 +40,7 @@ examples:
   hotreload reload                            look for the newest, and do not wait
   hotreload reload --wait --timeout 600       as systemctl reload does
   hotreload reload step_120 --wait --force    also if it was refused before
+  hotreload reload step_120 --dry-run         whether it would go live, and what would change
   hotreload reload v1.2 --wait                a tag, when a hub is followed""",
     )
     reload_verb.add_argument(
@@ -49,6 +53,13 @@ examples:
     reload_verb.add_argument("--wait", action="store_true", help="wait for the outcome")
     reload_verb.add_argument(
         "--force", action="store_true", help="also if it was refused before, or is live, or pinned"
+    )
+    reload_verb.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="do all that is done before anything goes live (checks, staging, the probes where "
+        "nobody sees the answers), print what was found, change nothing; it waits, tries also "
+        "what was refused before, and exits 1 when it would not go live",
     )
     _add_timeout(reload_verb)
     _add_reason(reload_verb)
@@ -110,11 +121,23 @@ def _add_perturb(verbs: Any) -> None:
         "--seed", type=int, metavar="N", help="the seed of the choice of leaves and the noise (0)"
     )
     perturb_verb.add_argument(
-        "--scale", type=float, metavar="X", help="the noise's standard deviation (0.01)"
+        "--scale", type=_scale, metavar="X", help="the noise's standard deviation (0.01)"
     )
     perturb_verb.add_argument("--num-leaves", type=int, metavar="N", help="how many leaves (3)")
     _add_timeout(perturb_verb)
     _add_reason(perturb_verb)
+
+
+def _scale(text: str) -> float:
+    """Read the noise's size, within what the daemon takes; JSON could not even hold `nan`."""
+    try:
+        scale = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+    if not 0 < scale <= LARGEST_SCALE:
+        bounds = f"a number above 0 and at most {LARGEST_SCALE:g}"
+        raise argparse.ArgumentTypeError(f"must be {bounds}, not {text}")
+    return scale
 
 
 def _add_timeout(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +148,10 @@ def _add_timeout(parser: argparse.ArgumentParser) -> None:
 
 def reload(args: argparse.Namespace) -> int:
     """Ask for a checkpoint, and with --wait tell how it went."""
-    wish: Fields = {"force": args.force, "wait": args.wait or args.timeout is not None}
+    waits = args.wait or args.dry_run or args.timeout is not None
+    wish: Fields = {"force": args.force, "wait": waits}
+    if args.dry_run:
+        wish["dry_run"] = True
     if args.name is not None:
         key = "model_path" if _is_path(args) else "revision"
         # The daemon runs in another folder: a path relative to ours means nothing to it.
@@ -216,6 +242,8 @@ def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence
     if answer.status == 202:
         _say(args, f"asked for; `hotreload status` tells what comes of it\n  {_which(fields)}")
         return 0
+    if fields.get("dry_run"):
+        return _told_of_dry_run(args, fields, answer.generation)
     words = f"{outcome_text(fields, answer.generation)}\n  {_which(fields)}"
     if fields["outcome"] != "live":
         raise (EngineLost if fields["outcome"] == "lost" else HotReloadError)(words)
@@ -224,6 +252,16 @@ def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence
     if not fields.get("saved", True):
         raise HotReloadError(f"it is live, but a restart forgets it: {plain(fields['not_saved'])}")
     return 0
+
+
+def _told_of_dry_run(args: argparse.Namespace, fields: Fields, generation: str | None) -> int:
+    """Print the report, whatever it says: it is what was asked for."""
+    from hotreload.cli.dry_run_text import dry_run_text
+
+    _say(args, f"{dry_run_text(fields, generation)}\n  {_which(fields)}")
+    if fields["outcome"] == "lost":
+        return ENGINE_LOST
+    return 0 if fields["ok"] else FAILED
 
 
 def _reason(args: argparse.Namespace) -> Fields:

@@ -90,8 +90,7 @@ def run(args: argparse.Namespace) -> int:
         return _usage(str(error))
     for folder in filter(None, (args.path, args.against)):
         if not folder.is_dir():
-            what = "is no folder" if folder.exists() else "is not there"
-            return _usage(f"{folder}: {what}; name the folder of a checkpoint")
+            return _usage(f"{folder}: {_instead_of_a_folder(folder)}")
     try:
         served = _served(args.against)
     except CheckpointCorrupt as error:
@@ -129,6 +128,17 @@ def _refused(refused: "CheckpointRejected") -> "Report":
     from hotreload.checks.findings import Finding
 
     return Report((Finding(refused.code, str(refused)),), (), (), {}, 0, {})
+
+
+def _instead_of_a_folder(path: Path) -> str:
+    from hotreload.checkpoint_formats import foreign_weights
+
+    if not path.exists():
+        return "is not there; name the folder of a checkpoint"
+    foreign = foreign_weights([path.name], is_meant=True)
+    if foreign is None:
+        return f"is a file; name the folder of the checkpoint, such as {path.parent}"
+    return f"is a file that hotreload does not read; {foreign.todo}, and name the folder"
 
 
 def _settings(args: argparse.Namespace) -> tuple["Policy", str]:

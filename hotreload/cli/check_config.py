@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hotreload.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hotreload.settings.load import Loaded
+    from hotreload.settings.load import Loaded, Settings
 
 BAD_CONFIG = 78
 
@@ -50,6 +50,9 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
+        "--quiet", action="store_true", help="print nothing but what is wrong or missing"
+    )
+    parser.add_argument(
         "--defaults", action="store_true", help="print a file with every setting and its default"
     )
     parser.set_defaults(run=run)
@@ -69,11 +72,20 @@ def run(args: argparse.Namespace) -> int:
         print(f"hotreload: {where}: these are the defaults", file=sys.stderr)
     try:
         loaded = config.load(file, args.sets, os.environ)
+        check_engine_args(loaded.settings)
     except ConfigError as error:
         _print_faults(error, args.json)
         return BAD_CONFIG
-    _print_settings(loaded, _missing(loaded), args.json)
+    _print_settings(loaded, _missing(loaded), args.json, quiet=args.quiet)
     return 0
+
+
+def check_engine_args(settings: "Settings") -> None:
+    """Raise a ConfigError that names each of [engine.args] that the installed engine lacks."""
+    from hotreload.engine.source_text import unknown_arguments
+
+    if wrong := [f"[engine.args] {words}" for words in unknown_arguments(settings.engine.args)]:
+        raise ConfigError.listing(wrong)
 
 
 def _missing(loaded: "Loaded") -> tuple[str, ...]:
@@ -94,15 +106,18 @@ def _print_faults(error: ConfigError, as_json: bool) -> None:
         print(f"hotreload: {error}", file=sys.stderr)
 
 
-def _print_settings(loaded: "Loaded", missing: tuple[str, ...], as_json: bool) -> None:
-    from hotreload.settings.load import masked
+def _print_settings(
+    loaded: "Loaded", missing: tuple[str, ...], as_json: bool, *, quiet: bool
+) -> None:
+    from hotreload.settings.faults import masked
 
     settings = masked("", loaded.settings.model_dump(mode="json"))
     if as_json:
         answer = {"ok": True, "settings": settings, "origins": dict(loaded.origins)}
         print(json.dumps({**answer, "missing_to_serve": list(missing)}, indent=2))
         return
-    print("\n".join(_lines(settings, loaded)))
+    if not quiet:
+        print("\n".join(_lines(settings, loaded)))
     for fault in missing:
         print(f"hotreload: before `hotreload serve`: {fault}", file=sys.stderr)
 

@@ -6,15 +6,16 @@ import http.client
 import json
 import os
 import socket
-import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotreload.cli.exits import TimedOut, Unreachable
+from hotreload.cli.exits import NotReady, TimedOut, Unreachable
 from hotreload.errors import Busy, ConfigError, EngineLost, HotReloadError
+from hotreload.settings.toml_file import read_toml
+from hotreload.types import LOOKING
 
 DEFAULT_SOCKET = Path("/run/hotreload/hotreload.sock")
 DEFAULT_CONFIG = Path("/etc/hotreload/hotreload.toml")
@@ -65,13 +66,7 @@ def _by_default(file: str | None) -> Where:
 
 
 def _in_settings(file: Path) -> Where | None:
-    try:
-        settings = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"{file}: is not TOML: {error}") from error
-    server = settings.get("server", {})
+    server = read_toml(file).get("server", {})
     path = server.get("socket") if isinstance(server, dict) else None
     if path is None:
         return None
@@ -95,6 +90,16 @@ class DaemonClient:
     def path(self) -> Path:
         """The socket's path."""
         return self._where.path
+
+    @property
+    def looks_apart(self) -> bool:
+        """Whether those who look have a socket of their own: in the other one a start is waited
+        for."""
+        return self._look_path.exists()
+
+    @property
+    def _look_path(self) -> Path:
+        return self._where.path.with_name(self._where.path.name + LOOKING)
 
     def get(self, path: str, timeout: float = LOOK_SECONDS) -> Fields:
         """Send a GET and return the fields of its answer."""
@@ -128,14 +133,10 @@ class DaemonClient:
     def _exchange(
         self, method: str, path: str, fields: Fields | None, timeout: float | None
     ) -> Iterator[http.client.HTTPResponse]:
-        connection = _Connection(self._where.path, timeout)
         body = None if fields is None else json.dumps(fields).encode()
         headers = {"Content-Type": "application/json"} if body else {}
+        connection = self._connected(method == "GET" and not path.startswith("/admin"), timeout)
         try:
-            try:
-                connection.connect()
-            except OSError as error:
-                raise self._unreachable(error) from error
             connection.request(method, path, body, headers)
             yield connection.getresponse()
         except TimeoutError:
@@ -149,6 +150,16 @@ class DaemonClient:
         finally:
             connection.close()
 
+    def _connected(self, looks: bool, timeout: float | None) -> "_Connection":
+        """A connection to the daemon; who only looks tries first where nobody has to wait."""
+        if looks:
+            with suppress(OSError):
+                return _connected(self._look_path, timeout)
+        try:
+            return _connected(self._where.path, timeout)
+        except OSError as error:
+            raise self._unreachable(error) from error
+
     def _unreachable(self, error: OSError) -> Unreachable:
         what = {
             errno.ENOENT: "there is no such socket; is `hotreload serve` running?",
@@ -159,7 +170,8 @@ class DaemonClient:
         path, origin = self._where.path, self._where.origin
         return Unreachable(
             f"cannot reach the daemon on {path} (from {origin}): {what}"
-            "\n  name another with --socket, --config or $HOTRELOAD_SOCKET"
+            "\n  name another with --socket, --config or $HOTRELOAD_SOCKET",
+            may_come=error.errno in (errno.ENOENT, errno.ECONNREFUSED),
         )
 
 
@@ -175,9 +187,20 @@ def error_of(status: int, problem: Fields) -> HotReloadError:
     """Turn the daemon's problem back into an error."""
     kinds = {409: Busy, 504: TimedOut}
     code = problem.get("code")
-    kind = EngineLost if code == "engine_lost" else kinds.get(status, HotReloadError)
+    by_code = {"engine_lost": EngineLost, "booting": NotReady}
+    kind = by_code.get(str(code)) or kinds.get(status, HotReloadError)
     words = problem.get("detail", f"the daemon answered {status}")
     return kind(str(words), code=code, findings=problem.get("reasons", ()))
+
+
+def _connected(path: Path, timeout: float | None) -> "_Connection":
+    connection = _Connection(path, timeout)
+    try:
+        connection.connect()
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 class _Connection(http.client.HTTPConnection):

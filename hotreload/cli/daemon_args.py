@@ -14,7 +14,8 @@ $HOTRELOAD_SOCKET, else the one in the usual settings ($HOTRELOAD_CONFIG,
 ([server] group)."""
 EXITS = """\
 exit codes: 0 ok, 1 refused or failed, 2 usage, 3 no daemon answers, 4 busy, 5 timed out,
-            70 the engine is lost, 78 a setting is wrong, 130 interrupted"""
+            6 it boots and is not ready yet, 70 the engine is lost, 78 a setting is wrong,
+            130 interrupted"""
 
 
 def seconds(text: str, least: float = 0.0, most: float = math.inf) -> float:
@@ -27,6 +28,17 @@ def seconds(text: str, least: float = 0.0, most: float = math.inf) -> float:
         bounds = f"from {least:g} to {most:g} seconds" if least else "a positive number of seconds"
         raise argparse.ArgumentTypeError(f"must be {bounds}, not {text}")
     return number
+
+
+def how_many(text: str, most: int) -> int:
+    """Read a count within bounds; argparse shows the user the error's message."""
+    try:
+        count = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+    if not 1 <= count <= most:
+        raise argparse.ArgumentTypeError(f"must be from 1 to {most}, not {text}")
+    return count
 
 
 def add_client_verb(

@@ -117,8 +117,7 @@ def ending(attempt: Fields, failed: int, still: str = "") -> str:
         waited = f"clients waited {duration(held)}" if held else "nobody waited"
         told = f"live: {waited}, {failed or 'none'} failed{f'; {still}' if still else ''}"
         return painted(told, "bad" if failed or held else "good")
-    how = "live for a moment, rolled back" if attempt["rolled_back"] else "refused"
-    return painted(f"{how}: {attempt['reason']}", "bad")
+    return painted(f"{attempt['outcome']}: {attempt['reason']}", "bad")
 
 
 def keep_serving(stage: Stage) -> None:

@@ -73,6 +73,7 @@ class Stage:
         sets: Fields = {
             "engine.model": self.checkpoints / "step_1",
             "engine.args": ENGINE_ARGS,
+            "engine.warm_batches": 0,
             "source.path": self.checkpoints,
             "source.settle": 0.5,
             "source.patience": 1.0,

@@ -54,14 +54,22 @@ class Told:
     @property
     def surprises(self) -> list[str]:
         """What did not happen as it must."""
-        return [*self._other_ends(), *self._waits(), *self._unseen()]
+        return [*self._other_ends(), *self._taken_back(), *self._waits(), *self._unseen()]
 
     def _other_ends(self) -> list[str]:
         return [
             f"{chapter.label}: expected {chapter.outcome} {chapter.code or ''}, "
-            f"got {ended_as(attempt)} {attempt['code'] or ''}"
+            f"got {attempt['outcome']} {attempt['code'] or ''}"
             for chapter, attempt in self.chapters
-            if (ended_as(attempt), attempt["code"]) != (chapter.outcome, chapter.code)
+            if (attempt["outcome"], attempt["code"]) != (chapter.outcome, chapter.code)
+        ]
+
+    def _taken_back(self) -> list[str]:
+        """Weights that were live before the probe rejected them."""
+        return [
+            f"{chapter.label}: it was live before it was rejected"
+            for chapter, attempt in self.chapters
+            if attempt["rolled_back"]
         ]
 
     def _waits(self) -> list[str]:
@@ -79,11 +87,6 @@ class Told:
             for chapter, attempt in self.chapters
             if attempt["generation"] is not None and attempt["generation"] not in outlasted
         ]
-
-
-def ended_as(attempt: Fields) -> str:
-    """The outcome, or that the weights were live before they were found bad."""
-    return "rolled back" if attempt["rolled_back"] else str(attempt["outcome"])
 
 
 def print_closing(told: Told) -> bool:
@@ -109,4 +112,4 @@ def _row(chapter: Chapter, attempt: Fields) -> list[str]:
     spent = [attempt["phases"].get(phase) for phase in PHASES]
     times = [duration(seconds) if seconds is not None else "" for seconds in spent]
     held = duration(attempt["pause_seconds"])
-    return [chapter.label, ended_as(attempt), attempt["code"] or "", *times, held, chapter.what]
+    return [chapter.label, attempt["outcome"], attempt["code"] or "", *times, held, chapter.what]

@@ -34,7 +34,11 @@ def add(verbs: Any) -> None:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the settings to serve with")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--config", type=Path, metavar="FILE", help="the settings to serve with")
+    which.add_argument(
+        "--instance", metavar="NAME", help="one of several daemons, with /etc/hotreload/NAME.toml"
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -67,10 +71,13 @@ def run(args: argparse.Namespace) -> int:
 def _facts(args: argparse.Namespace) -> "Facts":
     from hotreload.cli.doctor_checks.advice import Facts
     from hotreload.cli.machine import accelerators
+    from hotreload.cli.units import config_of
     from hotreload.settings.load import config_file, load
 
-    settings = load(config_file(args.config, os.environ), args.set, os.environ).settings
-    return Facts(settings, _user(args.user), accelerators(), ask_jax=args.jax)
+    named = config_of(args.instance) if args.instance else args.config
+    settings = load(config_file(named, os.environ), args.set, os.environ).settings
+    unit = f"hotreload@{args.instance}" if args.instance else "hotreload"
+    return Facts(settings, _user(args.user), accelerators(), ask_jax=args.jax, unit=unit)
 
 
 def _user(name: str | None) -> Any:

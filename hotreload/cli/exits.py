@@ -8,7 +8,7 @@ from hotreload.errors import (
     HotReloadError,
 )
 
-FAILED, USAGE, UNREACHABLE, BUSY, TIMED_OUT = 1, 2, 3, 4, 5
+FAILED, USAGE, UNREACHABLE, BUSY, TIMED_OUT, NOT_READY = 1, 2, 3, 4, 5, 6
 NO_DEVICE, ENGINE_LOST, BAD_CONFIG = 69, 70, 78
 INTERRUPTED, BROKEN_PIPE = 130, 141
 
@@ -17,6 +17,17 @@ class Unreachable(HotReloadError):
     """No daemon answers where we look for it."""
 
     code = "unreachable"
+
+    def __init__(self, message: str, *, may_come: bool = False) -> None:
+        """`may_come`: somebody who is just being started would not answer either."""
+        super().__init__(message)
+        self.may_come = may_come
+
+
+class NotReady(HotReloadError):
+    """The daemon boots: it answers no request yet, and nothing is wrong."""
+
+    code = "not_ready"
 
 
 class TimedOut(HotReloadError):
@@ -36,6 +47,7 @@ _CODES: tuple[tuple[type[HotReloadError], int], ...] = (
     (Unreachable, UNREACHABLE),
     (Busy, BUSY),
     (TimedOut, TIMED_OUT),
+    (NotReady, NOT_READY),
     (DeviceUnavailable, NO_DEVICE),
     (EngineLost, ENGINE_LOST),
     (ConfigError, BAD_CONFIG),

@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Any
 from hotreload.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hotreload.cli.units import Installation
+    from hotreload.cli.units import Installation, MemoryLimits
 
 EXPLAINED = """\
 Write the service, its socket, its user and its folders for systemd, with the command, the
 settings and the accelerators of this machine, and print what to run then. Files of these names are
-replaced, and our drop-ins (10-devices, 20-hub, 30-paths) that no longer apply are removed: put
-your changes into drop-ins of your own (systemctl edit hotreload).
+replaced, and our drop-ins (10-devices, 15-mounts, 20-hub, 30-paths, 40-memory) that no longer
+apply are removed: put your changes into drop-ins of your own (systemctl edit hotreload).
+
+With --instance NAME it writes hotreload@.service, for several daemons on a host: NAME is served
+by /etc/hotreload/NAME.toml, which names a socket and a state folder of its own.
 
 examples:
   hotreload install-unit --dry-run
   hotreload install-unit --config /etc/hotreload/hotreload.toml --enable
+  hotreload install-unit --instance chat --enable
   hotreload install-unit --user llm --exec /opt/hotreload/bin/hotreload
 
 exit codes: 0 written (and run), 1 a command failed, 2 usage, 78 a file cannot be read or written"""
@@ -36,7 +40,11 @@ def add(verbs: Any) -> None:
         description=EXPLAINED,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the settings to serve with")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--config", type=Path, metavar="FILE", help="the settings to serve with")
+    which.add_argument(
+        "--instance", metavar="NAME", help="one of several daemons, with /etc/hotreload/NAME.toml"
+    )
     parser.add_argument(
         "--user",
         metavar="NAME",
@@ -48,6 +56,9 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument(
         "--prefix", type=Path, metavar="DIR", default=Path("/"), help="write beneath DIR, not /"
+    )
+    parser.add_argument(
+        "--limit-memory", action="store_true", help="set the limits that `hotreload doctor` reckons"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the files, write nothing")
     parser.add_argument("--enable", action="store_true", help="also run what it would print to run")
@@ -61,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     _check_prefix(args)
     installation = _installation(args)
     files = {args.prefix / target: text for target, text in render(installation)}
-    stale = [path for path in (args.prefix / name for name in OURS) if path not in files]
+    ours = (args.prefix / installation.drop_ins / name for name in OURS)
+    stale = [path for path in ours if path not in files]
     stale = [path for path in stale if path.exists()]
     if args.dry_run:
         print("\n".join(f"### {target}\n{text}" for target, text in files.items()))
@@ -91,20 +103,41 @@ def _check_prefix(args: argparse.Namespace) -> None:
 def _installation(args: argparse.Namespace) -> "Installation":
     from hotreload.cli.client import DEFAULT_CONFIG
     from hotreload.cli.machine import accelerators
-    from hotreload.cli.units import Installation
+    from hotreload.cli.units import Installation, config_of
 
     command = args.exec or Path(sys.executable).with_name("hotreload")
     if not os.access(command, os.X_OK):
         raise ConfigError(f"{command} is no command; name the one to start with --exec")
-    config = (args.config or DEFAULT_CONFIG).absolute()
-    code = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__))
-    return Installation(command.absolute(), config, args.user, accelerators(), code)
+    config = config_of(args.instance) if args.instance else args.config or DEFAULT_CONFIG
+    return Installation(
+        command.absolute(),
+        config.absolute(),
+        args.user,
+        accelerators(),
+        (Path(sys.prefix), Path(sys.base_prefix), Path(__file__)),
+        args.instance,
+        _memory(config, args.user) if args.limit_memory else None,
+    )
+
+
+def _memory(config: Path, user: str) -> "MemoryLimits":
+    """The limits that doctor reckons; ConfigError says why it reckons none."""
+    from hotreload.cli.doctor_checks.advice import Facts
+    from hotreload.cli.doctor_checks.room import memory_limits
+    from hotreload.cli.machine import accelerators, stranger, user_called
+    from hotreload.settings.load import load
+
+    who = user_called(user) or stranger(user)
+    limits = memory_limits(Facts(load(config, (), {}).settings, who, accelerators()))
+    if isinstance(limits, str):
+        raise ConfigError(f"--limit-memory: no limit can be reckoned: {limits}")
+    return limits
 
 
 def _complaints(installation: "Installation") -> Iterator[str]:
     """Yield what will keep the service from starting, or make it slow."""
     from hotreload.cli.machine import stranger, unknown_groups, user_called
-    from hotreload.cli.units import wants_accelerator
+    from hotreload.cli.units import has_metrics_address, wants_accelerator
 
     name = installation.user
     user = user_called(name) or stranger(name)
@@ -114,6 +147,8 @@ def _complaints(installation: "Installation") -> Iterator[str]:
             break
     if not installation.config.exists():
         yield f"{installation.config} is not there; `hotreload check-config --defaults` prints one"
+    if installation.instance and not has_metrics_address(installation):
+        yield "[metrics] address is not set: each daemon of a host needs one of its own, or ''"
     if not wants_accelerator(installation):
         return
     if not installation.devices:
@@ -152,7 +187,8 @@ def _next_steps(installation: "Installation") -> list[list[str]]:
     owner = installation.user
     for folder in own_folders(installation):
         steps.append(["install", "-d", "-m", "0750", "-o", owner, "-g", owner, str(folder)])
-    start = ["systemctl", "enable", "--now", "hotreload.socket", "hotreload.service"]
+    units = [f"{installation.name}.{kind}" for kind in ("socket", "service")]
+    start = ["systemctl", "enable", "--now", *units]
     return [*steps, ["systemctl", "daemon-reload"], start]
 
 

@@ -3,27 +3,37 @@
 import argparse
 import json
 import sys
+from functools import partial
 from typing import Any
 
-from hotreload.cli.daemon_args import add_client_verb
+from hotreload.cli.daemon_args import add_client_verb, how_many
 from hotreload.cli.exits import FAILED
+from hotreload.cli.wait import add_wait, until_ready
 
 Fields = dict[str, Any]
 
+MOST = 1000
+"""More than a daemon keeps."""
+HISTORIES = ("attempts", "pins")
+
 STATUS = """\
 state is booting, serving, reloading, stopping or lost. A checkpoint under "refused" is not tried
-again until its bytes change or `hotreload reload NAME --force` says so. For scripts use --json;
-to wait for a daemon that boots, ask its route /readyz.
+again until its bytes change or `hotreload reload NAME --force` says so. While it boots, "boot"
+says which step runs, since when and how far. For scripts use --json. With --wait it waits until
+requests are answered, also for a daemon that is not there yet, and exits 6 when --timeout was over
+first.
 
 examples:
   hotreload status
+  hotreload status --wait --timeout 900     before the first request of a script
   hotreload status --json | jq -r .generation"""
 
 HISTORY = """\
 One line for each attempt: when it ended, of which revision it was, how it ended (live, rejected,
-postponed, superseded, lost), the generation it made, how long it took, how long requests were
-held, which loader made its weights (own or upstream), who asked for it (a user, or the source);
-then why it failed, the --reason that the user gave, and how many leaves changed, and which most.
+postponed, superseded, lost; a rollback that went live is told as "rolled back"), the generation it
+made, how long it took, how long requests were held, which loader made its weights (own or
+upstream), who asked for it (a user, or the source); then which weights a rollback left, why it
+failed, the --reason that the user gave, and how many leaves changed, and which most.
 Pins and unpins have lines of their own. The daemon keeps the last 200, also over a restart.
 docs/operating.md says what to do about each reason.
 
@@ -42,7 +52,8 @@ examples:
   hotreload checksums >before; hotreload perturb; hotreload checksums | diff before -"""
 
 EVENTS = """\
-One line for each event: its name and fields, or with --json one object. Past events are not shown.
+One line for each event: the time, its name and fields, or with --json one object, in which `at` is
+the time in UTC. Past events are not shown.
 It exits 0 when the daemon stops.
 
 examples:
@@ -53,10 +64,16 @@ examples:
 def add(verbs: Any) -> None:
     """Add the verbs."""
     words = "What is live, what is wanted, what was refused."
-    add_client_verb(verbs, "status", words, status, explained=STATUS)
+    add_wait(add_client_verb(verbs, "status", words, status, explained=STATUS))
     words = "The attempts so far, newest first."
     history_verb = add_client_verb(verbs, "history", words, history, explained=HISTORY)
-    history_verb.add_argument("-n", type=int, metavar="N", default=20, help="how many (20)")
+    history_verb.add_argument(
+        "-n",
+        type=partial(how_many, most=MOST),
+        metavar="N",
+        default=20,
+        help=f"how many, up to {MOST} (20)",
+    )
     add_client_verb(
         verbs,
         "checksums",
@@ -73,7 +90,8 @@ def status(args: argparse.Namespace) -> int:
     """Print how the daemon is."""
     from hotreload.cli.status_text import status_text
 
-    fields = _daemon(args).get("/status")
+    daemon, waits = _daemon(args), args.wait is not None or args.timeout is not None
+    fields = until_ready(daemon, args.timeout) if waits else daemon.get("/status")
     print(_dumped(fields) if args.json else status_text(fields))
     return 0
 
@@ -82,13 +100,14 @@ def history(args: argparse.Namespace) -> int:
     """Print the last attempts."""
     from hotreload.cli.status_text import history_text
 
-    said, most = _daemon(args).get("/history"), max(args.n, 0)
-    attempts, pins = said["attempts"][:most], said.get("pins", [])[:most]
+    said = _daemon(args).get("/history")
+    attempts, pins = said["attempts"], said.get("pins", [])
+    past = sorted((*attempts, *pins), key=_when, reverse=True)[: args.n]
     if args.json:
-        print(_dumped({"attempts": attempts, "pins": pins}))
-    elif attempts or pins:
-        past = sorted((*attempts, *pins), key=_when, reverse=True)
-        print(history_text(past[:most]))
+        shown = {name: [each for each in said.get(name, []) if each in past] for name in HISTORIES}
+        print(_dumped(shown))
+    elif past:
+        print(history_text(past))
     else:
         print("no attempt yet", file=sys.stderr)
     return 0

@@ -204,20 +204,24 @@ def file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
     return kind
 
 
-def credentials(folders: Sequence[Path]) -> set[str]:
+def credentials(folders: Sequence[Path], unit: str = "hotreload") -> set[str]:
     """The names of the credentials that the service's unit and drop-ins pass on."""
-    found = (name for text in _unit_texts(folders) for name in CREDENTIAL.findall(text))
+    found = (name for text in _unit_texts(folders, unit) for name in CREDENTIAL.findall(text))
     return {credential_name(name) for name in found}
 
 
-def unit_limit(name: str, folders: Sequence[Path]) -> int | None:
+def unit_limit(name: str, folders: Sequence[Path], unit: str = "hotreload") -> int | None:
     """A limit of the service's unit, which a drop-in may change; None without such a line."""
-    found = [re.findall(rf"(?m)^{name}=(\d+)$", text) for text in _unit_texts(folders)]
-    return next((int(numbers[-1]) for numbers in found if numbers), None)
+    found = [
+        re.findall(rf"(?m)^{name}=(\d+)([KMGT]?)$", text) for text in _unit_texts(folders, unit)
+    ]
+    last = next((limits[-1] for limits in found if limits), None)
+    return None if last is None else int(last[0]) * 1024 ** " KMGT".index(last[1] or " ")
 
 
-def _unit_texts(folders: Sequence[Path]) -> list[str]:
+def _unit_texts(folders: Sequence[Path], unit: str) -> list[str]:
     """The texts of the drop-ins and the unit; drop-ins come first, because they override it."""
-    files = [f for folder in folders for f in folder.glob("hotreload.service.d/*.conf")]
-    files += [folder / "hotreload.service" for folder in folders]
+    files = [f for folder in folders for f in folder.glob(f"{unit}.service.d/*.conf")]
+    name, is_one_of_several, _ = unit.partition("@")
+    files += [folder / f"{name}{is_one_of_several}.service" for folder in folders]
     return [file.read_text(errors="replace") for file in files if file.is_file()]

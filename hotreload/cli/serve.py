@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hotreload.errors import ConfigError
     from hotreload.settings.load import Loaded, Settings
 
@@ -30,8 +32,8 @@ environment:
   JAX_PLATFORMS, JAX_COMPILATION_CACHE_DIR    as everywhere with JAX
 The log goes to stderr.
 
-signals: SIGTERM and SIGINT stop it in order, a second one at once; on SIGHUP it looks for a
-checkpoint now.
+signals: SIGTERM and SIGINT stop it in order, a second one at once; on SIGHUP it reads the settings
+again, says which of them want a restart, and looks for a checkpoint now.
 exit codes: 0 stopped, 69 no accelerator, 70 the engine is lost (start it again), 78 a setting is
 wrong."""
 
@@ -71,18 +73,25 @@ def _run(args: argparse.Namespace) -> int:
     import asyncio
 
     from hotreload import failpoints
+    from hotreload.cli.check_config import check_engine_args
     from hotreload.observe.log import configure
     from hotreload.settings.load import check_servable, config_file, load
 
     file = config_file(args.config, os.environ)
-    loaded = load(file, args.set, os.environ)
+
+    def read() -> "Loaded":
+        loaded = load(file, args.set, os.environ)
+        check_servable(loaded.settings)
+        check_engine_args(loaded.settings)
+        return loaded
+
+    loaded = read()
     settings = loaded.settings
-    check_servable(settings)
     configure(settings.log.level, settings.log.format)
     logging.getLogger("hotreload").info("daemon.starting", extra=_start(loaded, file))
     _tell_where_it_hangs()
     _arm(os.environ.get(failpoints.VARIABLE, ""))
-    return asyncio.run(_serve(settings))
+    return asyncio.run(_serve(settings, lambda: read().settings))
 
 
 def _start(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
@@ -102,7 +111,7 @@ def _start(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
         "tcp": settings.server.tcp,
         "metrics": settings.metrics.address,
         "state": str(settings.state.directory),
-        "config": str(file) if file else None,
+        "config": str(file.absolute()) if file else None,
         "overridden": {name: origin for name, origin in origins.items() if origin != in_file},
     }
 
@@ -115,7 +124,7 @@ def _turn_away(fault: "ConfigError") -> None:
 
     from hotreload.errors import ConfigError
     from hotreload.server.activation import take_over
-    from hotreload.server.sockets import turn_away
+    from hotreload.server.turning_away import turn_away
 
     with suppress(ConfigError):  # a second fault; the caller raises the first
         turn_away(take_over(), fault)
@@ -144,14 +153,16 @@ def _arm(text: str) -> None:
         logging.getLogger("hotreload").critical("failpoints.armed", extra=fields)
 
 
-async def _serve(settings: "Settings") -> int:
+async def _serve(settings: "Settings", read: "Callable[[], Settings]") -> int:
     from hotreload.engine.versions import imports_explained
     from hotreload.threads import all_left_behind
 
     with imports_explained():
         from hotreload.daemon import Daemon
+        from hotreload.life.mounts import until_state_is_mounted
 
-    code = await Daemon(settings).run()
+    await until_state_is_mounted(settings.state.directory)
+    code = await Daemon(settings, read).run()
     if work := ", ".join(all_left_behind()):
         # A normal exit would kill threads in the middle of C++ code, which then aborts.
         logging.getLogger("hotreload").warning("daemon.left_behind", extra={"work": work})

@@ -42,6 +42,19 @@ def who(by: Mapping[str, Any]) -> str:
     return f"{plain(name)} (pid {by['pid']})"
 
 
+def outcome_word(attempt: Mapping[str, Any]) -> str:
+    """How an attempt ended; one that an operator asked for to go back is told as what it is."""
+    verb = (attempt.get("by") or {}).get("verb")
+    is_rollback = attempt["outcome"] == "live" and verb == "rollback"
+    word = "rolled back" if is_rollback else plain(attempt["outcome"])
+    return f"{word}, dry run" if attempt.get("dry_run") else word
+
+
+def asked_by(by: Mapping[str, Any] | None) -> str:
+    """Name who asked for a change, and by which verb; nobody did where the source wished it."""
+    return f"{plain(by['verb'])}, {who(by)}" if by else "source"
+
+
 def duration(seconds: float) -> str:
     """Write seconds with the digits that matter."""
     if seconds < 0.9995:
@@ -51,10 +64,23 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
 
 
+def size(count: float) -> str:
+    """Write a number of bytes."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
 def moment(stamp: Any, now: Now) -> str:
     """Write a moment in local time, and how long ago it was."""
-    then = datetime.fromisoformat(str(stamp))
-    return f"{then.astimezone():%Y-%m-%d %H:%M:%S} ({ago(stamp, now)})"
+    return f"{local(stamp)} ({ago(stamp, now)})"
+
+
+def local(stamp: Any) -> str:
+    """Write a moment in local time."""
+    return f"{datetime.fromisoformat(str(stamp)).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def ago(stamp: Any, now: Now) -> str:

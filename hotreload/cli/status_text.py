@@ -5,12 +5,27 @@ from typing import Any
 
 from hotreload.cli import show
 from hotreload.cli.bar import bar_text
+from hotreload.cli.booting_text import boot_text
 from hotreload.cli.loading_text import damage_text, drift_text, loader_text
-from hotreload.cli.show import Fields, Now, ago, duration, moment, named, painted, plain, who
+from hotreload.cli.show import (
+    Fields,
+    Now,
+    ago,
+    asked_by,
+    duration,
+    local,
+    moment,
+    named,
+    outcome_word,
+    painted,
+    plain,
+    who,
+)
 
 COLOUR_OF = {
     "serving": "good",
     "live": "good",
+    "passed": "good",
     "reloading": "wait",
     "booting": "wait",
     "stopping": "wait",
@@ -36,6 +51,8 @@ def status_text(status: Fields, now: Now | None = None) -> str:
 def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
     state = plain(status["state"])
     yield "state", painted(state, COLOUR_OF.get(state))
+    if boot := status.get("boot"):
+        yield "boot", painted(boot_text(boot), "wait")
     if status["generation"] is not None:
         yield "generation", str(status["generation"])
         yield "revision", named(status)
@@ -45,6 +62,23 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
     if status.get("noise"):
         yield "noise", painted(NOISY, "bad")
     yield "wanted", _wanted(status, now)
+    yield from _coming_rows(status, now)
+    yield from _requests_rows(status)
+    if status["pinned"]:
+        asked = "\n" + _asked(status["pin"], now) if status.get("pin") else ""
+        yield "pinned", f"yes, the source is not followed until `hotreload unpin`{asked}"
+    if (kept := status.get("state_file")) and not kept["saved"]:
+        yield "not saved", painted(_unsaved(kept, now), "bad")
+    if settings := status.get("settings"):
+        yield from _settings_rows(settings, now)
+    if status["last_attempt"]:
+        yield "last attempt", _last_attempt(status["last_attempt"], now)
+    if status["refused"]:
+        yield "refused", "\n".join(_refusal(refusal, now) for refusal in status["refused"])
+
+
+def _coming_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
+    """What becomes of the checkpoint that is wanted, and what the source holds back."""
     for name in ("waiting_for", "phase"):
         if status[name]:
             yield name.replace("_", " "), plain(status[name])
@@ -55,16 +89,16 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
         yield "source", painted(_stale(status["source"], now), "wait")
     if status.get("passed_over"):
         yield "passed over", painted(passed_over_text(status), "wait")
-    yield from _requests_rows(status)
-    if status["pinned"]:
-        asked = "\n" + _asked(status["pin"], now) if status.get("pin") else ""
-        yield "pinned", f"yes, the source is not followed until `hotreload unpin`{asked}"
-    if (kept := status.get("state_file")) and not kept["saved"]:
-        yield "not saved", painted(_unsaved(kept, now), "bad")
-    if status["last_attempt"]:
-        yield "last attempt", _last_attempt(status["last_attempt"], now)
-    if status["refused"]:
-        yield "refused", "\n".join(_refusal(refusal, now) for refusal in status["refused"])
+
+
+def _settings_rows(settings: Fields, now: Now) -> Iterator[tuple[str, str]]:
+    """What became of settings that were read again, where something is left to do."""
+    if settings["error"]:
+        words = f"read again {moment(settings['read_at'], now)}, and not gone by"
+        yield "settings", painted(f"{words}: {plain(settings['error'])}", "bad")
+    elif settings["waiting"]:
+        names = ", ".join(map(plain, settings["waiting"]))
+        yield "settings", painted(f"changed, and want a restart: {names}", "wait")
 
 
 def _weights_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
@@ -148,7 +182,7 @@ def _unsaved(state: Fields, now: Now) -> str:
 
 
 def _last_attempt(attempt: Fields, now: Now) -> str:
-    outcome = painted(plain(attempt["outcome"]), COLOUR_OF.get(attempt["outcome"]))
+    outcome = painted(outcome_word(attempt), COLOUR_OF.get(attempt["outcome"]))
     first = f"{named(attempt)}: {outcome}{_as_generation(attempt)}, "
     lines = [first + moment(attempt["finished_at"], now)]
     if attempt.get("by"):
@@ -186,18 +220,26 @@ def history_text(past: Sequence[Fields], now: Now | None = None) -> str:
 def _attempt_row(attempt: Fields, now: Now) -> tuple[str, ...]:
     generation, by = attempt["generation"], attempt.get("by")
     change = drift_text(attempt) if attempt.get("loader") else None
-    notes = (attempt["reason"], by and by["reason"], change)
+    notes = (_left(attempt), attempt["reason"], by and by["reason"], change)
     return (
         moment(attempt["finished_at"], now),
         named(attempt),
-        plain(attempt["outcome"]),
+        outcome_word(attempt),
         "-" if generation is None else str(generation),
         duration(sum(attempt["phases"].values())),
         duration(attempt["pause_seconds"]) if attempt["pause_seconds"] else "-",
         plain(attempt.get("loader") or "-"),
-        f"{plain(by['verb'])}, {who(by)}" if by else "source",
+        asked_by(by),
         "; ".join(plain(note) for note in notes if note) or "-",
     )
+
+
+def _left(attempt: Fields) -> str | None:
+    """Which weights a rollback left."""
+    left = attempt.get("replaced")
+    if not left or outcome_word(attempt) != "rolled back":
+        return None
+    return f"from {named(left)}, generation {left['generation']}"
 
 
 def _pin_row(by: Fields, now: Now) -> tuple[str, ...]:
@@ -206,10 +248,12 @@ def _pin_row(by: Fields, now: Now) -> tuple[str, ...]:
 
 
 def event_text(event: Fields) -> str:
-    """Write one event on a line."""
+    """Write one event on a line, the local time before it."""
     fields = {name: value for name, value in event.items() if value not in (None, [], "")}
-    said = (f"{plain(name)}={_value(value)}" for name, value in fields.items() if name != "event")
-    return f"{plain(event['event']):<20} {' '.join(said)}".rstrip()
+    others = {name: value for name, value in fields.items() if name not in ("event", "at")}
+    said = (f"{plain(name)}={_value(value)}" for name, value in others.items())
+    at = f"{local(event['at'])}  " if event.get("at") else ""
+    return f"{at}{plain(event['event']):<20} {' '.join(said)}".rstrip()
 
 
 def _value(value: Any) -> str:
@@ -228,10 +272,11 @@ def outcome_text(attempt: Fields, generation: str | None) -> str:
             return f"{name} is live already, as generation {number}"
         took = duration(sum(attempt["phases"].values()))
         held = duration(attempt["pause_seconds"])
-        said = f"{name} is live as generation {number}; it took {took}, requests were held {held}"
+        went = "rolled back to {} as" if outcome_word(attempt) == "rolled back" else "{} is live as"
+        said = f"{went.format(name)} generation {number}; it took {took}, requests were held {held}"
         return f"{said}\n  {drift_text(attempt)}" if attempt.get("loader") else said
     words = {
-        "rejected": "was refused",
+        "rejected": "was rejected",
         "postponed": "was put off (what the source wishes is tried again by itself)",
         "superseded": "was let go for a newer one",
         "lost": "cost us the engine, which is being replaced",

@@ -7,9 +7,20 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from hotreload.cli.bar import bar_text
+from hotreload.cli.booting_text import boot_text
 from hotreload.cli.columns import columns, cut, padded
 from hotreload.cli.loading_text import drift_text, loader_text
-from hotreload.cli.show import COLOURS, Fields, Now, ago, duration, named, plain
+from hotreload.cli.show import (
+    COLOURS,
+    Fields,
+    Now,
+    ago,
+    asked_by,
+    duration,
+    named,
+    outcome_word,
+    plain,
+)
 from hotreload.cli.status_text import COLOUR_OF, older_text, passed_over_text
 
 Line = list[tuple[str, str | None]]
@@ -19,6 +30,8 @@ USUAL = {
     "drain": ("fetching", "validating", "staging", "draining", "swapping", "probing"),
 }
 """The phases of an attempt that goes well, by mode."""
+START = ("fetching", "validating", "staging", "building", "warming", "probing")
+"""The phases of a start that goes well."""
 PHASE_COLUMNS = 11
 HISTORY = ("WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD")
 LEAST_ROOM = 12
@@ -122,6 +135,8 @@ def _loaded(status: Fields) -> Iterator[Line]:
 
 
 def _doing(status: Fields) -> str:
+    if boot := status.get("boot"):
+        return f"answers nobody: booting: {boot_text(boot)}"
     if status["reasons"]:
         return "answers nobody: " + plain("; ".join(status["reasons"]))
     if status["waiting_for"]:
@@ -135,11 +150,11 @@ def _attempt(status: Fields, now: Now, width: int) -> Iterator[Line]:
     attempt, last = status["attempt"], status["last_attempt"]
     if attempt is not None:
         yield [("attempt in progress: ", None), (named(attempt), "bold")]
-        usual = USUAL.get(status.get("mode") or "", USUAL["drain"])
+        usual = START if status.get("boot") else USUAL.get(status.get("mode") or "", USUAL["drain"])
         names = [name for name in usual if name not in attempt["phases"]]
         yield from _phases(attempt["phases"], [*attempt["phases"], *names], status["phase"], width)
     elif last is not None:
-        outcome = _outcome(last)
+        outcome = outcome_word(last)
         yield [
             (f"last attempt: {named(last)} ", None),
             (outcome, COLOUR_OF.get(last["outcome"])),
@@ -181,8 +196,15 @@ def _history(attempts: Sequence[Fields], now: Now, width: int) -> Iterator[Line]
         yield [
             (f"{when}  {what}  ", None),
             (outcome, COLOUR_OF.get(attempt["outcome"])),
-            ("  ".join(["", *rest, plain(attempt["reason"] or "")]), None),
+            ("  ".join(["", *rest, _why(attempt)]), None),
         ]
+
+
+def _why(attempt: Fields) -> str:
+    """Why it failed, and who asked for it and why."""
+    by = attempt.get("by")
+    asked = [asked_by(by), plain(by["reason"])] if by else []
+    return "; ".join(filter(None, [plain(attempt["reason"] or ""), *asked]))
 
 
 def _fitted(cells: Sequence[str], rooms: Sequence[int]) -> list[str]:
@@ -194,12 +216,8 @@ def _cells(attempt: Fields, now: Now) -> tuple[str, ...]:
     return (
         ago(attempt["finished_at"], now),
         plain(attempt["label"] or attempt["revision"][:12]),
-        _outcome(attempt),
+        outcome_word(attempt),
         "-" if generation is None else str(generation),
         duration(sum(attempt["phases"].values())),
         duration(held) if held else "-",
     )
-
-
-def _outcome(attempt: Fields) -> str:
-    return "rolled back" if attempt["rolled_back"] else plain(attempt["outcome"])

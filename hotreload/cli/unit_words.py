@@ -15,6 +15,8 @@ _UNHEARD_OF = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NO_COMMAND = re.compile(r"[\"'\\]")
 """systemd starts no command whose path has one of these characters; a shell does."""
 _BY_SHELL = """/bin/sh -c 'exec "$$0" "$$@"'"""
+INSTANCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+"""What one of several daemons on a host may be called: it is part of paths and names of units."""
 _ID = re.compile(r"[ -9;-~]+")
 
 

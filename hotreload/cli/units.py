@@ -14,7 +14,9 @@ from typing import Any
 import hotreload
 from hotreload.cli import unit_words
 from hotreload.cli.client import DEFAULT_CONFIG, DEFAULT_SOCKET
+from hotreload.cli.unit_words import INSTANCE
 from hotreload.errors import ConfigError
+from hotreload.types import LOOKING
 
 SHIPPED_COMMAND = "/usr/local/bin/hotreload"
 SHIPPED_CREDENTIAL = "LoadCredential=hf-token:/etc/hotreload/hf-token\n"
@@ -23,9 +25,10 @@ CACHE = Path("/var/cache/hotreload")
 SECRETS = ("token_file", "webhook")
 """The settings of [source] that may name a file which root alone may read."""
 UNITS = Path("etc/systemd/system")
-DROP_INS = UNITS / "hotreload.service.d"
-DEVICES, HUB, PATHS = (DROP_INS / f"{name}.conf" for name in ("10-devices", "20-hub", "30-paths"))
-OURS = (DEVICES, HUB, PATHS)
+DEVICES, MOUNTS, HUB, PATHS, MEMORY = (
+    f"{name}.conf" for name in ("10-devices", "15-mounts", "20-hub", "30-paths", "40-memory")
+)
+OURS = (DEVICES, MOUNTS, HUB, PATHS, MEMORY)
 """Drop-ins that not every installation needs; one that is no longer needed is removed."""
 HOMES = tuple(map(Path, ("/home", "/root", "/run/user")))
 TEMPORARY = tuple(map(Path, ("/tmp", "/var/tmp")))
@@ -45,6 +48,26 @@ PATHS_BEGIN = """\
 """
 
 
+MOUNTS_BEGIN = """\
+# What the daemon reads and writes is mounted before it starts. What systemd mounts nothing for, it
+# waits for by itself.
+[Unit]
+"""
+MEMORY_BEGIN = """\
+# What `hotreload doctor` reckons for these weights; a larger model needs `hotreload install-unit
+# --limit-memory` again.
+[Service]
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """Bytes of host memory: above the first a daemon is slowed down, above the second killed."""
+
+    high: int
+    most: int
+
+
 @dataclass(frozen=True, slots=True)
 class Installation:
     """The facts about an installation that the units must name."""
@@ -55,6 +78,25 @@ class Installation:
     devices: Sequence[Path]
     code: Sequence[Path] = ()
     """Folders the interpreter and its packages lie in."""
+    instance: str | None = None
+    """The name of one of several daemons on a host; None where there is one."""
+    memory: MemoryLimits | None = None
+    """The limits to set, if any."""
+
+    @property
+    def name(self) -> str:
+        """What its units are called, without their kind."""
+        return f"hotreload@{self.instance}" if self.instance else "hotreload"
+
+    @property
+    def drop_ins(self) -> Path:
+        """The folder of its drop-ins."""
+        return UNITS / f"{self.name}.service.d"
+
+    @property
+    def made_for_it(self) -> Sequence[Path]:
+        """The folders that systemd makes for it."""
+        return (STATE / self.instance if self.instance else STATE, CACHE)
 
 
 def shipped() -> Path:
@@ -67,20 +109,53 @@ def shipped() -> Path:
 def render(installation: Installation) -> Iterator[tuple[Path, str]]:
     """Yield each file to be written, its path without the first slash and its text."""
     settings = read_settings(installation.config)
-    plain = ("hotreload.service", "hotreload.socket")
-    for name in plain:
+    if installation.instance:
+        _check_instance(installation, settings)
+    for kind in ("service", "socket"):
+        name = f"hotreload{'@' if installation.instance else ''}.{kind}"
         yield UNITS / name, _fitted(_text(name), installation, settings)
     for kind in ("sysusers", "tmpfiles"):
         text = _fitted(_text(f"hotreload.{kind}"), installation, settings)
+        if kind == "tmpfiles" and installation.config.parent != DEFAULT_CONFIG.parent:
+            text += f"z {unit_words.pattern(installation.config)} 0644 root root\n"
         yield Path(f"etc/{kind}.d/hotreload.conf"), text
+    for name, text in _drop_ins(installation, settings):
+        yield installation.drop_ins / name, text
+
+
+def _drop_ins(installation: Installation, settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if _setting(settings, "engine", "device") == "cpu":
         yield DEVICES, NO_ACCELERATOR
     elif installation.devices:
         yield DEVICES, _devices(installation.devices)
+    if used := _used(installation.config, settings):
+        yield MOUNTS, f"{MOUNTS_BEGIN}RequiresMountsFor={' '.join(map(unit_words.word, used))}\n"
     if _setting(settings, "source", "kind") == "huggingface":
         yield HUB, _hub(_credentials(installation.config, settings))
     if lines := list(_paths(installation, settings)):
         yield PATHS, PATHS_BEGIN + "".join(f"{line}\n" for line in lines)
+    if limits := installation.memory:
+        yield MEMORY, f"{MEMORY_BEGIN}MemoryHigh={limits.high}\nMemoryMax={limits.most}\n"
+
+
+def config_of(instance: str) -> Path:
+    """Where one of several daemons has its settings; ConfigError for what can be no name of one."""
+    if not INSTANCE.fullmatch(instance):
+        raise ConfigError(f"{instance!r} can name no instance: use letters, digits, _ . and -")
+    return DEFAULT_CONFIG.with_name(f"{instance}.toml")
+
+
+def _check_instance(installation: Installation, settings: dict[str, Any]) -> None:
+    """Refuse settings by which two daemons of one host would meet, or systemd miss its own."""
+    config, instance = installation.config, installation.instance
+    socket, state = (f"/run/hotreload/{instance}.sock", STATE / str(instance))
+    if _placed(config, settings, "server", "socket") != Path(socket):
+        raise ConfigError(f"{config}: [server] socket must be {socket!r} for this instance")
+    if _placed(config, settings, "state", "directory") in (None, STATE):
+        raise ConfigError(
+            f"{config}: [state] directory must be one of its own for this instance, such as "
+            f"{str(state)!r}"
+        )
 
 
 def read_settings(config: Path) -> dict[str, Any]:
@@ -95,7 +170,7 @@ def read_settings(config: Path) -> dict[str, Any]:
 
 def own_folders(installation: Installation) -> list[Path]:
     """Folders the daemon writes to that systemd does not make for it: state, downloads."""
-    return _own_folders(installation.config, read_settings(installation.config))
+    return _own_folders(installation, read_settings(installation.config))
 
 
 def wants_accelerator(installation: Installation) -> bool:
@@ -103,10 +178,23 @@ def wants_accelerator(installation: Installation) -> bool:
     return _setting(read_settings(installation.config), "engine", "device") != "cpu"
 
 
-def _own_folders(config: Path, settings: dict[str, Any]) -> list[Path]:
+def has_metrics_address(installation: Installation) -> bool:
+    """Whether the settings say where the metrics are, or that they are on the socket alone."""
+    return "address" in read_settings(installation.config).get("metrics", {})
+
+
+def _own_folders(installation: Installation, settings: dict[str, Any]) -> list[Path]:
     named = (("state", "directory"), ("source", "cache"))
+    found = (_placed(installation.config, settings, *name) for name in named)
+    made = installation.made_for_it
+    return [path for path in found if path and not _any_in([path / "x"], made)]
+
+
+def _used(config: Path, settings: dict[str, Any]) -> list[Path]:
+    """The folders that the settings name, each once: what is read, and what is written."""
+    named = (("engine", "model"), ("source", "path"), ("source", "cache"), ("state", "directory"))
     found = (_placed(config, settings, *name) for name in named)
-    return [path for path in found if path and not _any_in([path / "x"], (STATE, CACHE))]
+    return list(dict.fromkeys(path for path in found if path))
 
 
 def _text(name: str) -> str:
@@ -116,13 +204,13 @@ def _text(name: str) -> str:
 def _fitted(text: str, installation: Installation, settings: dict[str, Any]) -> str:
     user, command = unit_words.user(installation.user), unit_words.command(installation.command)
     socket = _placed(installation.config, settings, "server", "socket") or DEFAULT_SOCKET
+    config = unit_words.argument(installation.config)
     named = (
         (r"(?:User|Group|SocketGroup)=", "hotreload$", user),
         (r"u ", "hotreload ", f"{user} "),
         (r"Exec(?:Start|Reload)=", f"{SHIPPED_COMMAND} ", f"{command} "),
-        (r"Exec.* --config ", f"{DEFAULT_CONFIG}$", unit_words.argument(installation.config)),
-        (r"z ", f"{DEFAULT_CONFIG} ", f"{unit_words.pattern(installation.config)} "),
-        (r"ListenStream=", f"{DEFAULT_SOCKET}$", unit_words.rest_of_line(socket)),
+        (r"Exec.* --(?:config|quiet) ", f"{DEFAULT_CONFIG}$", config),
+        (r"ListenStream=", f"{DEFAULT_SOCKET}(?=({LOOKING})?$)", unit_words.rest_of_line(socket)),
     )
     for before, there, here in named:
         text = re.sub(rf"(?m)^({before}){there}", partial(_followed_by, here), text)
@@ -169,14 +257,12 @@ def _hub(credentials: dict[str, Path]) -> str:
 def _paths(installation: Installation, settings: dict[str, Any]) -> Iterator[str]:
     """Yield the lines that open folders which the sandbox would hide or protect."""
     config = installation.config
-    named = (("engine", "model"), ("source", "path"), ("source", "cache"), ("state", "directory"))
-    found = (_placed(config, settings, *name) for name in named)
-    used = [installation.command, config, *installation.code, *(p for p in found if p)]
+    used = [installation.command, config, *installation.code, *_used(config, settings)]
     if _any_in(used, HOMES):
         yield "ProtectHome=read-only"
     if _any_in(used, TEMPORARY):
         yield "PrivateTmp=no"
-    for folder in _own_folders(config, settings):
+    for folder in _own_folders(installation, settings):
         yield f"ReadWritePaths={unit_words.word(folder)}"
 
 

@@ -13,7 +13,7 @@ from hotreload.core.attempt_id import new_attempt
 from hotreload.core.course import Course, Reach
 from hotreload.core.ledger import Ledger
 from hotreload.errors import EngineLost, HotReloadError
-from hotreload.events import AttemptFinished, PhaseEntered, Publish
+from hotreload.events import AttemptFinished, DryRunFinished, PhaseEntered, Publish
 from hotreload.types import Attempt, By, Generation, Outcome, Reason, Revision, Staged
 
 log = logging.getLogger("hotreload.reconcile")
@@ -43,6 +43,8 @@ class Terms:
     """Whether the next start blames the revision if the process dies during this attempt."""
     refuse_files: bool = True
     """Whether faults found in the files refuse the revision; bad answers always do."""
+    dry_run: bool = False
+    """Whether nothing goes live or is refused by it: the ledger only remembers that it was."""
     raises: tuple[type[Exception], ...] = ()
     """Errors that say nothing about the revision: they are not recorded but raised."""
 
@@ -80,7 +82,7 @@ class Attempts:
     async def make(self, course: Course, work: Work, terms: Terms = USUAL_TERMS) -> Attempt:
         """Do the work and return how it ended; raise only what ends the daemon."""
         with new_attempt():
-            if terms.blame:
+            if terms.blame and not terms.dry_run:
                 self.ledger.begin(course.revision)
                 await self.save()
             return await self._to_its_end(course, work, terms)
@@ -99,7 +101,18 @@ class Attempts:
                 raise
         except Exception as failure:
             error = failure
-        attempt = self._describe(course, error, terms.by)
+        attempt = self._describe(course, error, terms)
+        if terms.dry_run:
+            self.ledger.history.appendleft(attempt)
+        else:
+            self._finish(attempt, course, error, terms)
+        await self._tell(attempt, course)
+        _raise_what_ends_us(error)
+        return attempt
+
+    def _finish(
+        self, attempt: Attempt, course: Course, error: BaseException | None, terms: Terms
+    ) -> None:
         refuse = terms.refuse_files or course.verdict is not None
         self.ledger.finish(
             attempt,
@@ -108,9 +121,6 @@ class Attempts:
             rest=terms.rest,
             refuse=refuse,
         )
-        await self._tell(attempt, course)
-        _raise_what_ends_us(error)
-        return attempt
 
     async def _abandon(self) -> None:
         """Forget the attempt: how it ended says nothing about the checkpoint."""
@@ -136,8 +146,8 @@ class Attempts:
         self.ledger.went_live(generation, str(path) if path else known.path if known else "")
         return generation
 
-    def _describe(self, course: Course, error: BaseException | None, by: By | None) -> Attempt:
-        outcome, reason = Outcome.LIVE, None
+    def _describe(self, course: Course, error: BaseException | None, terms: Terms) -> Attempt:
+        outcome, reason = Outcome.PASSED if terms.dry_run else Outcome.LIVE, None
         if error is not None and course.generation is None:
             outcome, reason = self._judge(course.revision, error)
         elif isinstance(error, Exception):  # the weights are live in spite of it
@@ -152,8 +162,10 @@ class Attempts:
             generation=course.generation.number if course.generation else None,
             rolled_back=course.rolled_back,
             fingerprints=course.fingerprints,
-            by=by,
+            by=terms.by,
             loading=course.loading,
+            dry_run=terms.dry_run,
+            unproven=course.unproven,
         )
 
     def _judge(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:
@@ -171,7 +183,8 @@ class Attempts:
 
     async def _tell(self, attempt: Attempt, course: Course) -> None:
         self.publish(PhaseEntered(attempt.revision, None))
-        self.publish(AttemptFinished(attempt, self.ledger.live, course.replica))
+        finished = DryRunFinished if attempt.dry_run else AttemptFinished
+        self.publish(finished(attempt, self.ledger.live, course.replica))
         await self.save()
         await course.reach("saved")
 

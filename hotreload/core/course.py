@@ -41,6 +41,8 @@ class Course:
         self.fingerprints: tuple[str, str] | None = None
         self.loading: Loading | None = None
         """How its weights were staged, once they were."""
+        self.unproven = ""
+        """Why the probes could not be asked, where nothing was to go live."""
         self.reach = reach
         self._clock = clock
 

@@ -48,6 +48,12 @@ class DrainingSwitch(Switch):
         async with self._staged(make) as spare, self._drained():
             await uninterrupted(self._swap_unprobed(spare))
 
+    @override
+    @asynccontextmanager
+    async def _beside(self, checkpoint: Checkpoint) -> AsyncIterator[Staged]:
+        async with self._staged(partial(self._engine.stage, checkpoint)) as spare:
+            yield spare.weights
+
     @asynccontextmanager
     async def _staged(self, make: Callable[[], Awaitable[Staged]]) -> AsyncIterator["_Spare"]:
         """Hold new weights beside the live ones; what is spare at the end is put away."""

@@ -34,7 +34,8 @@ class Gate[E]:
         self.awaiting = 0
         """How many requests wait for a generation that is not live yet; at most `max_held` may."""
         self._publish = publish
-        self._max_held = max_held
+        self.max_held = max_held
+        """How many may wait for a swap, and how many for a generation."""
         self._hold_arrivals = hold_arrivals
         self._clock = clock
         self._sealed_for_good = False
@@ -172,7 +173,7 @@ class Gate[E]:
 
     async def _newer(self, at_least: int, within: float) -> None:
         """Wait until a generation that is new enough answers."""
-        if self.awaiting >= self._max_held:
+        if self.awaiting >= self.max_held:
             raise NotServing(
                 f"{self.awaiting} requests already wait for a generation ([reload] max_held)",
                 code="too_many_awaiting",
@@ -197,7 +198,7 @@ class Gate[E]:
     async def _wait_held(self) -> None:
         if not self._hold_arrivals:
             raise NotServing("a swap is under way", code="swapping", retry_after=1)
-        if self.held >= self._max_held:
+        if self.held >= self.max_held:
             raise NotServing(
                 f"{self.held} requests already wait for a swap ([reload] max_held)",
                 code="too_many_held",

@@ -1,4 +1,4 @@
-"""Tells, while weights are staged, how far the engine is with it."""
+"""Tells, while something long goes on, how far it is."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,21 +13,27 @@ TELL_SECONDS = 0.25
 
 @asynccontextmanager
 async def telling_how_far(
-    look: Callable[[], HowFar | None], revision: Revision, publish: Publish
+    look: Callable[[], HowFar | None],
+    revision: Revision,
+    publish: Publish,
+    phase: Phase = Phase.STAGING,
 ) -> AsyncIterator[None]:
     """Publish what `look` returns a few times a second, until the end of the block."""
-    telling = asyncio.create_task(_go_on(look, revision, publish), name="tell how far staging is")
+    going_on = _go_on(look, revision, publish, phase)
+    telling = asyncio.create_task(going_on, name=f"tell how far {phase} is")
     try:
         yield
     finally:
         telling.cancel()
 
 
-async def _go_on(look: Callable[[], HowFar | None], revision: Revision, publish: Publish) -> None:
+async def _go_on(
+    look: Callable[[], HowFar | None], revision: Revision, publish: Publish, phase: Phase
+) -> None:
     told: HowFar | None = None
     while True:
         now = look()
         if now is not None and now != told:
-            publish(Progress(revision, Phase.STAGING, now.done, now.of))
+            publish(Progress(revision, phase, now.done, now.of))
         told = now
         await asyncio.sleep(TELL_SECONDS)

@@ -162,7 +162,7 @@ class Ledger:
 
     def drains_in_vain(self, revision: Revision) -> int:
         """How many drains for this revision in a row did not end in time."""
-        own = (each for each in self.history if each.revision == revision)
+        own = (a for a in self.history if a.revision == revision and not a.dry_run)
         reasons = (each.reason for each in own)
         return len(list(takewhile(lambda why: why is not None and why.code == "drain", reasons)))
 

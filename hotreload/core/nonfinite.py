@@ -26,7 +26,11 @@ REASON = Reason(
 
 
 async def heed_withheld_answers(
-    replica: Replica[Engine], *, publish: Publish, drain_timeout: float, leave: Leave | None
+    replica: Replica[Engine],
+    *,
+    publish: Publish,
+    drain_timeout: Callable[[], float],
+    leave: Leave | None,
 ) -> NoReturn:
     """Act each time answers were withheld, for ever; EngineLost ends it."""
     seen = 0
@@ -39,7 +43,7 @@ async def heed_withheld_answers(
             is_live = replica.live is live
             # A swap that came first has drained and scrubbed already; a flip has not.
             if is_live or replica.mode is Mode.OVERLAP:
-                await _clean(replica, drain_timeout)
+                await _clean(replica, drain_timeout())
             # Nobody is inside, so all answers withheld meanwhile came from the same weights.
             seen = await replica.engine.withheld(beyond=first - 1)
         if seen > first:

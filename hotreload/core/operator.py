@@ -8,11 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hotreload.core.ledger import PastGeneration
-from hotreload.core.orders import ROLLED_BACK, NoiseOrder, ReloadOrder, RollbackOrder
+from hotreload.core.orders import ROLLED_BACK, DryRunOrder, NoiseOrder, ReloadOrder, RollbackOrder
 from hotreload.core.ports import Engine, Source
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replica
-from hotreload.errors import MOST_WORDS, BadRequest, Busy, HotReloadError, NotSaved, cut
+from hotreload.errors import (
+    MOST_WORDS,
+    BadRequest,
+    Busy,
+    HotReloadError,
+    NothingOfThatName,
+    NotSaved,
+    cut,
+)
 from hotreload.events import OperatorAsked, Publish
 from hotreload.types import Attempt, By, Generation, Noise, Outcome, Reason
 
@@ -38,7 +46,7 @@ class Operator:
                 raise Busy("a pin holds the live generation; unpin it, or name a revision")
             revision = await self._source.resolve(name)
             first = self._reconciler.orders.first
-            if first is not None and first.revision == revision:
+            if first is not None and first.revision == revision and not first.is_dry_run:
                 return first.done
             order = ReloadOrder(revision, by, force=force)
             refusal = self._ledger.refused.get(revision.id)
@@ -51,6 +59,11 @@ class Operator:
             else:
                 self._reconciler.take(order)
             return order.done
+
+    async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
+        """Order a dry run of a revision (None: the newest); also one that is refused, or live."""
+        with self._told(by, name):
+            return self._reconciler.take(DryRunOrder(await self._source.resolve(name), by))
 
     async def rollback(
         self, number: int | None = None, *, by: By, reason: Reason = ROLLED_BACK
@@ -108,9 +121,10 @@ class Operator:
 
     async def _check_files(self, place: PastGeneration) -> None:
         if not place.path:
-            raise BadRequest(f"generation {place.number} is no longer kept, and has no files")
+            words = f"generation {place.number} is no longer kept, and has no files"
+            raise NothingOfThatName(words)
         if await self._source.resolve(place.path) != place.revision:
-            raise BadRequest(
+            raise NothingOfThatName(
                 f"generation {place.number} is no longer kept in memory, and {place.path} "
                 "holds other bytes now"
             )
@@ -123,6 +137,7 @@ class Operator:
         place = ledger.past_before(live) if number is None else ledger.past(number)
         if place is None:
             known = ", ".join(str(p.number) for p in self._ledger.generations)
-            wish = f"generation {number}" if number is not None else "an earlier generation"
-            raise BadRequest(f"{wish} is not remembered; known are {known}")
+            if number is None:
+                raise BadRequest(f"an earlier generation is not remembered; known are {known}")
+            raise NothingOfThatName(f"generation {number} is not remembered; known are {known}")
         return place

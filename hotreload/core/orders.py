@@ -18,6 +18,8 @@ class Order(ABC):
     overrules: ClassVar[bool] = False
     """Whether it comes before its turn when the order before it may be overruled."""
     may_be_overruled: ClassVar[bool] = False
+    is_dry_run: ClassVar[bool] = False
+    """Whether nothing goes live by it, whatever comes of it."""
 
     def __init__(self, revision: Revision, by: By) -> None:
         self.revision = revision
@@ -75,6 +77,21 @@ class ReloadOrder(Order):
     @override
     def is_fulfilled(self, live: Generation) -> bool:
         return not self._force and super().is_fulfilled(live)
+
+
+class DryRunOrder(Order):
+    """Find out whether a revision would go live; nothing does, and nothing is refused for it."""
+
+    may_be_overruled = True
+    is_dry_run = True
+
+    @override
+    async def run(self, reload: Reload) -> None:
+        await reload.run_dry(lambda: not self.is_overruled)
+
+    @override
+    def is_fulfilled(self, live: Generation) -> bool:
+        return False
 
 
 class RollbackOrder(Order):

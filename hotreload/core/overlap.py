@@ -7,7 +7,7 @@ are answered by the new weights, those who came before by the old ones, to their
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import override
@@ -15,8 +15,8 @@ from typing import override
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.replica import Fading
 from hotreload.core.rules import KeepPrevious
-from hotreload.core.switch import ABORT_GRACE, Switch, as_verdict
-from hotreload.errors import DrainTimedOut, EngineLost, TryAgain
+from hotreload.core.switch import ABORT_GRACE, Switch
+from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.events import GenerationLive, Waiting
 from hotreload.threads import uninterrupted
 from hotreload.types import Checkpoint, Noise, Phase, Staged
@@ -41,6 +41,10 @@ class OverlappingSwitch(Switch):
         async with self._staged(make) as staged:
             await self._go_live(staged, None)
 
+    @override
+    def _beside(self, checkpoint: Checkpoint) -> AbstractAsyncContextManager[Staged]:
+        return self._staged(partial(self._engine.stage, checkpoint))
+
     @asynccontextmanager
     async def _staged(self, make: Callable[[], Awaitable[Staged]]) -> AsyncIterator[Staged]:
         """Hold new weights beside those that answer; they are freed unless they go live."""
@@ -56,16 +60,6 @@ class OverlappingSwitch(Switch):
             self._replica.staged = None
             if is_known and self._engine.live is not staged:
                 await uninterrupted(self._engine.release(staged))
-
-    async def _proven(self, staged: Staged) -> None:
-        """Ask the probes where nobody sees the answers; bad ones cost nobody anything."""
-        try:
-            await self._probed(partial(self._engine.prove, staged))
-        except (EngineLost, TryAgain):  # no room for the shadow says nothing about the weights
-            raise
-        except Exception as bad:
-            self._course.verdict = as_verdict(bad)
-            raise self._course.verdict from bad
 
     async def _go_live(self, staged: Staged, path: Path | None) -> None:
         async with self._replica.alone:

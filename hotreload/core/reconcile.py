@@ -56,8 +56,9 @@ class Reconciler:
         self._replica = replica
         self._attempts = attempts
         self._validate = validate
-        self._rules = rules
-        self._min_interval = min_interval
+        self.rules = rules
+        """What each attempt goes by from its beginning; others may be set at any time."""
+        self.min_interval = min_interval
         self._publish = attempts.publish
         self._clock = attempts.clock
         self._wall = attempts.wall
@@ -117,7 +118,10 @@ class Reconciler:
         """The answer to an order that needs no attempt; it is not part of the history."""
         number = self._replica.live.number if outcome is Outcome.LIVE else None
         at = self._wall()
-        return Attempt(order.revision, outcome, reason, {}, 0.0, at, number, by=order.by)
+        dry = order.is_dry_run
+        return Attempt(
+            order.revision, outcome, reason, {}, 0.0, at, number, by=order.by, dry_run=dry
+        )
 
     # --- the loop ----------------------------------------------------------------------
 
@@ -147,7 +151,8 @@ class Reconciler:
         match decide(self.ledger, self._clock()):
             case Try(revision):
                 wanted = self._still_wanted(revision)
-                await self._attempt(revision, partial(Reload.run, still_wanted=wanted))
+                terms = Terms(rest=self.min_interval)
+                await self._attempt(revision, partial(Reload.run, still_wanted=wanted), terms)
                 return None
             case Sleep() as rest:
                 self._say_waiting(rest.why)
@@ -174,7 +179,8 @@ class Reconciler:
             return self.unattempted(order, Outcome.SUPERSEDED, Reason("superseded", words))
         if order.is_fulfilled(self._replica.live):
             return self.unattempted(order, Outcome.LIVE, None)
-        return await self._attempt(order.revision, order.run, order.by)
+        terms = Terms(by=order.by, rest=self.min_interval, dry_run=order.is_dry_run)
+        return await self._attempt(order.revision, order.run, terms)
 
     async def _obey(self, order: Order, left: Revision, wanted: Revision | None) -> None:
         """Note that what an operator made live overrules the source until its next wish."""
@@ -205,7 +211,8 @@ class Reconciler:
 
         def is_wanted() -> bool:
             order, reload = self.orders.first, self._reload
-            if order is not None:
+            # A dry run that waits its turn decides nothing, until a rollback overrules it.
+            if order is not None and (order.is_overruled or not order.is_dry_run):
                 return order.revision == revision and not order.is_overruled
             is_staged = reload is not None and reload.is_staged
             is_wanted = self.ledger.wanted == revision or once_already or is_staged
@@ -216,13 +223,12 @@ class Reconciler:
     # --- one attempt ---------------------------------------------------------------------
 
     async def _attempt(
-        self, revision: Revision, run: Callable[[Reload], Awaitable[None]], by: By | None = None
+        self, revision: Revision, run: Callable[[Reload], Awaitable[None]], terms: Terms
     ) -> Attempt:
         self._say_waiting(None)
         self._idle.clear()
         reload = self._reload = self._new_reload(revision)
         try:
-            terms = Terms(by=by, rest=self._min_interval)
             return await self._attempts.make(reload.course, partial(run, reload), terms)
         finally:
             self._reload = None
@@ -251,6 +257,6 @@ class Reconciler:
     def _rules_for(self, revision: Revision) -> Rules:
         """Each postponement doubles the wait for a drain: long requests cannot starve it."""
         failures = self.ledger.drains_in_vain(revision)
-        patience = self._rules.drain_timeout * 2 ** min(failures, 16)
-        longest = max(self._rules.longest_drain, self._rules.drain_timeout)
-        return replace(self._rules, drain_timeout=min(patience, longest))
+        patience = self.rules.drain_timeout * 2 ** min(failures, 16)
+        longest = max(self.rules.longest_drain, self.rules.drain_timeout)
+        return replace(self.rules, drain_timeout=min(patience, longest))

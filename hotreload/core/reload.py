@@ -36,6 +36,11 @@ class Reload:
         checkpoint = await self._prepare.run()
         await self._switch.to(checkpoint)
 
+    async def run_dry(self, still_wanted: Callable[[], bool]) -> None:
+        """Do what `run` does until before anything goes live, or raise why it would not."""
+        self._wanted.ask(still_wanted)
+        await self._switch.rehearse(await self._prepare.run())
+
     async def run_back(self, place: PastGeneration) -> bool:
         """Make an earlier generation live again without loading; False when it is not kept."""
         return await self._switch.back(place)

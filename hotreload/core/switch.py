@@ -7,6 +7,9 @@ nobody waits. `drain` empties the engine first, for one that answers by one set 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hotreload.core.course import Course, StillWanted
@@ -15,7 +18,7 @@ from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.replica import Replica
 from hotreload.core.rules import Rules
-from hotreload.errors import CheckpointRejected, ProbeFailed
+from hotreload.errors import CheckpointRejected, EngineLost, ProbeFailed, TryAgain
 from hotreload.types import Checkpoint, Generation, HowFar, Noise, Phase, Staged
 
 ABORT_GRACE = 5.0
@@ -66,6 +69,32 @@ class Switch(ABC):
         It shows that a swap moves the checksums. A probe would forbid that as often as not, and
         what noisy weights answer tells nothing.
         """
+
+    @abstractmethod
+    def _beside(self, checkpoint: Checkpoint) -> AbstractAsyncContextManager[Staged]:
+        """Hold a checkpoint's weights beside the live ones, and free them at the end."""
+
+    async def rehearse(self, checkpoint: Checkpoint) -> None:
+        """Do all that is done before anything goes live: stage, and prove where nobody sees it."""
+        self._rules = replace(self._rules, abort_on_drain_timeout=False)  # nobody is cut off for it
+        async with self._beside(checkpoint) as staged:
+            self._wanted.check()
+            why_not = self._engine.cannot_overlap
+            if why_not is not None:
+                self._course.unproven = why_not
+                return
+            with self._replica.sealed_when_lost():
+                await self._wanted.during(self._proven(staged))
+
+    async def _proven(self, staged: Staged) -> None:
+        """Ask the probes where nobody sees the answers; bad ones cost nobody anything."""
+        try:
+            await self._probed(partial(self._engine.prove, staged))
+        except (EngineLost, TryAgain):  # no room for the shadow says nothing about the weights
+            raise
+        except Exception as bad:
+            self._course.verdict = as_verdict(bad)
+            raise self._course.verdict from bad
 
     async def _stage(self, make: Callable[[], Awaitable[Staged]]) -> Staged:
         """Make new weights beside the live ones, for as long as they are wanted."""

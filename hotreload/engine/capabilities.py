@@ -44,3 +44,5 @@ class EngineLimits:
     vocabulary: int
     input_tokens: int
     total_tokens: int
+    at_once: int = 1
+    """How many requests are answered at a time, at most."""

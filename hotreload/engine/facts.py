@@ -39,6 +39,7 @@ def limits_of(parts: Parts) -> EngineLimits:
         vocabulary=scheduler.model_config.vocab_size,
         input_tokens=scheduler.max_req_input_len,
         total_tokens=parts.tokenizer_manager.context_len,
+        at_once=scheduler.max_running_requests,
     )
 
 

@@ -15,9 +15,10 @@ from typing import Any, NoReturn
 
 from hotreload.engine import facts
 from hotreload.engine.answering.answers import Answer, Answers
+from hotreload.engine.answering.canaries import Canaries
 from hotreload.engine.answering.grammars import grammars_of
 from hotreload.engine.answering.items import Parsed
-from hotreload.engine.answering.probe import BUILT_IN, Probe, decide_verdict, request_for
+from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.engine.generations import Generations
@@ -32,7 +33,7 @@ from hotreload.engine.weights.sets import Sets, StagingTerms
 from hotreload.engine.weights.spool import clear_leftovers
 from hotreload.errors import AnswerNonfinite, ProbeFailed
 from hotreload.threads import in_thread, uninterrupted
-from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged, TensorSpec
+from hotreload.types import Checkpoint, EngineLoad, HowFar, Noise, Revision, Staged, TensorSpec
 
 
 class SglangEngine:
@@ -50,7 +51,6 @@ class SglangEngine:
         """Take over a built engine; this blocks, so `start` calls it in a thread."""
         self._parts = parts
         self._watch = watch
-        self._probes = tuple(probes) or (BUILT_IN,)
         self._tasks: list[asyncio.Task[None]] = []
         self._compiled_at_start = 0
         self._withheld = Withheld()
@@ -66,7 +66,7 @@ class SglangEngine:
         leaves = list(find_slot(parts.model_runner).read())
         self._first: Staged | None = self._sets.adopt(leaves, revision)
         self._scheduler.bind(leaves)
-        self._prompts.check_probes(self._probes)
+        self._canaries = Canaries(probes, self._prompts)
 
     @classmethod
     async def start(
@@ -166,7 +166,7 @@ class SglangEngine:
     async def prove(self, staged: Staged) -> None:
         """Ask staged weights every canary prompt, in a lane that nobody else is answered in."""
         async with self._generations.shadow(staged, self._shadow_pool) as lane:
-            await self._ask_probes(lane)
+            await self._canaries.ask(partial(self._prove_by, lane=lane))
 
     async def flip(self, staged: Staged) -> Staged:
         """Answer new requests by `staged`; returns what answered them, and ends with `retire`."""
@@ -186,7 +186,12 @@ class SglangEngine:
 
     async def probe(self) -> None:
         """Ask the live weights every canary prompt; ProbeFailed lists each bad answer."""
-        await self._ask_probes(self._generations.lane(None))
+        await self._canaries.ask(partial(self._prove_by, lane=self._generations.lane(None)))
+
+    def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:
+        """Judge later weights by these; ConfigError, and no change, if one cannot be asked."""
+        self._canaries.change(probes)
+        self._sets.max_drift = max_drift
 
     async def abort(self, staged: Staged | None = None) -> None:
         """End every answer under way, by these weights or by any, with the text it has so far."""
@@ -247,9 +252,19 @@ class SglangEngine:
         return recompiles.count_in(self._scheduler.serving) - self._compiled_at_start
 
     @property
+    def load(self) -> EngineLoad:
+        """How busy it is with requests, noted by the scheduler thread a few times a second."""
+        return self._scheduler.load.last
+
+    @property
     def under_way(self) -> int:
         """How many prompts the engine is busy with."""
         return self._front.under_way
+
+    def count_anew(self) -> None:
+        """Forget what the start asked by itself: from now on it is clients who are counted."""
+        self._withheld = Withheld()
+        self._compiled_at_start = recompiles.count_in(self._scheduler.serving)
 
     async def distrusted(self) -> str:
         """Wait until our own loader was found to make other weights than upstream's; say which."""
@@ -322,29 +337,14 @@ class SglangEngine:
         if self._scheduler.cannot_overlap:
             self._sets.decide(self.live)
             return
-        asked = [self._prompts.parse(request_for(probe)).items[0] for probe in self._probes]
-        longest = max(len(a.input_ids) + a.sampling_params["max_new_tokens"] for a in asked)
         allocator = self._scheduler.lanes.allocator
-        self._shadow_pool = ShadowPool(allocator, longest)
+        self._shadow_pool = ShadowPool(allocator, self._canaries.longest)
         self._sets.decide(self.live, self._shadow_pool.buffers)
         if self._shadow_pool.has_own_programs and not self.cannot_overlap:
             with suppress(ProbeFailed):  # the start says what its weights answer
                 await self.prove(self.live)
 
-    async def _ask_probes(self, lane: int) -> None:
-        verdicts = [await self._verdict(probe, lane) for probe in self._probes]
-        bad = [verdict for verdict in verdicts if verdict is not None]
-        if bad:
-            raise ProbeFailed(bad[0], findings=bad)
-
-    async def _verdict(self, probe: Probe, lane: int) -> str | None:
-        asked = self._prompts.parse(request_for(probe))  # at once: it must not queue with clients
+    def _prove_by(self, asked: Parsed, lane: int) -> AsyncGenerator[Answer | list[Answer]]:
+        """Past `generate`, which counts withheld answers: a probe's is no client's."""
         self._watch.check()
-        try:
-            # Past `self.generate`, which counts withheld answers: a probe's is no client's.
-            async with aclosing(self._front.generate(asked, lane)) as answers:
-                answer = await anext(answers)
-        except AnswerNonfinite as bad:
-            return f"probe {probe.prompt!r}: {bad}"
-        assert isinstance(answer, dict)
-        return decide_verdict(probe, answer)
+        return self._front.generate(asked, lane)

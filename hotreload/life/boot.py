@@ -34,6 +34,7 @@ from hotreload.events import Waiting
 from hotreload.life.candidates import Absent, Candidate, Candidates, reading
 from hotreload.life.first_switch import FirstSwitch
 from hotreload.life.model_files import closed_at
+from hotreload.life.mounts import first_missing, mounted, tell_of_missing
 from hotreload.life.start_engine import RANDOM
 from hotreload.settings.load import Settings
 from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
@@ -73,13 +74,44 @@ class Start:
         self._switch = switch
         self._rules = rules
         self._model = settings.engine.model
+        self._folders = [path for path in (self._model, settings.source.path) if path is not None]
+        self._awaited = self._folders
+        """Those whose mount would mend what is wrong now."""
         self._is_dummy = settings.engine.boot == "dummy"
         self._candidates = Candidates(settings, attempts.ledger, source)
         self._unfit: set[str] = set()
         """Revisions that no engine could be started with, though nothing may be wrong with them."""
 
     async def run(self) -> None:
-        """Return as soon as a candidate answers; raise ConfigError when none can."""
+        """Return as soon as a candidate answers; raise ConfigError when none can.
+
+        What no other setting but a mount would mend is tried again once that is there.
+        """
+        while True:
+            try:
+                await self._answer()
+                return
+            except ConfigError as unfit:
+                missing = await self._missing_mount() if unfit.code == UNFIT_MODEL else None
+                if missing is None:
+                    raise
+                tell_of_missing(missing, str(unfit))
+            self._attempts.publish(Waiting(f"{missing} to be mounted", "start"))
+            await mounted(missing, self._missing_mount)
+            self._attempts.publish(Waiting(None, "start"))
+
+    async def _missing_mount(self) -> Path | None:
+        if not self._awaited:
+            return None
+        return await reading(self._awaited[0], partial(first_missing, self._awaited))
+
+    async def _serve_as(self, model: Path) -> None:
+        """While the model itself cannot be served no checkpoint helps: it alone is waited for."""
+        self._awaited = [model]
+        self._serve(await served_from(model))
+        self._awaited = self._folders
+
+    async def _answer(self) -> None:
         if self._model is None:
             await self._without_a_model()
         elif self._is_dummy:
@@ -145,7 +177,7 @@ class Start:
     ) -> None:
         """Try each in turn; `kept` is the folder of model files that earlier starts went by."""
         if self._model is not None:
-            self._serve(await served_from(self._model))
+            await self._serve_as(self._model)
         refusals = []
         for candidate in candidates:
             refusal = await self._refusal_of(candidate, self._model or kept)
@@ -230,7 +262,7 @@ class Start:
 
     async def _from_random(self, model: Path) -> None:
         """Start with random weights: there is nothing to fetch, check or probe."""
-        self._serve(await served_from(model))
+        await self._serve_as(model)
         course = self._attempts.course(RANDOM, unarmed)
         work = partial(self._switch.to, course, model, None)
         terms = Terms(by=_start("[engine] boot"), blame=False, raises=OF_THE_MACHINE)

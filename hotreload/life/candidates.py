@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from hotreload.checks.files import content_id, survey
+from hotreload.checks.findings import most_telling
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.core.ports import Source
 from hotreload.errors import ConfigError, HotReloadError, SourceUnavailable
@@ -129,7 +130,8 @@ async def _lies_at(path: str | Path, revision: Revision) -> Path:
 async def _revision_of(model: Path) -> Revision:
     looked = await reading(model, lambda: survey(model))
     if looked.waiting_for is not None:
-        raise ConfigError(f"[engine] model: {model} holds no weights: {looked.waiting_for}")
+        why = most_telling(looked.findings).message if looked.findings else looked.waiting_for
+        raise ConfigError(f"[engine] model: {model} has no weights to load: {why}")
     return Revision(await reading(model, lambda: content_id(looked)), model.name)
 
 

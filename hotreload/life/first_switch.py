@@ -18,6 +18,12 @@ FIRST_ANSWER_SECONDS = 900.0
 """The first answer compiles the model, which takes minutes on an accelerator."""
 
 
+StartEngine = Callable[[Path, Checkpoint | None, Course], Awaitable[RunningEngine]]
+"""Make an engine with a model's config and tokenizer and a checkpoint's weights, or random ones.
+
+It tells the course of the attempt what it is at."""
+
+
 class FirstSwitch:
     """Makes the first weights live; there are none to go back to."""
 
@@ -25,11 +31,10 @@ class FirstSwitch:
         self,
         attempts: Attempts,
         *,
-        start_engine: Callable[[Path, Checkpoint | None], Awaitable[RunningEngine]],
+        start_engine: StartEngine,
         go_live: Callable[[RunningEngine, Generation], None],
     ) -> None:
-        """`start_engine` makes an engine with a model's config and tokenizer and a checkpoint's
-        weights, or random ones; `go_live` lets requests in."""
+        """`go_live` lets requests in."""
         self.engine: RunningEngine | None = None
         """The engine, once there is one; whoever ends the start closes it."""
         self._attempts = attempts
@@ -38,8 +43,7 @@ class FirstSwitch:
 
     async def to(self, course: Course, model: Path, checkpoint: Checkpoint | None) -> None:
         """Start an engine with these weights, prove them, and let requests in."""
-        async with course.phase(Phase.STAGING):
-            self.engine = engine = await self._start_engine(model, checkpoint)
+        self.engine = engine = await self._start_engine(model, checkpoint, course)
         if checkpoint is not None:  # random weights have no answers to be judged by
             await self._prove(course, engine)
         path = checkpoint.path if checkpoint else None

@@ -13,10 +13,13 @@ from hotreload.core.replica import Replica
 from hotreload.errors import NotServing
 from hotreload.events import Event
 from hotreload.life.running import RunningEngine
+from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import Fields, History, attempt_fields
 from hotreload.observe.readings import Readings
 from hotreload.observe.status import Status
-from hotreload.types import Attempt, By, Generation, Noise
+from hotreload.types import Attempt, By, EngineLoad, Generation, Noise, Outcome
+
+FAILURES = {Outcome.REJECTED, Outcome.POSTPONED, Outcome.LOST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,10 @@ class Control:
         """Ask for a revision; None is the newest."""
         return await self._arrival.expect().operator.reload(name, by=by, force=force)
 
+    async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
+        """Ask whether a revision would go live; None is the newest."""
+        return await self._arrival.expect().operator.rehearse(name, by=by)
+
     async def rollback(self, number: int | None, *, by: By) -> asyncio.Future[Attempt]:
         """Ask for a generation that was live before; None is the one before this."""
         return await self._arrival.expect().operator.rollback(number, by=by)
@@ -77,6 +84,7 @@ class View:
 
     _status: Status
     _history: History
+    _checkpoints: Checkpoints
 
     def status(self) -> Fields:
         """Everything /status says."""
@@ -89,6 +97,10 @@ class View:
     def history(self) -> Fields:
         """Everything /history says."""
         return self._history.snapshot()
+
+    async def checkpoints(self, most: int) -> Fields:
+        """Everything /checkpoints says."""
+        return await self._checkpoints.snapshot(most)
 
     def leaves(self) -> Fields:
         """Everything /leaves says."""
@@ -112,6 +124,9 @@ def readings(
 ) -> Readings:
     """What a scrape asks for; answered with plain numbers while nothing serves."""
 
+    def load() -> EngineLoad:
+        return arrival.serving.replica.engine.load if arrival.serving else EngineLoad()
+
     def recompiles() -> int:
         return arrival.serving.replica.engine.recompiles if arrival.serving else 0
 
@@ -126,12 +141,30 @@ def readings(
         inside=lambda: gate.inside,
         held=lambda: gate.held,
         answering=gate.answering,
+        load=load,
         recompiles=recompiles,
         staged_bytes=staged_bytes,
         weights=weights,
         lost_at=lambda: ledger.lost_at,
         overruled=lambda: ledger.overruled is not None,
+        failed=lambda: _last_failure(ledger),
+        new_at=lambda: _new_at(ledger),
     )
+
+
+def _last_failure(ledger: Ledger) -> Attempt | None:
+    attempts = tuple(ledger.history)  # whole at once: the loop changes it meanwhile
+    failed = (each for each in attempts if each.outcome in FAILURES and not each.dry_run)
+    return next(failed, None)
+
+
+def _new_at(ledger: Ledger) -> float:
+    """When a revision first went live, of the one that did so last; 0 for never."""
+    first: dict[str, float] = {}
+    for place in tuple(ledger.generations):
+        if not place.revision.is_noise:
+            first.setdefault(place.revision.id, place.since)
+    return max(first.values(), default=0.0)
 
 
 def _weights_held(replica: Replica[RunningEngine], previous_is_on_device: bool) -> dict[str, int]:

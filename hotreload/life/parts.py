@@ -15,24 +15,30 @@ from typing import Any, NoReturn
 
 from hotreload.checks.files import Digests, ServingFile, content_id, survey
 from hotreload.core.fading import see_old_ones_out
+from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.core.nonfinite import heed_withheld_answers
 from hotreload.core.operator import Operator
-from hotreload.core.ports import Engine, Source
+from hotreload.core.ports import Engine
+from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.core.trust import tell_of_distrust
 from hotreload.core.verify import verify_live
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.events import ModeChosen, Publish
-from hotreload.life.running import RunningEngine
+from hotreload.life.running import RunningEngine, RunningSource
 from hotreload.life.state_lock import sole_user
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
+from hotreload.observe.readings import Readings
 from hotreload.observe.systemd import LONGEST_BOOT
 from hotreload.server.activation import take_over
-from hotreload.server.sockets import bind_tcp, bind_unix, turn_away
-from hotreload.settings.credentials import read_secret
+from hotreload.server.keys import ApiKeys
+from hotreload.server.sockets import bind_tcp, bind_unix, group_id
+from hotreload.server.turning_away import turn_away
+from hotreload.server.webhook import Webhook
+from hotreload.settings.credentials import read_keys, read_secret
 from hotreload.settings.load import Settings
 from hotreload.sources.directory import DirectorySource
 from hotreload.sources.hub.token import usual_token
@@ -58,7 +64,9 @@ def model_name(settings: Settings) -> str:
     return re.sub(r"[^A-Za-z0-9_.:@/-]", "-", named) or "model"
 
 
-def make_source(settings: Settings, publish: Publish, ledger: Ledger, digests: Digests) -> Source:
+def make_source(
+    settings: Settings, publish: Publish, ledger: Ledger, digests: Digests
+) -> RunningSource:
     """The kind of source that is configured."""
     return SOURCES[settings.source.kind](settings, publish, ledger, digests)
 
@@ -137,13 +145,41 @@ def token_of(file: Path | None) -> Callable[[], str | None]:
     return read_again
 
 
-def webhook_secret(settings: Settings) -> str | None:
-    """The secret that webhook calls must be signed with, if one is configured."""
+def make_gate(settings: Settings, publish: Publish) -> Gate[RunningEngine]:
+    """The gate that every request passes; it is closed until weights are live."""
+    asked = settings.reload
+    hold = asked.while_closed == "hold"
+    return Gate(publish=publish, max_held=asked.max_held, hold_arrivals=hold)
+
+
+def make_metrics(settings: Settings, look: Readings) -> Metrics:
+    """What Prometheus reads."""
+    asked = settings.metrics
+    most = asked.max_leaves if asked.per_leaf else 0
+    return Metrics(max_leaves=most, expect_every=asked.expect_every, readings=look)
+
+
+def admin_group(settings: Settings) -> int | None:
+    """The group whose members may change what is live, if any is configured."""
+    group = settings.server.admin_group
+    return group_id(group, "[server] admin_group") if group else None
+
+
+def make_webhook(settings: Settings, wake: Callable[[str], None]) -> Webhook | None:
+    """What takes webhook calls, which must hold the configured secret; None without one."""
     file = settings.source.webhook
-    return read_secret(file, "[source] webhook") if file is not None else None
+    return Webhook(read_secret(file, "[source] webhook"), wake) if file is not None else None
 
 
-SOURCES: dict[str, Callable[[Settings, Publish, Ledger, Digests], Source]] = {
+def api_keys(settings: Settings) -> ApiKeys | None:
+    """The keys that clients over TCP must have, if any are configured."""
+    file = settings.server.api_keys_file
+    if file is None:
+        return None
+    return ApiKeys(partial(read_keys, file, "[server] api_keys_file"))
+
+
+SOURCES: dict[str, Callable[[Settings, Publish, Ledger, Digests], RunningSource]] = {
     "directory": _folder,
     "huggingface": _hub,
 }
@@ -205,7 +241,11 @@ def verifying(
 
 
 def heeding(
-    settings: Settings, replica: Replica[Engine], operator: Operator, publish: Publish
+    settings: Settings,
+    reconciler: Reconciler,
+    replica: Replica[Engine],
+    operator: Operator,
+    publish: Publish,
 ) -> Callable[[], Coroutine[Any, Any, NoReturn]]:
     """The task that acts on withheld answers, as the operator decided."""
     leaves = settings.checks.on_nonfinite_answers == "rollback"
@@ -218,7 +258,7 @@ def heeding(
         heed_withheld_answers,
         replica,
         publish=publish,
-        drain_timeout=settings.reload.drain_timeout,
+        drain_timeout=lambda: reconciler.rules.drain_timeout,
         leave=leave if leaves else None,
     )
 

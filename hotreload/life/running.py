@@ -1,20 +1,42 @@
-"""The whole port of a running engine: all that the daemon, the server and the core use of one."""
+"""The whole ports of a running engine and of a source: all that the daemon, the server and the core
+use of one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
-from hotreload.core.ports import Engine
+from hotreload.core.ports import Engine, Source
 from hotreload.engine.answering.items import Parsed
+from hotreload.engine.answering.probe import Probe
+from hotreload.engine.capabilities import EngineLimits
+from hotreload.listed import Listed
 from hotreload.server.ports import AnsweringEngine
-from hotreload.types import TensorSpec
+from hotreload.types import EngineLoad, TensorSpec
+
+
+class RunningSource(Source, Protocol):
+    """Where checkpoints come from, and what of it is shown."""
+
+    def listed(self) -> Sequence[Listed]:
+        """What it saw at its last look, the newest first; for any thread, and reads nothing."""
+        ...
 
 
 class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
     """What a start makes: it answers, its weights can be exchanged, and it must be closed."""
 
     @property
+    def limits(self) -> EngineLimits:
+        """How large things may be in it."""
+        ...
+
+    @property
     def recompiles(self) -> int:
         """How often those who serve waited for a compilation since the start; for any thread."""
+        ...
+
+    @property
+    def load(self) -> EngineLoad:
+        """How busy it is with requests, as it was a moment ago; for any thread."""
         ...
 
     def facts(self) -> Mapping[str, Any]:
@@ -27,6 +49,10 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
 
     def is_turning(self, within: float) -> bool:
         """Whether it was seen at work within so many seconds, or is in the middle of a step."""
+        ...
+
+    def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:
+        """Judge later weights by these; ConfigError, and no change, if one cannot be asked."""
         ...
 
     async def distrusted(self) -> str:

@@ -6,10 +6,13 @@ import logging
 import shutil
 import tempfile
 import threading
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
+from hotreload.core.course import Course
+from hotreload.core.how_far import telling_how_far
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.quiet import Quiet
@@ -17,32 +20,39 @@ from hotreload.engine.weights.sets import StagingTerms
 from hotreload.engine.weights.spool import FULL, clear_leftovers, private_copy
 from hotreload.errors import ConfigError, NotEnoughMemory
 from hotreload.life.model_files import copy_side_files, keep_model
+from hotreload.life.warming import warm
 from hotreload.settings.load import Settings
 from hotreload.threads import deadline, in_thread, uninterrupted
-from hotreload.types import Checkpoint, Revision
+from hotreload.types import Checkpoint, HowFar, Phase, Revision
 
 log = logging.getLogger("hotreload.boot")
 
 RANDOM = Revision("random", "random weights")
 
 
-async def start_engine(settings: Settings, model: Path, weights: Checkpoint | None) -> SglangEngine:
+async def start_engine(
+    settings: Settings, model: Path, weights: Checkpoint | None, course: Course
+) -> SglangEngine:
     """Start the engine the settings describe: the model's config and tokenizer, these weights.
 
     What it was started with is the model of later starts, too, where none is configured.
     """
-    engine = await _started(settings, model, weights)
+    engine = await _started(settings, model, weights, course)
     is_configured = settings.engine.model is not None
+    most, within = settings.engine.warm_batches, settings.engine.warm_timeout
     try:
         await keep_model(model, settings.state.directory, is_configured=is_configured)
+        await warm(engine, course, most=most, within=within)
+        engine.count_anew()
     except BaseException:  # a stop came meanwhile
         await uninterrupted(engine.close())
         raise
     return engine
 
 
-async def _started(settings: Settings, model: Path, weights: Checkpoint | None) -> SglangEngine:
-    within = settings.reload.stage_timeout
+async def _started(
+    settings: Settings, model: Path, weights: Checkpoint | None, course: Course
+) -> SglangEngine:
     need = sum(file.size for file in weights.weight_files) if weights else 0
     copies = await asyncio.to_thread(_folder_for_copies, settings.state.directory, need)
     spool, first = copies / "staging", copies / "boot"
@@ -53,18 +63,64 @@ async def _started(settings: Settings, model: Path, weights: Checkpoint | None) 
         dtype=settings.engine.dtype,
         args=settings.engine.args,
         terms=_terms(settings, spool),
-        probes=[Probe(**probe.model_dump()) for probe in settings.probe],
+        probes=probes_of(settings),
     )
     if weights is None:
-        return await start(model=model, revision=RANDOM, load_format="dummy")
+        async with course.phase(Phase.BUILDING):
+            return await start(model=model, revision=RANDOM, load_format="dummy")
+    within = settings.reload.stage_timeout
+    copying = _copied(model, weights, first, within, course)
+    async with copying as folder, course.phase(Phase.BUILDING):
+        with _naming(settings, model, folder):
+            return await start(model=folder, revision=weights.revision, checkpoint=weights)
+
+
+@asynccontextmanager
+async def _copied(
+    model: Path, weights: Checkpoint, spool: Path, within: float, course: Course
+) -> AsyncIterator[Path]:
+    """A private copy of what the engine is to be made from, for as long as that takes."""
+    copied, what = _Copied(sum(file.size for file in weights.weight_files)), weights.revision
     with ExitStack() as made:
-        assemble, what = partial(_assemble, made, model, weights, first), weights.revision
+        assemble = partial(_assemble, made, model, weights, spool, copied=copied)
         try:
-            async with deadline(within, f"copying {what}", "[reload] stage_timeout"):
+            async with (
+                course.phase(Phase.STAGING),
+                telling_how_far(lambda: copied.so_far, what, course.publish),
+                deadline(within, f"copying {what}", "[reload] stage_timeout"),
+            ):
                 folder = await in_thread(assemble, leave_as=f"the copying of {what}")
         except NotEnoughMemory as full:
             raise ConfigError(f"nothing can be loaded: {full}") from full
-        return await start(model=folder, revision=weights.revision, checkpoint=weights)
+        yield folder
+
+
+@contextmanager
+def _naming(settings: Settings, model: Path, copy: Path) -> Iterator[None]:
+    """Name the model in the engine's complaints: the copy it read is gone when they are."""
+    try:
+        yield
+    except ConfigError as fault:
+        words = str(fault).replace(str(copy), str(model))
+        if model == settings.engine.model and not words.startswith("["):
+            words = f"[engine] model: {words}"
+        raise ConfigError(words, code=fault.code) from fault
+
+
+class _Copied:
+    """Counts the bytes that are copied, in the thread that copies them."""
+
+    def __init__(self, of: int) -> None:
+        self.so_far = HowFar(0, of)
+
+    def note(self, piece: int) -> None:
+        """Some more bytes are copied."""
+        self.so_far = HowFar(self.so_far.done + piece, self.so_far.of)
+
+
+def probes_of(settings: Settings) -> list[Probe]:
+    """The probes as the operator wrote them."""
+    return [Probe(**probe.model_dump()) for probe in settings.probe]
 
 
 def _terms(settings: Settings, spool: Path) -> StagingTerms:
@@ -95,14 +151,20 @@ def _folder_for_copies(state: Path, need: int) -> Path:
 
 
 def _assemble(
-    copies: ExitStack, model: Path, weights: Checkpoint, spool: Path, cancel: threading.Event
+    copies: ExitStack,
+    model: Path,
+    weights: Checkpoint,
+    spool: Path,
+    cancel: threading.Event,
+    *,
+    copied: _Copied,
 ) -> Path:
     """A private folder with the model's side files and the checked weights.
 
     The engine reads through mmap, so what it starts from must be files nobody else writes to;
     the folder goes when the engine has started.
     """
-    folder = copies.enter_context(private_copy(weights, spool, cancel))
+    folder = copies.enter_context(private_copy(weights, spool, cancel, copied.note))
     try:
         copy_side_files(model, folder)
     except PermissionError as closed:

@@ -18,7 +18,7 @@ from hotreload.core.ledger import (
 )
 from hotreload.types import Attempt, By, Refusal, Revision
 
-VERSION = 3
+VERSION = 4
 """The version of the state file; a change of `Memory` raises it and adds to `_MIGRATIONS`."""
 
 
@@ -73,7 +73,15 @@ def _from_2(memory: dict[str, Any]) -> dict[str, Any]:
     return {"overruled": None, "pins": [], **memory}
 
 
-_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}
+def _from_3(memory: dict[str, Any]) -> dict[str, Any]:
+    return memory  # only the history knows words that it did not: dry runs, steps of a start
+
+
+_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    1: _from_1,
+    2: _from_2,
+    3: _from_3,
+}
 """For each older version, how to turn its data into the next version's."""
 
 

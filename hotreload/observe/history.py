@@ -1,13 +1,14 @@
 """Attempts and events as JSON fields: the one spelling that log, status and /events share."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
+    DryRunFinished,
     Event,
     FoldersPassedOver,
     GateChanged,
@@ -22,6 +23,7 @@ from hotreload.events import (
     PhaseEntered,
     Progress,
     RevisionWanted,
+    SettingsRead,
     SourceScanned,
     StateSaved,
     Waiting,
@@ -48,20 +50,37 @@ class History:
     def observe(self, event: Event) -> None:
         """Take in an attempt that ended, or a pin or unpin, which makes no attempt."""
         match event:
-            case AttemptFinished(attempt):
+            case AttemptFinished(attempt) | DryRunFinished(attempt):
                 self._attempts.appendleft(attempt)
             case OperatorAsked(By("pin" | "unpin") as by, _, None):
                 self._pins.appendleft(by)
 
     @property
     def last(self) -> Attempt | None:
-        """The attempt that ended last."""
-        return self._attempts[0] if self._attempts else None
+        """The attempt that ended last; dry runs are none."""
+        return next((each for each in self._attempts if not each.dry_run), None)
 
     def snapshot(self) -> Fields:
         """Return the /history document."""
-        attempts = [attempt_fields(attempt) for attempt in self._attempts]
+        attempts = [
+            {**attempt_fields(attempt), "replaced": replaced and went_live_fields(replaced)}
+            for attempt, replaced in self._with_what_they_replaced()
+        ]
         return {"attempts": attempts, "pins": [by_fields(by) for by in self._pins]}
+
+    def _with_what_they_replaced(self) -> Iterator[tuple[Attempt, Attempt | None]]:
+        """Each attempt, and where it went live the attempt whose weights were live before."""
+        before: Attempt | None = None
+        pairs = list[tuple[Attempt, Attempt | None]]()
+        for attempt in reversed(self._attempts):
+            pairs.append((attempt, before if attempt.generation is not None else None))
+            before = attempt if attempt.generation is not None else before
+        return reversed(pairs)
+
+
+def went_live_fields(attempt: Attempt) -> Fields:
+    """Return the generation that an attempt made."""
+    return {"generation": attempt.generation, **revision_fields(attempt.revision)}
 
 
 def attempt_fields(attempt: Attempt) -> Fields:
@@ -77,6 +96,8 @@ def attempt_fields(attempt: Attempt) -> Fields:
         "rolled_back": attempt.rolled_back,
         "by": attempt.by and by_fields(attempt.by),
         **loading_fields(attempt.loading),
+        "dry_run": attempt.dry_run,
+        "unproven": attempt.unproven or None,
     }
 
 
@@ -157,10 +178,12 @@ def event_fields(event: Event) -> Fields:
 
 
 def _rarer(
-    event: ModeChosen
+    event: DryRunFinished
+    | ModeChosen
     | Leaving
     | OperatorAsked
     | StateSaved
+    | SettingsRead
     | FoldersPassedOver
     | AnswersWithheld
     | LoaderDistrusted
@@ -172,6 +195,9 @@ def _rarer(
         case OperatorAsked(by, wish, refusal):
             more = {"wish": wish, "refusal": refusal}
             name, fields = f"operator.{by.verb}", by_fields(by) | more
+        case DryRunFinished(attempt, live, replica):
+            answering = {"live": live.number if live else None, "replica": replica}
+            name, fields = "reload.dry_run", attempt_fields(attempt) | answering
         case ModeChosen(mode, why, replica):
             fields = {"mode": mode.value, "why": why, "replica": replica}
             name = "reload.mode"
@@ -179,6 +205,9 @@ def _rarer(
             name, fields = "daemon.stopping", {}
         case StateSaved(error):
             name, fields = "state.not_saved" if error else "state.saved", {"error": error}
+        case SettingsRead(changed, waiting, error):
+            name = "settings.not_read" if error else "settings.read"
+            fields = {"changed": list(changed), "waiting": list(waiting), "error": error}
         case FoldersPassedOver():
             name, fields = "source.passed_over", passed_over_fields(event)
         case AnswersWithheld(generation, answers):

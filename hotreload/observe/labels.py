@@ -10,6 +10,7 @@ ROUTES = (
     "/readyz",
     "/health",
     "/status",
+    "/checkpoints",
     "/history",
     "/leaves",
     "/events",
@@ -28,4 +29,5 @@ CODES = (200, 400, 500, 503)
 """Exported at 0 for each route from the start; others appear when they first happen."""
 SCAN_CAUSES = ("start", "event", "rescan", "overflow", "request", "signal", "webhook")
 PLACES = ("live", "previous", "staged")
+KV_USES = ("requests", "prefixes", "free")
 LOADERS = ("own", "upstream")

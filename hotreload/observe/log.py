@@ -20,6 +20,7 @@ from hotreload.core.attempt_id import current_attempt
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
+    DryRunFinished,
     Event,
     FoldersPassedOver,
     GateChanged,
@@ -30,6 +31,7 @@ from hotreload.events import (
     OperatorAsked,
     PhaseEntered,
     Progress,
+    SettingsRead,
     SourceScanned,
     StateSaved,
     Waiting,
@@ -45,6 +47,7 @@ LIBRARIES = ("asyncio", "httpx", "huggingface_hub", "jax", "py.warnings", "sgl_j
 
 OUTCOME_LEVELS = {
     Outcome.LIVE: logging.INFO,
+    Outcome.PASSED: logging.INFO,
     Outcome.REJECTED: logging.WARNING,
     Outcome.POSTPONED: logging.WARNING,
     Outcome.SUPERSEDED: logging.INFO,
@@ -72,6 +75,8 @@ DRIFTED = (
     "restart the daemon, which loads the weights anew; then look for faults of the memory of the "
     "device and of this machine (dmesg)"
 )
+NOT_READ = "mend what `error` names and send SIGHUP again: until then nothing of it is gone by"
+WANT_A_RESTART = "restart hotreload to go by what `waiting` names too; no request is lost by it"
 PROGRESS_SECONDS = 10.0
 """How many seconds lie between two lines about one download, or one loading."""
 
@@ -226,7 +231,7 @@ class LogObserver:
         level = self._level(event)
         if isinstance(event, Progress):
             fields |= self._pace.fields() or {}
-        if isinstance(event, AttemptFinished):
+        if isinstance(event, AttemptFinished | DryRunFinished):
             fields = canonical_fields(event)
         fields |= _todo(event)
         self._log.log(level, fields.pop("event"), **fields)
@@ -241,11 +246,13 @@ class LogObserver:
 
     def _level(self, event: Event) -> int:
         match event:
-            case AttemptFinished(attempt):
+            case AttemptFinished(attempt) | DryRunFinished(attempt):
                 return OUTCOME_LEVELS[attempt.outcome]
             case (
                 GateChanged(GateState.SEALED)
                 | StateSaved(str())
+                | SettingsRead(error=str())
+                | SettingsRead(waiting=(_, *_))
                 | OperatorAsked(refusal=str())
                 | ModeChosen(why=str())
             ):
@@ -277,10 +284,14 @@ def _todo(event: Event) -> Fields:
             return {"todo": DISTRUSTED}
         case LiveDrifted():
             return {"todo": DRIFTED}
+        case SettingsRead(error=str()):
+            return {"todo": NOT_READ}
+        case SettingsRead(waiting=(_, *_)):
+            return {"todo": WANT_A_RESTART}
     return {}
 
 
-def canonical_fields(event: AttemptFinished) -> Fields:
+def canonical_fields(event: AttemptFinished | DryRunFinished) -> Fields:
     """Return everything known about an attempt, flat, under the same names each time."""
     fields = event_fields(event)
     spent = fields.pop("phases")
@@ -296,6 +307,8 @@ def canonical_fields(event: AttemptFinished) -> Fields:
         "replica": fields["replica"],
         "rolled_back": fields["rolled_back"],
         "by": fields["by"],
+        "dry_run": fields["dry_run"],
+        "unproven": fields["unproven"],
         "pause_s": fields["pause_seconds"],
         **{f"{phase.value}_s": spent.get(phase.value, 0.0) for phase in Phase},
         **{name: fields[name] for name in NOT_LOADED},

@@ -3,6 +3,7 @@
 A scrape reads what was noted before and asks no device, so it works while the engine is stuck.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -37,13 +38,20 @@ from hotreload.observe.fresh import Fresh
 from hotreload.observe.integrity import Integrity
 from hotreload.observe.labels import CODES, ROUTES, SCAN_CAUSES
 from hotreload.observe.loading import Loads
+from hotreload.observe.named import Named
 from hotreload.observe.passed_over import PassedOverNow
-from hotreload.observe.readings import Live, Now, Readings
+from hotreload.observe.readings import Live, Now, Readings, left_out
 from hotreload.types import Attempt, GateState, Generation, Outcome, Phase, Revision
+
+log = logging.getLogger("hotreload.metrics")
 
 SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 QUICK = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 ANSWER = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+LEAVES_LEFT_OUT = (
+    "nothing, if you do not compare leaves by Prometheus; otherwise raise [metrics] max_leaves: "
+    "each leaf makes the page about 100 bytes longer, and Prometheus keeps a series for it"
+)
 PAUSE = (0, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -53,10 +61,14 @@ class Metrics:
     def __init__(
         self,
         *,
-        per_leaf: bool = True,
+        max_leaves: int = 1000,
+        expect_every: float | None = None,
         readings: Readings | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`max_leaves` is of how many leaves the checksum is exported, 0 for none; `expect_every`
+        in how many seconds something new is expected to go live.
+        """
         disable_created_metrics()  # type: ignore[no-untyped-call]  # 0.26 leaves it bare
         self._clock = clock
         self._live: Generation | None = None
@@ -66,8 +78,11 @@ class Metrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
-        self._registry.register(Live(lambda: self._live, per_leaf))
-        self._registry.register(Now(readings or Readings()))
+        self._max_leaves = max_leaves
+        now = readings or Readings()
+        self._registry.register(Live(lambda: self._live, max_leaves))
+        self._registry.register(Now(now))
+        self._registry.register(Named(lambda: self._wanted, now.failed))
         self._fetched = Fetched()
         self._fresh = Fresh(self.render)
         self._registry.register(self._fetched)
@@ -78,6 +93,7 @@ class Metrics:
             self._registry.register(collector)
         self._make_build_info()
         self._make_reload_metrics()
+        self._expected.set(expect_every or 0)
         self._make_request_metrics()
         self._start_at_zero()
 
@@ -103,6 +119,11 @@ class Metrics:
         self._success_time = self._gauge(
             "last_reload_success_timestamp_seconds", "When weights last went live."
         )
+        self._expected = self._gauge(
+            "expected_every_seconds",
+            "In how many seconds something new is expected to go live; 0 where [metrics] "
+            "expect_every is not set.",
+        )
         self._reloads = self._counter("reloads", "Attempts, by how they ended.", "outcome")
         self._wanted_since = self._gauge(
             "wanted_since_timestamp_seconds",
@@ -113,9 +134,9 @@ class Metrics:
             "When the current phase began; 0 for every other phase.",
             "phase",
         )
-        self._rejections = self._counter("rejections", "Refused checkpoints, by reason.", "reason")
+        self._rejections = self._counter("rejections", "Rejected checkpoints, by reason.", "reason")
         self._rollbacks = self._counter(
-            "rollbacks", "Swaps that were undone because the probe failed."
+            "rollbacks", "Swaps that were undone because the probe rejected the new weights."
         )
         self._phase_seconds = self._histogram(
             "phase_seconds", "How long each phase of an attempt took.", SLOW, "phase"
@@ -174,7 +195,7 @@ class Metrics:
 
     def _start_at_zero(self) -> None:
         """A series that is born at 1 hides its first increase from every rate()."""
-        for outcome in Outcome:
+        for outcome in set(Outcome) - {Outcome.PASSED}:  # which only dry runs have
             self._reloads.labels(outcome.value)
         for reason in REJECTIONS:
             self._rejections.labels(reason)
@@ -248,9 +269,15 @@ class Metrics:
         if before is None:  # the boot; reloads are judged by their attempts
             self._successful.set(1)
             self._success_time.set(self._clock())
+            self._tell_of_leaves(generation)
         else:
             self._leaves_changed.set(_changed(before.leaves, generation.leaves))
         self._note_unmet()
+
+    def _tell_of_leaves(self, live: Generation) -> None:
+        if beyond := left_out(live, self._max_leaves):
+            told = {"exported": self._max_leaves, "left_out": beyond}
+            log.warning("metrics.leaves_left_out", extra={**told, "todo": LEAVES_LEFT_OUT})
 
     def _note_unmet(self) -> None:
         """Count from the first unmet wish: a newer one does not make the live weights younger."""

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from hotreload.errors import PASSED_OVER
 from hotreload.events import Event, FoldersPassedOver
+from hotreload.observe.named import shortened
 from hotreload.types import PassedOver
 
 _REMEMBERED = 1000
@@ -39,6 +40,21 @@ class PassedOverNow(Collector):
         for reason, count in {**dict.fromkeys(PASSED_OVER, 0), **self._last.counts}.items():
             gauge.add_metric([reason], count)
         yield gauge
+        yield _newest(self._last)
+
+
+def _newest(event: FoldersPassedOver) -> Metric:
+    """The first folder named for each reason: they come newest first."""
+    info = GaugeMetricFamily(
+        "hotreload_source_passed_over_info",
+        "The newest folder that is passed over for a reason, and the beginning of what to do "
+        "about it; always 1.",
+        labels=["label", "reason", "message"],
+    )
+    newest = {folder.reason.code: folder for folder in reversed(event.folders)}
+    for code, folder in newest.items():
+        info.add_metric([shortened(folder.label), code, shortened(folder.reason.message)], 1)
+    return info
 
 
 class NewlyPassedOver:

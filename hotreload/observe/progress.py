@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hotreload.events import AttemptFinished, Event, GenerationLive, PhaseEntered, Progress
-from hotreload.types import Revision
+from hotreload.types import Phase, Revision
 
 WINDOW = 10.0
 """How many seconds back the rate is measured over."""
@@ -23,6 +23,8 @@ class Pace:
     def observe(self, event: Event) -> None:
         """Take in how far a phase is, or that it is over."""
         match event:
+            case Progress(phase=Phase.WARMING):
+                pass  # counts no bytes
             case Progress():
                 self._note(event)
             case PhaseEntered() | AttemptFinished() | GenerationLive():

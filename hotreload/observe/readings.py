@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hotreload.observe.labels import PLACES
-from hotreload.types import Answering, Generation
+from hotreload.observe.labels import KV_USES, PLACES
+from hotreload.types import Answering, Attempt, EngineLoad, Generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,7 @@ class Readings:
     held: Callable[[], int] = int
     answering: Callable[[], Sequence[Answering]] = tuple
     """Who answers requests, and how many: the live generation first."""
+    load: Callable[[], EngineLoad] = EngineLoad
     recompiles: Callable[[], int] = int
     staged_bytes: Callable[[], int] = int
     """All bytes ever read for weights."""
@@ -27,14 +29,19 @@ class Readings:
     """When an engine was last lost, in this life or an earlier one; 0 for never."""
     overruled: Callable[[], bool] = bool
     """Whether an operator made another revision live than the one the source wishes."""
+    failed: Callable[[], Attempt | None] = lambda: None
+    """The attempt that failed last, in this life or an earlier one."""
+    new_at: Callable[[], float] = float
+    """When weights that were never live before last went live; 0 for never."""
 
 
 class Live(Collector):
     """The metrics of the live generation; a scrape in mid-swap never mixes two generations."""
 
-    def __init__(self, live: Callable[[], Generation | None], per_leaf: bool) -> None:
+    def __init__(self, live: Callable[[], Generation | None], max_leaves: int) -> None:
+        """`max_leaves` is of how many leaves the checksum is exported at most."""
         self._live = live
-        self._per_leaf = per_leaf
+        self._max_leaves = max_leaves
 
     def collect(self) -> Iterator[Metric]:
         live = self._live()
@@ -56,16 +63,27 @@ class Live(Collector):
             "1 while weights with noise on them answer (`hotreload perturb`).",
             live is not None and live.revision.is_noise,
         )
-        if self._per_leaf:
+        if self._max_leaves:
             yield self._checksums(live)
+        yield GaugeMetricFamily(
+            "hotreload_leaf_checksums_left_out",
+            "Live leaves whose checksum is not exported: those beyond [metrics] max_leaves.",
+            left_out(live, self._max_leaves),
+        )
 
     def _checksums(self, live: Generation | None) -> Metric:
         sums = GaugeMetricFamily(
             "hotreload_leaf_checksum", "Each live leaf's checksum, at most 2^53.", labels=["leaf"]
         )
-        for leaf, checksum in live.leaves.items() if live else ():
+        leaves = live.leaves.items() if live else ()
+        for leaf, checksum in islice(leaves, self._max_leaves):
             sums.add_metric([leaf], checksum)
         return sums
+
+
+def left_out(live: Generation | None, max_leaves: int) -> int:
+    """How many leaves are too many; none where no checksum is asked for."""
+    return max(0, len(live.leaves) - max_leaves) if live and max_leaves else 0
 
 
 class Now(Collector):
@@ -86,6 +104,7 @@ class Now(Collector):
             now.held(),
         )
         yield from _answering(now.answering())
+        yield from _load(now.load())
         yield CounterMetricFamily(
             "hotreload_recompiles", "Compilations after the first answers.", now.recompiles()
         )
@@ -104,12 +123,40 @@ class Now(Collector):
             "1 while an operator's choice is live instead of the revision the source wishes.",
             now.overruled(),
         )
+        yield GaugeMetricFamily(
+            "hotreload_last_new_timestamp_seconds",
+            "When weights that were never live before last went live, also before a restart; 0 for "
+            "never. A rollback, noise and a start are nothing new.",
+            now.new_at(),
+        )
         held = GaugeMetricFamily(
             "hotreload_weights_bytes", "Bytes of weights on the device, by place.", labels=["place"]
         )
         for place, count in {**dict.fromkeys(PLACES, 0), **now.weights()}.items():
             held.add_metric([place], count)
         yield held
+
+
+def _load(load: EngineLoad) -> Iterator[Metric]:
+    """How busy the engine is."""
+    yield GaugeMetricFamily(
+        "hotreload_engine_waiting",
+        "Requests in the engine that wait for a place in a batch.",
+        load.waiting,
+    )
+    yield GaugeMetricFamily(
+        "hotreload_engine_running", "Requests in the engine that make tokens.", load.running
+    )
+    tokens = GaugeMetricFamily(
+        "hotreload_kv_tokens",
+        "Tokens of the KV pool that serves, by what holds them; cached prefixes are given back "
+        "when requests need them. All 0 where the pool has several parts.",
+        labels=["use"],
+    )
+    held = (load.kv_requests, load.kv_prefixes, load.kv_free)
+    for use, count in zip(KV_USES, held, strict=True):
+        tokens.add_metric([use], count)
+    yield tokens
 
 
 def _answering(answering: Sequence[Answering]) -> Iterator[Metric]:

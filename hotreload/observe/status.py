@@ -17,10 +17,12 @@ from hotreload.events import (
     ModeChosen,
     Progress,
     RevisionWanted,
+    SettingsRead,
     SourceScanned,
     StateSaved,
     Waiting,
 )
+from hotreload.observe.booting import Booting
 from hotreload.observe.history import (
     Fields,
     attempt_fields,
@@ -128,6 +130,7 @@ class Status:
         self.live: Generation | None = None
         self._before: Generation | None = None
         self._under_way = UnderWay(clock)
+        self._booting = Booting(lambda: ledger_view().history)
         self._ledger_view = ledger_view
         self._gate_counts = gate_counts
         self._answering = answering
@@ -144,6 +147,7 @@ class Status:
         self._integrity = Integrity(wall)
         self._wall = wall
         self._state_file: Fields = {"saved": True, "error": None, "since": None}
+        self._settings: Fields = {"read_at": None, "waiting": [], "error": None}
         # A folder answers the first look; a hub may be out of reach from the start.
         is_far = source_kind != "directory"
         self._source: Fields = {
@@ -156,6 +160,7 @@ class Status:
     def observe(self, event: Event) -> None:
         """Take in what happened."""
         self._under_way.observe(event)
+        self._booting.observe(event)
         self._pace.observe(event)
         self._passed_over.observe(event)
         self._integrity.observe(event)
@@ -175,6 +180,9 @@ class Status:
             case StateSaved(error):
                 since = iso(self._wall()) if error else None
                 self._state_file = {"saved": error is None, "error": error, "since": since}
+            case SettingsRead(_, waiting, error):
+                at = iso(self._wall())
+                self._settings = {"read_at": at, "waiting": list(waiting), "error": error}
             case AttemptFinished(attempt, live):
                 self._last_attempt = attempt
                 self._went_live(live)
@@ -217,8 +225,9 @@ class Status:
         """Say whether requests are answered (held ones will be), and if not, why."""
         match self.state:
             case State.BOOTING:
-                doing = self._under_way.words() or self._waiting_for or "the engine is starting"
-                return False, [f"booting: {doing}"]
+                is_at_work = self._under_way.phase is not None
+                waiting_for = None if is_at_work else self._waiting_for
+                return False, [f"booting: {waiting_for or self._booting.words()}"]
             case State.LOST:
                 return False, [f"lost: {self._sealed_because or 'the engine is lost'}"]
             case State.STOPPING:
@@ -243,6 +252,7 @@ class Status:
             "waiting_for": self._waiting_for,
             "phase": phase.value if phase else None,
             "attempt": self._under_way.fields(),
+            "boot": self._booting.fields() if self.state is State.BOOTING else None,
             "progress": self._pace.fields(),
             "source": dict(self._source),
             **self._passed_over.fields(),
@@ -255,13 +265,14 @@ class Status:
             **self._integrity.fields(),
             "noise": self.live is not None and self.live.revision.is_noise,
             "state_file": dict(self._state_file),
+            "settings": dict(self._settings),
             "replicas": [engine],
         }
 
     def event(self, event: Event) -> Fields:
-        """Return an event as /events tells it; a download's progress comes with its pace."""
+        """Return an event as /events tells it, now; a download's progress comes with its pace."""
         pace = self._pace.pace() if isinstance(event, Progress) else {}
-        return event_fields(event) | pace
+        return {"at": iso(self._wall()), **event_fields(event), **pace}
 
     def leaves(self) -> Fields:
         """Return the /leaves document: checksums as they went live, and which of them moved."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from hotreload.events import (
     AttemptFinished,
+    DryRunFinished,
     Event,
     GateChanged,
     GenerationEnded,
@@ -22,6 +23,7 @@ from hotreload.events import (
     Progress,
     Waiting,
 )
+from hotreload.observe.under_way import DOING
 from hotreload.types import Attempt, GateState, Generation, Mode, Outcome, Phase, Revision
 
 log = logging.getLogger("hotreload.systemd")
@@ -35,17 +37,9 @@ PROGRESS_SECONDS = 1.0
 LONGEST_BOOT = 3600.0
 """How long a start may take; after that, a turning loop no longer asks systemd for more time."""
 
-DOING = {
-    Phase.FETCHING: "fetching",
-    Phase.VALIDATING: "checking",
-    Phase.STAGING: "staging",
-    Phase.DRAINING: "waiting for requests to end before the swap to",
-    Phase.SWAPPING: "swapping to",
-    Phase.PROBING: "probing",
-    Phase.ROLLING_BACK: "rolling back",
-}
 ENDED = {
-    Outcome.REJECTED: "refused",
+    Outcome.PASSED: "passed:",
+    Outcome.REJECTED: "rejected",
     Outcome.POSTPONED: "put off",
     Outcome.SUPERSEDED: "let go",
     Outcome.LOST: "lost the engine on",
@@ -124,16 +118,15 @@ class Systemd:
             case GateChanged():
                 self._gate_moved(event)
             case Waiting(str() as waiting_for, "start"):
-                self._tell(f"starting: waiting for {waiting_for}", _extension())
+                self._tell(f"starting: waiting for {waiting_for}", extension())
             case PhaseEntered(revision, Phase() as phase):
                 self._phase_entered(revision, phase)
             case Progress(revision, phase, done, total) if self._is_time():
-                share = f" ({done / 1e9:.1f} of {total / 1e9:.1f} GB)"
-                self._tell(self._reloading_to(revision, phase, share))
-            case AttemptFinished(attempt, live):
+                self._tell(self._reloading_to(revision, phase, _share(phase, done, total)))
+            case AttemptFinished(attempt, live) | DryRunFinished(attempt, live):
                 self._live = live or self._live
                 self._reloading = False
-                ready = ["READY=1"] if self._is_ready else [_extension()]
+                ready = ["READY=1"] if self._is_ready else [extension()]
                 self._doing = _came_of(attempt)
                 self._tell(self._serving() + self._doing, *ready)
 
@@ -153,7 +146,7 @@ class Systemd:
         self._silent = not is_alive
         lines = ["WATCHDOG=1"] if watchdog else []
         if self._reloading or (not self._is_ready and time.monotonic() < self._boot_ends):
-            lines.append(_extension())
+            lines.append(extension())
         if is_alive and lines:
             self._notifier.send(*lines)
 
@@ -190,14 +183,14 @@ class Systemd:
     def _phase_entered(self, revision: Revision, phase: Phase) -> None:
         status = self._reloading_to(revision, phase)
         if not self._is_ready:
-            self._tell(status, _extension())
+            self._tell(status, extension())
             return
         if self._reloading:
             self._tell(status)
             return
         self._reloading = True
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self._tell(status, "RELOADING=1", f"MONOTONIC_USEC={now}", _extension())
+        self._tell(status, "RELOADING=1", f"MONOTONIC_USEC={now}", extension())
 
     def _is_time(self) -> bool:
         """Whether the last STATUS is old enough to be replaced by one that says little more."""
@@ -224,16 +217,24 @@ class Systemd:
         self._notifier.send(*lines, f"STATUS={text[:LONGEST_STATUS]}")
 
 
+def _share(phase: Phase, done: int, total: int) -> str:
+    if phase is Phase.WARMING:
+        return f" ({done} of {total} batches)"
+    return f" ({done / 1e9:.1f} of {total / 1e9:.1f} GB)"
+
+
 def _came_of(attempt: Attempt) -> str:
     if attempt.outcome is Outcome.LIVE:
         return ""
     why = f": {attempt.reason.code}: {attempt.reason.message}" if attempt.reason else ""
-    return f"; {ENDED[attempt.outcome]} {_named(attempt.revision)}{why}"
+    dry = "dry run " if attempt.dry_run else ""
+    return f"; {dry}{ENDED[attempt.outcome]} {_named(attempt.revision)}{why}"
 
 
 def _named(revision: Revision) -> str:
     return revision.label or revision.id[:12]
 
 
-def _extension() -> str:
+def extension() -> str:
+    """The line that asks systemd for more time, for a start or a reload."""
     return f"EXTEND_TIMEOUT_USEC={int(EXTENSION_SECONDS * 1e6)}"

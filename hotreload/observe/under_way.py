@@ -7,6 +7,19 @@ from hotreload.events import AttemptFinished, Event, PhaseEntered
 from hotreload.observe.history import Fields, revision_fields
 from hotreload.types import Phase, Revision
 
+DOING = {
+    Phase.FETCHING: "fetching",
+    Phase.VALIDATING: "checking",
+    Phase.STAGING: "staging",
+    Phase.BUILDING: "building the engine with",
+    Phase.WARMING: "compiling for the first requests of",
+    Phase.DRAINING: "waiting for requests to end before the swap to",
+    Phase.SWAPPING: "swapping to",
+    Phase.PROBING: "probing",
+    Phase.ROLLING_BACK: "rolling back",
+}
+"""What goes on in a phase, in words that a revision's name follows."""
+
 
 class UnderWay:
     """Sees every event; knows the one attempt that has begun and not ended."""
@@ -41,12 +54,6 @@ class UnderWay:
             return {}
         so_far = self._spent[self.phase] + self._clock() - self._since
         return {**self._spent, self.phase: so_far}
-
-    def words(self) -> str | None:
-        """Say which phase works on which revision; None between attempts."""
-        if self._revision is None or self.phase is None:
-            return None
-        return f"{self.phase} {self._revision}"
 
     def fields(self) -> Fields | None:
         """Return the attempt as /status shows it (its last phase still runs), None between two."""

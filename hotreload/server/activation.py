@@ -6,6 +6,7 @@ import stat
 from collections.abc import MutableMapping
 
 from hotreload.errors import ConfigError
+from hotreload.types import LOOKING
 
 FIRST = 3
 VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
@@ -24,6 +25,12 @@ def take_over(
         return []  # none, or meant for another process
     named = names.split(":") if names else [NAME] * int(count)
     return [_taken(first + index, name) for index, name in enumerate(named[: int(count)])]
+
+
+def is_for_looking(listener: socket.socket) -> bool:
+    """Whether it is there for those who ask how a start goes on."""
+    name = listener.getsockname() if listener.family == socket.AF_UNIX else ""
+    return isinstance(name, str) and name.endswith(LOOKING)  # an abstract one's is bytes
 
 
 def _taken(descriptor: int, name: str) -> socket.socket:

@@ -51,6 +51,7 @@ RELOAD: Mapping[str, Kind] = {
         {"enum": ["auto", "safetensors"]},
     ),
     "force": BOOLEAN,
+    "dry_run": BOOLEAN,
     **WAITING,
 }
 ROLLBACK: Mapping[str, Kind] = {"generation": INTEGER, **WAITING}
@@ -86,6 +87,7 @@ RELOAD_STATUS = (
 )
 _STATUS = {
     Outcome.LIVE: 200,
+    Outcome.PASSED: 200,
     Outcome.REJECTED: 422,
     Outcome.POSTPONED: 503,
     Outcome.SUPERSEDED: 409,
@@ -126,8 +128,12 @@ def admin_routes[P](
     @router.post("/reload_weights")
     async def reload_weights(request: Request) -> Response:
         fields = await read_fields(request, RELOAD, may_be_empty=True)
-        by = _by("reload", request, fields)
-        pending = control.reload(_name(fields), by=by, force=fields.get("force", False))
+        name = _name(fields)
+        if fields.get("dry_run"):
+            pending = control.rehearse(name, by=_by("dry_run", request, fields))
+        else:
+            by = _by("reload", request, fields)
+            pending = control.reload(name, by=by, force=fields.get("force", False))
         return await _answer(pending, fields, request, view)
 
     @router.post("/rollback")
@@ -284,7 +290,7 @@ def _log_unheard(outcome: asyncio.Task[Any]) -> None:
 
 
 def _told(attempt: Attempt, view: View) -> Response:
-    content: dict[str, Any] = {"ok": attempt.outcome is Outcome.LIVE, **view.attempt(attempt)}
+    content: dict[str, Any] = {"ok": _STATUS[attempt.outcome] == 200, **view.attempt(attempt)}
     kept = view.status()["state_file"]
     content |= {"saved": kept["saved"], "not_saved": kept["error"], **_daemon()}
     if attempt.fingerprints is not None:

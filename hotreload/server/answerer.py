@@ -177,18 +177,18 @@ class Answerer[P]:
         began: float,
     ) -> None:
         tokens: dict[int, int] = {}
-        try:
-            async for item in items:
-                assert isinstance(item, dict)
-                if not tokens:
-                    self._metrics.first_token(time.perf_counter() - began)
-                tokens[item.get("index", 0)] = _tokens(item)
-                for event in form.piece(item, generation):
-                    await out.write(event)
-            for event in form.end(generation):
+        async for item in items:
+            assert isinstance(item, dict)
+            if not tokens:
+                self._metrics.first_token(time.perf_counter() - began)
+            index, made = item.get("index", 0), _tokens(item)
+            # As they come: a long answer counted at its end would be a peak, and zeros before.
+            self._metrics.tokens(max(0, made - tokens.get(index, 0)))
+            tokens[index] = made
+            for event in form.piece(item, generation):
                 await out.write(event)
-        finally:
-            self._metrics.tokens(sum(tokens.values()))
+        for event in form.end(generation):
+            await out.write(event)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """Puts the routes together. What they stand on is handed in; see ports.py."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import partial
-from http import HTTPStatus
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -11,24 +10,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hotreload.errors import BadRequest, shown
+from hotreload.errors import BadRequest
 from hotreload.events import Events
 from hotreload.server.admin import Admission, admin_routes
 from hotreload.server.answerer import Answerer, ModelRoute
 from hotreload.server.browsers import KnownHost
 from hotreload.server.exchange import Exchange
 from hotreload.server.generate import read_generate
+from hotreload.server.keys import ApiKeys, WantsKey
 from hotreload.server.limits import Bodies, Limited, Limits
+from hotreload.server.nowhere import no_such_route
 from hotreload.server.openai.routes import openai_routes
 from hotreload.server.page import page_routes
 from hotreload.server.ports import Control, Gate, Metrics, View
-from hotreload.server.problems import OPENAI_PATHS, Refused, problem_of
+from hotreload.server.problems import problem_of
 from hotreload.server.schema import schema_routes
+from hotreload.server.sites import NamedSites
+from hotreload.server.text_generation import text_generation_route
 from hotreload.server.watch import EventStream, Feeds, watch_routes
 from hotreload.server.webhook import Webhook, webhook_route
-
-ROUTES_OF_NOTE = "POST /generate, GET /status, GET /readyz, POST /admin/reload_weights"
-OPENAI_ROUTES = "POST /v1/chat/completions, POST /v1/completions, GET /v1/models"
 
 
 def create_app[P](
@@ -44,6 +44,9 @@ def create_app[P](
     webhook: Webhook | None = None,
     model_name: str = "model",
     hosts: Collection[str] = (),
+    origins: Collection[str] = (),
+    keys: ApiKeys | None = None,
+    access_log: bool = False,
 ) -> FastAPI:
     """Build the app. `HttpServer` serves it; another server would not know who connects."""
     limits = limits or Limits()
@@ -54,9 +57,9 @@ def create_app[P](
     answerer = Answerer(gate=gate, metrics=metrics, limits=limits, replay=replay)
     generate = ModelRoute(answerer, partial(read_generate, limits=limits))
     app.router.routes.append(Route("/generate", generate, methods=["POST"]))
-    events_route = Route("/events", EventStream(app.state.feeds, limits), methods=["GET"])
-    events_route.methods = {"GET"}  # no HEAD: it would never end
-    app.router.routes.append(events_route)
+    app.router.routes.append(text_generation_route(answerer))
+    events_stream = EventStream(app.state.feeds, limits, origins)
+    app.router.routes.append(Route("/events", events_stream, methods=["GET"]))
     app.include_router(openai_routes(answerer, model_name, view.live))
     app.router.routes.append(webhook_route(webhook))
     app.include_router(watch_routes(view, metrics))
@@ -64,28 +67,30 @@ def create_app[P](
     app.include_router(schema_routes())
     admission = Admission(admin_group)
     app.include_router(admin_routes(gate=gate, control=control, view=view, admission=admission))
-    app.add_exception_handler(HTTPException, _no_such_route)
+    _answer_head(app)
+    app.add_exception_handler(HTTPException, no_such_route)
     app.add_exception_handler(RequestValidationError, _bad_query)
     app.add_middleware(Limited, limits=limits, bodies=app.state.bodies)
+    if keys is not None:
+        app.add_middleware(WantsKey, keys=keys)
     app.add_middleware(KnownHost, hosts=hosts)
-    seconds = limits.write_seconds
-    app.add_middleware(Exchange, live=view.live, metrics=metrics, write_seconds=seconds)
+    app.add_middleware(
+        Exchange,
+        live=view.live,
+        metrics=metrics,
+        write_seconds=limits.write_seconds,
+        access_log=access_log,
+    )
+    if origins:
+        app.add_middleware(NamedSites, origins=origins)
     return app
 
 
-async def _no_such_route(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    status = error.status_code
-    code = HTTPStatus(status).phrase.lower().replace(" ", "_")
-    asked = shown(f"{request.method} {request.url.path}")
-    words = f"{asked}: {HTTPStatus(status).phrase.lower()}"
-    headers: Mapping[str, str] = error.headers or {}
-    if status == 404:
-        is_openai = request.url.path.startswith(OPENAI_PATHS)
-        words += f"; there are for example {OPENAI_ROUTES if is_openai else ROUTES_OF_NOTE}"
-    elif status == 405:
-        words += f"; allowed: {headers.get('Allow', 'another method')}"
-    return problem_of(Refused(status, code, words, headers=headers), request.url.path)
+def _answer_head(app: FastAPI) -> None:
+    """Let each route that answers GET answer HEAD too: uvicorn leaves the body out."""
+    for route in app.routes:
+        if isinstance(route, Route) and route.methods and "GET" in route.methods:
+            route.methods.add("HEAD")
 
 
 async def _bad_query(request: Request, error: Exception) -> Response:

@@ -20,12 +20,14 @@ def is_from_a_page(headers: Headers) -> bool:
     return "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
 
 
-def check_same_site(headers: Headers) -> None:
+def check_same_site(headers: Headers, origins: Collection[str] = ()) -> None:
     """Refuse what a page of another site has a browser ask for: it could take up a place of ours.
 
-    Another port of this machine is another site too.
+    Another port of this machine is another site too. Those of these origins may ask.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if origin in origins:
+        return
     is_ours = origin is None or origin.partition("://")[2] == headers.get("host")
     if not (is_ours if site is None else site in ("same-origin", "none")):
         raise Refused(403, "forbidden", "a page of another site may not listen to events")
@@ -34,7 +36,8 @@ def check_same_site(headers: Headers) -> None:
 def check_sender(headers: Headers) -> None:
     """Refuse what a page of another site can have a browser send without our consent.
 
-    Before JSON of another site is sent, a browser asks whether it may, and is never told so here.
+    Before JSON of another site is sent, a browser asks whether it may, and is told so of sites
+    that are named alone (sites.py).
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if "origin" in headers and kind != "application/json":

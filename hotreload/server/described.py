@@ -4,12 +4,13 @@ checked by, so what stands here of a request is what happens to it."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from hotreload.server import admin, generate
+from hotreload.server import admin, generate, text_generation
 from hotreload.server.answerer import GENERATION_NUMBER, MIN_GENERATION_HEADER
 from hotreload.server.openai import fields
-from hotreload.server.requests import BOOLEAN, STRING, Kind
+from hotreload.server.requests import BOOLEAN, STRING, Kind, whole_number
 from hotreload.server.shapes import TEXT as PLAIN
 from hotreload.server.shapes import Schema, a_list, either, named
+from hotreload.server.watch import MOST_LISTED
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
@@ -60,16 +61,17 @@ MIN_GENERATION = Parameter(
 )
 SECRET = Parameter("X-Webhook-Secret", "header", STRING, "What [source] webhook says.")
 LEAVES = Parameter("leaves", "query", BOOLEAN, "Name every leaf.")
+MOST = Parameter("most", "query", whole_number(1, MOST_LISTED), "How many are shown; 100.")
 MODEL = Parameter("name", "path", STRING, "What [server] model_name says.")
 FILE = Parameter("name", "path", STRING, "A file of the page.")
 
+ONE_OR_EACH = either(named("Answer"), a_list(named("Answer")))
 ASKED = (404, 408, 409, 503, 504)
 CHANGED = (403, 404, 408, 409, 503, 504)
 UNFIT = {422: _json("Change"), 202: _json("Change"), 409: _json("Change"), 503: _json("Change")}
 
 
-def _asks(words: str, name: str, body: Mapping[str, Kind], *required: str) -> Operation:
-    whole = either(named(name), a_list(named(name))) if name == "Answer" else named(name)
+def _asks(words: str, whole: Schema, body: Mapping[str, Kind], *required: str) -> Operation:
     return Operation(
         words,
         {JSON: whole, EVENTS: PLAIN},
@@ -91,13 +93,20 @@ def _pins(words: str) -> Operation:
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/generate"): replace(
-        _asks("Ask in the engine's own schema.", "Answer", generate.FIELDS), one_of=generate.PROMPTS
+        _asks("Ask in the engine's own schema.", ONE_OR_EACH, generate.FIELDS),
+        one_of=generate.PROMPTS,
+    ),
+    ("POST", "/"): _asks(
+        "Ask as huggingface_hub's client does.",
+        a_list(named("TextGeneration")),
+        text_generation.FIELDS,
+        "inputs",
     ),
     ("POST", "/v1/completions"): _asks(
-        "OpenAI's completions.", "Completion", fields.COMPLETION, "prompt"
+        "OpenAI's completions.", named("Completion"), fields.COMPLETION, "prompt"
     ),
     ("POST", "/v1/chat/completions"): _asks(
-        "OpenAI's chat completions.", "ChatCompletion", fields.CHAT, "messages"
+        "OpenAI's chat completions.", named("ChatCompletion"), fields.CHAT, "messages"
     ),
     ("GET", "/v1/models"): Operation("The one model there is.", _json("ModelList"), (503,)),
     ("GET", "/v1/models/{name}"): Operation(
@@ -108,6 +117,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/health"): Operation("The same, as sglang asks it.", {}, (503,)),
     ("GET", "/status"): Operation("What is live, wanted and under way.", _json("Status")),
     ("GET", "/history"): Operation("Attempts, newest first.", _json("History")),
+    ("GET", "/checkpoints"): Operation(
+        "What the source sees, and why each is not live.", _json("Listing"), parameters=(MOST,)
+    ),
     ("GET", "/leaves"): Operation("Checksums of the live leaves.", _json("Leaves")),
     ("GET", "/events"): Operation("Every event as it happens.", {EVENTS: PLAIN}, (403, 503)),
     ("GET", "/metrics"): Operation("Prometheus metrics.", {TEXT: PLAIN}),

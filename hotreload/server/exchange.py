@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hotreload.errors import HotReloadError
+from hotreload.server.access import REQUEST_ID_HEADER, log_access, request_id
 from hotreload.server.ports import Metrics
 from hotreload.server.problems import Refused, problem_of, status_of
 from hotreload.types import Generation
@@ -78,7 +79,7 @@ def generation_header(generation: Generation) -> dict[str, str]:
 
 
 class Exchange:
-    """The outermost middleware: turns errors into problems, stamps and counts every answer."""
+    """Round all but what pages are told: turns errors into problems, names and counts answers."""
 
     def __init__(
         self,
@@ -86,11 +87,13 @@ class Exchange:
         live: Callable[[], Generation | None],
         metrics: Metrics,
         write_seconds: float,
+        access_log: bool = False,
     ) -> None:
         self._app = app
         self._live = live
         self._metrics = metrics
         self._write_seconds = write_seconds
+        self._access_log = access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -110,12 +113,15 @@ class Exchange:
         finally:
             code, seconds = scope.get(_ENDED, answer.code), time.perf_counter() - began
             self._metrics.request_finished(_route(scope), code, seconds)
+            if self._access_log:
+                log_access(scope, answer.name, code, seconds)
 
     async def _fail(
         self, error: Exception, answer: "_Answer", scope: Scope, receive: Receive
     ) -> None:
         if not isinstance(error, HotReloadError):
-            log.error("request.failed", exc_info=error, extra={"path": scope["path"]})
+            where = {"path": scope["path"], "request_id": answer.name}
+            log.error("request.failed", exc_info=error, extra=where)
             error = Refused(500, "internal", "hotreload failed to answer; its log says why")
         ended_as(scope, status_of(error))
         if answer.is_started:  # an answer cut off must not look like a whole one
@@ -143,6 +149,7 @@ class _Answer:
         self._send = send
         self._live = live
         self._write_seconds = write_seconds
+        self.name = request_id(scope)
         self.code = CLIENT_GONE
         self.is_started = False
 
@@ -150,7 +157,7 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.is_started = True
             self.code = message["status"]
-            self._name_generation(message)
+            self._add_names(message)
         try:
             async with asyncio.timeout(self._write_seconds):
                 await self._send(message)
@@ -168,12 +175,14 @@ class _Answer:
         if expect is not None:
             expect(self._write_seconds)
 
-    def _name_generation(self, message: Message) -> None:
-        name = GENERATION_HEADER.lower().encode()
+    def _add_names(self, message: Message) -> None:
+        """Name the request, and the generation that answers, unless the route has named it."""
         headers: list[tuple[bytes, bytes]] = message["headers"]
-        live = self._live()
+        more = [(REQUEST_ID_HEADER.lower().encode(), self.name.encode())]
+        live, name = self._live(), GENERATION_HEADER.lower().encode()
         if live is not None and all(key != name for key, _ in headers):
-            message["headers"] = [*headers, (name, str(live.number).encode())]
+            more.append((name, str(live.number).encode()))
+        message["headers"] = [*headers, *more]
 
 
 def _gone(scope: Scope) -> int:

@@ -11,9 +11,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hotreload.server.problems import Refused
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Limits:
-    """Every bound of the server; seconds and bytes."""
+    """Every bound of the server; seconds and bytes. An operator may change some at any time."""
 
     body_bytes: int = 8 * 2**20
     bodies_bytes: int = 256 * 2**20
@@ -56,7 +56,7 @@ class Bodies:
 
     def __init__(self, limits: Limits) -> None:
         self.held = 0
-        self._most = limits.bodies_bytes
+        self._limits = limits
 
     def take(self, size: int, has: int) -> None:
         """Count more bytes for a request that has some; Refused when there is no room for them."""
@@ -65,11 +65,12 @@ class Bodies:
 
     def check(self, size: int, has: int = 0) -> None:
         """Refused when there is no room for that many bytes. One request alone always has room."""
-        if self.held > has and self.held + size > self._most:
+        most = self._limits.bodies_bytes
+        if self.held > has and self.held + size > most:
             raise Refused(
                 503,
                 "too_many_bytes",
-                f"the bodies of the requests under way hold {self.held} bytes of {self._most} "
+                f"the bodies of the requests under way hold {self.held} bytes of {most} "
                 "([server.limits] bodies_bytes)",
                 headers={"Retry-After": "1"},
             )

@@ -72,6 +72,10 @@ class Control(Protocol):
         """Ask for a revision; None is the newest."""
         ...
 
+    async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
+        """Ask whether a revision would go live; None is the newest. Nothing goes live by it."""
+        ...
+
     async def rollback(self, number: int | None, *, by: By) -> asyncio.Future[Attempt]:
         """Ask for a generation that was live before; None is the one before this."""
         ...
@@ -102,6 +106,10 @@ class View(Protocol):
 
     def history(self) -> Fields:
         """Everything /history says: attempts and pins, newest first."""
+        ...
+
+    async def checkpoints(self, most: int) -> Fields:
+        """Everything /checkpoints says: why each is not live, of about so many of the newest."""
         ...
 
     def leaves(self) -> Fields:

@@ -16,6 +16,7 @@ from hotreload.errors import (
     CheckpointRejected,
     EngineLost,
     HotReloadError,
+    NothingOfThatName,
     NotNewEnough,
     NotSaved,
     NotServing,
@@ -32,6 +33,7 @@ NAMED_WRONGLY = 422
 """The operator named something that does not exist."""
 
 _STATUS: tuple[tuple[type[HotReloadError], int], ...] = (
+    (NothingOfThatName, NAMED_WRONGLY),
     (BadRequest, 400),
     (Busy, 409),
     (Superseded, 409),
@@ -86,13 +88,17 @@ class Problem(Json):
 
 
 OPENAI_PATHS = "/v1/"
+TEXT_GENERATION_PATH = "/"
 
 
-def problem_of(error: HotReloadError, path: str = "/") -> Json:
+def problem_of(error: HotReloadError, path: str = "") -> Json:
     """Answer with what went wrong, in the shape that clients of this path know."""
     if path.startswith(OPENAI_PATHS):
         return Json({"error": openai_fields(error)}, status_of(error), _headers(error))
-    return Problem(problem_fields(error), status_of(error), _headers(error))
+    fields = problem_fields(error)
+    if path == TEXT_GENERATION_PATH:
+        fields |= text_generation_fields(error)
+    return Problem(fields, status_of(error), _headers(error))
 
 
 def openai_fields(error: HotReloadError) -> dict[str, Any]:
@@ -103,6 +109,14 @@ def openai_fields(error: HotReloadError) -> dict[str, Any]:
         "param": _param(error),
         "code": error.code,
     }
+
+
+def text_generation_fields(error: HotReloadError) -> dict[str, Any]:
+    """Say what went wrong in the words of which huggingface_hub's client makes its exceptions."""
+    status = status_of(error)
+    kinds = {503: "overloaded", 500: "generation", 504: "incomplete_generation"}
+    kind = "incomplete_generation" if error.code == "cut_short" else kinds.get(status, "validation")
+    return {"error": cut(str(error), MOST_WORDS), "error_type": kind}
 
 
 def problem_fields(error: HotReloadError) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from starlette.requests import Request
 
-from hotreload.errors import BadRequest, cut, shown
+from hotreload.errors import BadRequest, cut, did_you_mean, shown
 from hotreload.server.browsers import check_sender
 from hotreload.server.ports import Fields
 
@@ -65,6 +65,18 @@ SECONDS = Kind(
     {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e9},
 )
 
+ELSEWHERE: Mapping[str, str] = {
+    "prompt": "text",
+    "prompts": "text",
+    "inputs": "text",
+    "max_tokens": "sampling_params.max_new_tokens",
+    **{
+        name: f"sampling_params.{name}"
+        for name in ("max_new_tokens", "stop", "temperature", "top_k", "top_p")
+    },
+}
+"""Names of other APIs, or of another place, and what is meant where that is known."""
+
 
 async def read_fields(
     request: Request,
@@ -83,19 +95,28 @@ async def read_fields(
     if may_be_empty and not body.strip():
         return {}
     fields = _object(body, nesting)
+    return check_kinds(fields, kinds, unread)
+
+
+def check_kinds(
+    fields: Fields, kinds: Mapping[str, Kind], unread: Container[str] = (), within: str = ""
+) -> Fields:
+    """The fields that are given, each of its kind; `within` stands before their names in words."""
     unknown = [name for name in fields if name not in kinds and name not in unread]
     if unknown:
+        named = _names([f"{within}{name}" for name in unknown])
         raise BadRequest(
-            f"unknown field {_names(unknown)}; known are {', '.join(sorted(kinds))}",
+            f"unknown field {named}{_meant(unknown[0], kinds)}; known are "
+            f"{', '.join(sorted(kinds))}",
             code="unknown_field",
-            param=short(unknown[0]),
+            param=short(within + unknown[0]),
         )
     given = {name: value for name, value in fields.items() if value is not None}
     for name in given.keys() & kinds.keys():
         words, fits, _ = kinds[name]
         if not fits(given[name]):
-            said = f"{name} must be {words}, not {_as_json(given[name])}"
-            raise BadRequest(said, code="bad_field", param=name)
+            said = f"{within}{name} must be {words}, not {_as_json(given[name])}"
+            raise BadRequest(said, code="bad_field", param=within + name)
     return given
 
 
@@ -147,6 +168,14 @@ def _check_surrogates(body: bytes, value: Any) -> None:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise BadRequest("the body holds half a surrogate pair", code="bad_utf8") from None
+
+
+def _meant(name: str, kinds: Mapping[str, Kind]) -> str:
+    """What was probably meant by an unknown field, as a question; else nothing."""
+    other = ELSEWHERE.get(name, "")
+    if other.partition(".")[0] in kinds:
+        return f"; did you mean {other}?"
+    return did_you_mean(name, kinds)
 
 
 def _names(unknown: list[str]) -> str:

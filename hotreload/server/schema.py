@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from hotreload import __version__
+from hotreload.server.access import REQUEST_ID_HEADER
 from hotreload.server.described import JSON, OPERATIONS, Content, Operation, Parameter
 from hotreload.server.exchange import GENERATION_HEADER
 from hotreload.server.ports import Fields
@@ -17,15 +18,16 @@ from hotreload.server.problems import OPENAI_PATHS, Json
 from hotreload.server.requests import Kind
 from hotreload.server.shapes import SHAPES, named
 
-ANY = (400, 413, 421, 431, 500)
-"""What any request may get: no HTTP, too long a body, a browser by a name that is not ours, too
-long headers, a fault of ours."""
+ANY = (400, 401, 413, 421, 431, 500)
+"""What any request may get: no HTTP, no API key over TCP, too long a body, a browser by a name that
+is not ours, too long headers, a fault of ours."""
 PROBLEM = "application/problem+json"
 
 ABOUT = (
     "Any other path is answered 404 and any other method of a path 405: under /v1 in OpenAI's "
-    "shape of errors, elsewhere as RFC 9457 problem details. Admin routes answer on the unix "
-    "socket alone. Unknown fields are refused; a field that is null counts as left out."
+    "shape of errors, elsewhere as RFC 9457 problem details. What answers GET answers HEAD. Admin "
+    "routes answer on the unix socket alone. Unknown fields are refused; a field that is null "
+    "counts as left out."
 )
 
 
@@ -122,9 +124,10 @@ def _refusal(path: str) -> Content:
 
 def _answer(status: int, content: Content) -> Fields:
     number: Any = {"description": "Which generation answered.", "schema": {"type": "integer"}}
+    name: Any = {"description": "The request's name.", "schema": {"type": "string"}}
     told: Fields = {
         "description": HTTPStatus(status).phrase,
-        "headers": {GENERATION_HEADER: number},
+        "headers": {GENERATION_HEADER: number, REQUEST_ID_HEADER: name},
     }
     if status in (409, 503):
         seconds = {"description": "Seconds until another try.", "schema": {"type": "integer"}}

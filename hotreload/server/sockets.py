@@ -14,7 +14,6 @@ import math
 import os
 import socket
 import stat
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,12 +21,12 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from hotreload.errors import ConfigError, NotServing
+from hotreload.errors import ConfigError
 from hotreload.events import Event, GateChanged
+from hotreload.server.activation import is_for_looking
 from hotreload.server.crowd import Crowd
 from hotreload.server.limits import Limits
 from hotreload.server.peers import PeerProtocol
-from hotreload.server.problems import problem_of
 from hotreload.types import LONGEST_SOCKET_PATH, GateState
 
 log = logging.getLogger("hotreload.server")
@@ -37,8 +36,6 @@ BACKLOG = 2048
 ACCEPT_SECONDS = 0.02
 """Seconds after the name is removed in which the loop accepts those who had connected."""
 FLUSH_SECONDS = 0.01
-REQUEST_SECONDS = 0.5
-"""Seconds in which those who are turned away may still send what they ask."""
 LINGER_SECONDS = 0.5
 """Seconds a connection may be silent before its first request and between two."""
 LASTING_LINGER_SECONDS = 2.0
@@ -146,48 +143,12 @@ def _listen(path: Path, mode: int, gid: int | None) -> socket.socket:
     return listener
 
 
-def turn_away(listeners: Sequence[socket.socket], fault: ConfigError) -> None:
-    """Answer 503, and why, to all who wait in these sockets, which nobody will serve.
-
-    systemd starts the service anew for each connection that is left in a socket of its own, even
-    for one whose client is gone.
-    """
-    answer = _refusal(fault)
-    until = time.monotonic() + REQUEST_SECONDS
-    for listener in listeners:
-        with contextlib.suppress(OSError):  # nobody waits any more, or the socket is closed
-            listener.setblocking(False)
-            for _ in range(BACKLOG):
-                connection, _ = listener.accept()
-                _tell(connection, answer, max(0.0, until - time.monotonic()))
-
-
-def _tell(connection: socket.socket, answer: bytes, seconds: float) -> None:
-    """Answer once the request is here, or after so many seconds.
-
-    Unread bytes would turn the answer into a reset, and who still sends when we have closed does
-    not read the answer.
-    """
-    with connection, contextlib.suppress(OSError):  # the client may have left
-        connection.settimeout(seconds)
-        with contextlib.suppress(TimeoutError, BlockingIOError):
-            connection.recv(2**16)
-        connection.sendall(answer)
-
-
-def _refusal(fault: ConfigError) -> bytes:
-    problem = problem_of(NotServing(f"hotreload cannot start: {fault}", code=fault.code))
-    headers = [*problem.raw_headers, (b"connection", b"close")]
-    lines = [b"HTTP/1.1 503 Service Unavailable", *(b": ".join(header) for header in headers)]
-    return b"\r\n".join([*lines, b"", bytes(problem.body)])
-
-
 class HttpServer(uvicorn.Server):
     """Serves until `stop`, and then still answers every request that had been sent.
 
     Sockets that are `lasting` outlive us: systemd holds them. On those it accepts nobody before
     the gate opens for the first time nor after it is sealed, so that whoever comes meanwhile
-    waits in the socket for the one who can answer.
+    waits in the socket for the one who can answer. Those for looking are served from the start.
     """
 
     def __init__(
@@ -220,9 +181,7 @@ class HttpServer(uvicorn.Server):
     async def serve(self, sockets: Sequence[socket.socket] | None = None) -> None:
         """Serve on these listening sockets until `stop` and the end of what is under way."""
         listeners = list(sockets or ())
-        if self.lasting:
-            await self._opened.wait()
-        else:
+        if not self.lasting:
             self._owned = [_identity(listener) for listener in listeners if _is_unix(listener)]
         try:
             if not self._stopping.is_set():
@@ -230,6 +189,20 @@ class HttpServer(uvicorn.Server):
         finally:
             self._unlink()
             self._left.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept on every socket; on lasting ones only when the gate has opened."""
+        late = [each for each in sockets or [] if self.lasting and not is_for_looking(each)]
+        at_once = [each for each in sockets or [] if each not in late]
+        if self.lasting:  # asyncio closes what it served; who still waits in it is turned away
+            at_once = [each.dup() for each in at_once]
+        await super().startup(at_once)
+        looking = self.servers
+        if late:
+            await self._opened.wait()
+        if late and not self._stopping.is_set():
+            await super().startup(late)
+            self.servers += looking
 
     def observe(self, event: Event) -> None:
         """On lasting sockets, accept only while the gate can let somebody in."""

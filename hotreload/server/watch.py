@@ -1,10 +1,11 @@
 """The routes that look: health, status, history, leaves, metrics, and events as they happen."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -18,6 +19,8 @@ from hotreload.server.ports import Fields, Metrics, View
 from hotreload.server.problems import Json, Refused
 from hotreload.server.sse import EventWriter
 
+LISTED, MOST_LISTED = 100, 10_000
+MostListed = Annotated[int, Query(ge=1, le=MOST_LISTED)]
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -46,6 +49,10 @@ def watch_routes(view: View, metrics: Metrics) -> APIRouter:
     @router.get("/history")
     async def history() -> Response:
         return Json(view.history())
+
+    @router.get("/checkpoints")
+    async def checkpoints(most: MostListed = LISTED) -> Response:
+        return Json(await view.checkpoints(most))
 
     @router.get("/leaves")
     async def leaves() -> Response:
@@ -136,13 +143,17 @@ class _Feed:
 class EventStream:
     """GET /events, as an ASGI app."""
 
-    def __init__(self, feeds: Feeds, limits: Limits) -> None:
+    def __init__(self, feeds: Feeds, limits: Limits, origins: Collection[str] = ()) -> None:
         self._feeds = feeds
         self._limits = limits
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        check_same_site(Headers(scope=scope))
+        check_same_site(Headers(scope=scope), self._origins)
         out = EventWriter(send)
+        if scope["method"] == "HEAD":  # what an answer without end would begin with
+            await out.end()
+            return
         extensions = scope.get("extensions", {})
         drop = extensions.get("hang_up", lambda: None)
         with self._feeds.listening(extensions.get("peer"), drop) as feed:

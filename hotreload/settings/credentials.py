@@ -6,18 +6,52 @@ from pathlib import Path
 
 from hotreload.errors import ConfigError
 
+SHORTEST_KEY = 16
+"""Characters of an API key: nobody limits how often a client may guess."""
+
 
 def read_secret(file: Path, setting: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return what the file holds, or a systemd credential of its name; ConfigError if neither."""
     place = _place_of(file, environ)
+    text = _text_in(place, setting).strip()
+    if not _is_one_word(text):
+        raise ConfigError(f"{setting}: {place}: must hold one word, the secret")
+    return text
+
+
+def read_keys(file: Path, setting: str, environ: Mapping[str, str] = os.environ) -> frozenset[str]:
+    """Return the API keys in a file, one a line; `#` begins a comment.
+
+    ConfigError names the line at fault, never what stands in it.
+    """
+    place = _place_of(file, environ)
+    keys = set()
+    for number, line in enumerate(_text_in(place, setting).splitlines(), 1):
+        key, *rest = line.split(maxsplit=1) or [""]
+        if not key or key.startswith("#"):
+            continue
+        where = f"{setting}: {place}: line {number}"
+        if (rest and not rest[0].startswith("#")) or not _is_one_word(key):
+            raise ConfigError(f"{where}: must be one key of printable ASCII, or a comment after #")
+        if len(key) < SHORTEST_KEY:
+            words = f"is shorter than {SHORTEST_KEY} characters; `openssl rand -hex 32` makes one"
+            raise ConfigError(f"{where}: {words}")
+        keys.add(key)
+    if not keys:
+        raise ConfigError(f"{setting}: {place}: holds no key; `openssl rand -hex 32` makes one")
+    return frozenset(keys)
+
+
+def _text_in(place: Path, setting: str) -> str:
     try:
-        text = place.read_text().strip()
+        return place.read_text()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(f"{setting}: {place}: cannot be read: {why}") from None
-    if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise ConfigError(f"{setting}: {place}: must hold one word, the secret")
-    return text
+
+
+def _is_one_word(text: str) -> bool:
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
 def _place_of(file: Path, environ: Mapping[str, str]) -> Path:

@@ -7,6 +7,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+_VARIABLE = re.compile(r"\$[A-Z_]{2,}|\$\{\w+\}|%[A-Z]{2,}%")
+"""What a shell would put a variable's value in for."""
+
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -20,9 +23,18 @@ def _seconds(value: object) -> object:
     raise ValueError(f"{value!r} is no duration: write seconds, or '250ms', '30s', '5m', '1h'")
 
 
-def _path(value: Path) -> Path:
-    if value == Path() or "\0" in str(value):
+def _named(value: object) -> object:
+    if value == "":
         raise ValueError("must be a path; leave the line out to unset it")
+    if isinstance(value, str) and (variable := _VARIABLE.search(value)):
+        words = f"{variable[0]} would be a folder of that name: variables are not read here"
+        raise ValueError(f"{words}; write the whole path, or ~ for the home folder")
+    return value
+
+
+def _path(value: Path) -> Path:
+    if "\0" in str(value):
+        raise ValueError("must be a path, and has a NUL in it")
     try:
         return value.expanduser()
     except RuntimeError as error:
@@ -43,11 +55,23 @@ def host_port(value: str) -> str:
     return value
 
 
+def origin(value: str) -> str:
+    """Return the value if a browser can send it as an Origin; ValueError if not."""
+    parts = urlsplit(value)
+    is_bare = value == f"{parts.scheme}://{parts.netloc}" == value.lower() and not parts.username
+    if parts.scheme not in ("http", "https") or not parts.hostname or "*" in value or not is_bare:
+        raise ValueError(
+            f"{value!r} is no origin: write scheme, host and port as a browser does, such as "
+            "'https://chat.example.com'; each site is named, there is no *"
+        )
+    return value
+
+
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
 Deadline = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=1)]
-Location = Annotated[Path, AfterValidator(_path)]
+Location = Annotated[Path, BeforeValidator(_named), AfterValidator(_path)]
 Mode = Annotated[int, BeforeValidator(_mode), PlainSerializer("{:04o}".format, when_used="json")]
 Address = Annotated[str, AfterValidator(host_port)]
 

@@ -20,6 +20,7 @@ from hotreload.settings.kinds import (
     Number,
     Table,
     host_port,
+    origin,
 )
 from hotreload.settings.reload import ReloadSettings
 from hotreload.settings.source import SourceSettings
@@ -71,6 +72,16 @@ class EngineSettings(Table):
         default=30.0,
         description="How long threads of priority idle may go without a processor before one of "
         "normal priority joins them.",
+    )
+    warm_batches: Annotated[int, Field(strict=True, ge=0, le=512)] = Field(
+        default=32,
+        description="For batches of how many requests the start compiles before anybody is let in: "
+        "1, 2, 4 … up to this, and longer prompts. With 0 the first batch of each size waits for "
+        "that, and so does everybody beside it.",
+    )
+    warm_timeout: Deadline = Field(
+        default=120.0,
+        description="How long that may take: after this the start begins no further batch.",
     )
     args: Mapping[str, Any] = Field(
         default_factory=dict,
@@ -164,7 +175,7 @@ class ProbeSettings(Table):
     def _compiles(cls, value: str | None) -> str | None:
         try:
             re.compile(value or "")
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"{value!r} is no regular expression: {error}") from error
         return value
 
@@ -238,6 +249,24 @@ class ServerSettings(Table):
         "and names without a dot. Other clients may use any name.",
         examples=[["llm.example.com"]],
     )
+    api_keys_file: Location | None = Field(
+        default=None,
+        description="A file (or systemd credential) of API keys, one a line, # begins a comment; "
+        "read anew when it changes. Who comes over TCP must send one of them as Authorization: "
+        "Bearer; who comes by the socket need not. Unset, nobody need.",
+        examples=["/etc/hotreload/api-keys"],
+    )
+    cors_origins: tuple[Annotated[str, AfterValidator(origin)], ...] = Field(
+        default=(),
+        description="Origins of the sites whose pages may ask the model and read the answers, by "
+        "a browser of whoever may connect. Unset, no site's may.",
+        examples=[["https://chat.example.com"]],
+    )
+    access_log: bool = Field(
+        default=False,
+        description="Write a line for each request that was answered: who asked for which path, "
+        "its code, its seconds and its X-Request-Id.",
+    )
     limits: LimitSettings = LimitSettings()
 
 
@@ -251,6 +280,17 @@ class MetricsSettings(Table):
     )
     per_leaf: bool = Field(
         default=True, description="Export a checksum for each leaf of the weights."
+    )
+    max_leaves: Count = Field(
+        default=1000,
+        description="Of how many leaves the checksum is exported at most, the first ones; the log "
+        "and hotreload_leaf_checksums_left_out say when there are more.",
+    )
+    expect_every: Deadline | None = Field(
+        default=None,
+        description="How often something new is expected to go live: when nothing has for so long, "
+        "the alert NothingNew says so. Unset, nobody is told.",
+        examples=["6h"],
     )
 
 

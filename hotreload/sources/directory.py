@@ -11,13 +11,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from hotreload.errors import BadRequest, CheckpointRejected, HotReloadError, SourceUnavailable
+from hotreload.errors import (
+    BadRequest,
+    CheckpointRejected,
+    HotReloadError,
+    NothingOfThatName,
+    SourceUnavailable,
+)
 from hotreload.events import FoldersPassedOver, Publish, SourceScanned, Waiting
+from hotreload.listed import Listed
 from hotreload.sources.alarm import Alarm
+from hotreload.sources.look import Look
 from hotreload.sources.passing import Telling
 from hotreload.sources.places import places
 from hotreload.sources.seen import Seen, SurveyLike
-from hotreload.sources.tree import Look, Tree
+from hotreload.sources.tree import Tree
 from hotreload.threads import LEAVE_AFTER, in_thread
 from hotreload.types import Revision
 
@@ -131,6 +139,10 @@ class DirectorySource:
     def content_of(self, revision: Revision) -> str:
         """The revision's own id: this source names revisions by their content."""
         return revision.id
+
+    def listed(self) -> list[Listed]:
+        """Every folder that the last look saw, the newest first; for any thread, reads nothing."""
+        return self._tree.listed()
 
     def wake(self, cause: str = "request") -> None:
         """Look now; may be called from any thread."""
@@ -290,7 +302,7 @@ class DirectorySource:
             with suppress(OSError):
                 if folder.is_dir():
                     return folder
-        raise BadRequest(f"{name}: no such folder below {self._path}")
+        raise NothingOfThatName(f"{name}: no such folder below {self._path}")
 
 
 async def _in_thread[T](work: Callable[[], T]) -> T:

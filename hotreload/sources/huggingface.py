@@ -13,9 +13,11 @@ from pathlib import Path
 from hotreload.checkpoint_files import SERVED_FILES
 from hotreload.errors import BadRequest, CheckpointRejected, SourceUnavailable
 from hotreload.events import Progress, Publish, SourceScanned, Waiting
+from hotreload.listed import Listed
 from hotreload.sources.hub.client import SHA, Head, HubClient
 from hotreload.sources.hub.download import Bytes, ContentOf, Download
 from hotreload.sources.hub.faults import FaultKind, HubFault
+from hotreload.sources.hub.listing import listed_commits
 from hotreload.sources.hub.patience import HubCall, Patience
 from hotreload.sources.hub.remedies import BY_SETTINGS, Remedies
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots
@@ -69,6 +71,8 @@ class HuggingFaceSource:
         self._woken, self._closed, self._cause = asyncio.Event(), asyncio.Event(), "start"
         self._waiting: str | None = None
         self._is_failing = False
+        self._wished: str | None = None
+        self._here: list[tuple[Snapshot, float]] = []
 
     async def wanted(self) -> AsyncIterator[Revision]:
         """Yield the commit the name means, now and whenever it becomes another one.
@@ -81,8 +85,9 @@ class HuggingFaceSource:
             head, pause = await self._look()
             if head is None and wished is None:
                 head = await _in_thread(lambda cancel: self._last_known())
+            await self._see_what_is_here()
             if head is not None and head != wished:
-                wished = head
+                wished = self._wished = head
                 yield self._named_revision(head, self._revision)
             await self._sleep(pause)
 
@@ -100,6 +105,7 @@ class HuggingFaceSource:
             )
             if snapshot is None:
                 snapshot = await self._download(revision, kept)
+            await self._see_what_is_here()
             return snapshot.folder
 
     async def resolve(self, name: str | None) -> Revision:
@@ -121,6 +127,10 @@ class HuggingFaceSource:
         """The content id that the revision's files had when they were verified."""
         snapshot = self._snapshots.find(revision.id)
         return snapshot.content if snapshot is not None else revision.id
+
+    def listed(self) -> list[Listed]:
+        """The commit that is wished, and those that lie here; for any thread, reads nothing."""
+        return listed_commits(self._wished, self._here, lambda sha: self._named_revision(sha, sha))
 
     def wake(self, cause: str = "request") -> None:
         """Ask the hub now, unless it wants to be left alone."""
@@ -222,6 +232,9 @@ class HuggingFaceSource:
         if waiting != self._waiting:
             self._waiting = waiting
             self._publish(Waiting(waiting))
+
+    async def _see_what_is_here(self) -> None:
+        self._here = await _in_thread(lambda cancel: self._snapshots.by_age())
 
     def _last_known(self) -> str | None:
         sha = self._snapshots.last_head(self._revision)

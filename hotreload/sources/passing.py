@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from hotreload.checkpoint_formats import shown
 from hotreload.errors import PASSED_OVER
 from hotreload.sources.followed import Followed
-from hotreload.sources.formats import shown
 from hotreload.sources.places import Oddity, Place
 from hotreload.types import PassedOver, Reason, Revision
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hotreload.checkpoint_files import CONFIG
-from hotreload.sources.formats import foreign_weights, shown
+from hotreload.checkpoint_formats import foreign_weights, shown
 from hotreload.sources.names import Step, is_unfinished, says_step, step_of
 
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
@@ -74,7 +74,7 @@ class Place:
     @property
     def is_outside(self) -> bool:
         """Whether a link led out of the root to it."""
-        return not self.folder.is_relative_to(self.root)
+        return _below(self.folder, self.root) is None
 
     @property
     def step(self) -> Step | None:
@@ -110,8 +110,19 @@ class Place:
         return max((entry.ctime for entry in self.entries if entry.name != but), default=0)
 
     def _parts(self, path: Path) -> tuple[str, ...]:
-        inside = path.relative_to(self.root).parts if path.is_relative_to(self.root) else ()
-        return inside or (path.name,)
+        inside = _below(path, self.root)
+        return tuple(inside.split("/")) if inside else (path.name,)
+
+
+def _below(path: Path, root: Path) -> str | None:
+    """The path below a root, empty for the root itself; None for one that lies elsewhere.
+
+    Both are absolute and plain. pathlib would take a second for some thousand paths.
+    """
+    whole, above = str(path), str(root).rstrip("/")
+    if whole == str(root):
+        return ""
+    return whole[len(above) + 1 :] if whole.startswith(f"{above}/") else None
 
 
 def places(root: Path, depth: int) -> Iterator[Place]:

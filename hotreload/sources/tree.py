@@ -8,46 +8,23 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
 from hotreload.checkpoint_files import CONFIG
 from hotreload.errors import SourceUnavailable
+from hotreload.listed import Listed
 from hotreload.sources import passing
 from hotreload.sources.followed import Followed, Rank
-from hotreload.sources.passing import Passing, Telling
+from hotreload.sources.look import Look, Sight, judged, listed, unmatched
+from hotreload.sources.passing import Passing
 from hotreload.sources.places import Entry, Oddity, Place, walk
 from hotreload.sources.seen import Seen, SurveyLike
 from hotreload.types import Reason, Revision
 
 _NO_STEP = (-1, -1)
-
-
-@dataclass(slots=True)
-class Look:
-    """What one look found; times are those of our own clock."""
-
-    now: float = 0.0
-    best: Revision | None = None
-    """The newest complete checkpoint."""
-    rank: Rank | None = None
-    """Where the best one stands among the others."""
-    overdue: Revision | None = None
-    """A newer one that should have been complete by now, or never will be."""
-    passed_over: Telling = field(default_factory=Telling)
-    waiting: str | None = None
-    error: str | None = None
-    settled_at: float | None = None
-    """When a whole checkpoint that only has to stay quiet will count as complete."""
-    due: float | None = None
-    """When the next look would find something else even if nothing changes."""
-
-    def wake_at(self, at: float) -> None:
-        """Note that a look at that time would find something else."""
-        if at > self.now:
-            self.due = at if self.due is None else min(self.due, at)
 
 
 class Tree:
@@ -79,6 +56,8 @@ class Tree:
         self._followed: dict[Path, Followed] = {}
         self._best: Followed | None = None
         self._was_best: str | None = None
+        self._sights: tuple[Sight, ...] = ()
+        self._unmatched: list[Place] = []
         self._left: dict[Path, tuple[Entry, ...]] = {}
         self._left_below: Rank | None = None
 
@@ -97,7 +76,15 @@ class Tree:
         self._tell([*unfit, *self._hidden_by_a_refused_one(ranked)], look)
         if look.settled_at is None:  # else a whole one only has to be quiet, and goes first
             look.overdue = self._to_refuse(unfit, look)
+        self._sights = judged(ranked, look, self._best, self._was_left)
         return look
+
+    def listed(self) -> list[Listed]:
+        """Every place as the last whole look left it, the newest first; for any thread."""
+        return [
+            *listed(self._sights, self._followed),
+            *(unmatched(place, self._pattern) for place in self._unmatched),
+        ]
 
     def why_passed_over(self, revision: Revision) -> Reason | None:
         """Why this revision cannot be loaded, if it stands for a passed-over folder; else None."""
@@ -139,7 +126,10 @@ class Tree:
         self._followed = followed
 
     def _matching(self, root: Path) -> list[Place]:
-        return [each for each in walk(root, self._depth) if self._matches(each.path, root)]
+        walked = walk(root, self._depth)
+        matching = [each for each in walked if self._matches(each.path, root)]
+        self._unmatched = [each for each in walked if not self._matches(each.path, root)]
+        return matching
 
     def _note_change(self, candidate: Followed, now: float) -> None:
         """Note that something changed; if it would be loaded, the quiet time begins anew."""
@@ -179,6 +169,7 @@ class Tree:
                 self._best = candidate
                 break
             missing = missing or "is being written to"
+            look.lacking[candidate.place.folder] = missing
             look.waiting = look.waiting or f"{candidate.place.label}: {missing}"
         return look
 
@@ -303,6 +294,7 @@ class Tree:
         odd = [each for each in unfit if each.oddity]
         told = [e for e in odd if self._is_odd_for(e, self._passing.told_after(e), look)]
         look.passed_over = passing.tell(told)
+        look.told = {each.place.folder for each in told}
         if look.best is None and not told and odd:
             look.waiting = look.waiting or passing.reason_of(odd[0]).message
 

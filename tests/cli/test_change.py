@@ -18,7 +18,7 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import StateSaved
-from hotreload.types import Noise, Outcome, Reason
+from hotreload.types import By, Loading, Noise, Outcome, Phase, Reason
 from tests.cli.conftest import Command
 from tests.server.world import World, attempt
 from tests.waiting import PATIENCE
@@ -40,14 +40,14 @@ async def test_a_reload_that_went_live_says_so(world: World, hotreload: Command)
     assert world.control.asked == [("reload", None, False)]
 
 
-async def test_a_refused_reload_exits_1_with_every_finding_once(
+async def test_a_rejected_reload_exits_1_with_every_finding_once(
     world: World, hotreload: Command
 ) -> None:
     world.control.outcome = attempt(Outcome.REJECTED, NAN)
     said = await hotreload("reload", "--wait", "--force")
     assert (said.code, said.out) == (1, "")
     assert said.err.splitlines() == [
-        "hotreload: step-2 (bbbb2222) was refused: nonfinite: lm_head: 3 NaN, and 2 more",
+        "hotreload: step-2 (bbbb2222) was rejected: nonfinite: lm_head: 3 NaN, and 2 more",
         "  norm: 1 NaN",
         "  q: NaN",
         "  generation 1 goes on answering",
@@ -72,6 +72,60 @@ async def test_every_other_end_has_its_words_and_code(
     assert said.code == code
     assert words in said.err
     assert json.loads(said.out)["outcome"] == outcome
+
+
+DRY = dataclasses.replace(
+    attempt(Outcome.PASSED),
+    dry_run=True,
+    phases={Phase.VALIDATING: 0.2, Phase.STAGING: 1.0, Phase.PROBING: 0.3},
+    loading=Loading("own", "", 12, 18, 600, 12, 0.04, "layers.3.down_proj"),
+)
+
+
+async def test_a_dry_run_prints_its_report(world: World, hotreload: Command) -> None:
+    world.control.outcome = DRY
+    said = await hotreload("reload", "step-2", "--dry-run")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines() == [
+        "dry run: step-2 (bbbb2222) would go live",
+        "  checks  passed",
+        "  loaded  by our own loader",
+        "  change  12 of 30 leaves changed, most: layers.3.down_proj by 4 %",
+        "  probes  passed",
+        "  times   validating 200 ms, staging 1.0 s, probing 300 ms",
+        "  nothing has changed: generation 1 goes on answering",
+        f"  {of_the_daemon(hotreload)}",
+    ]
+    assert world.control.asked == [("rehearse", "step-2", False)]
+
+
+async def test_a_dry_run_says_what_it_could_not_prove(world: World, hotreload: Command) -> None:
+    phases = {Phase.VALIDATING: 0.2, Phase.STAGING: 1.0}
+    world.control.outcome = dataclasses.replace(DRY, phases=phases, unproven="it has no lanes")
+    said = await hotreload("reload", "--dry-run")
+    assert said.code == 0
+    assert "step-2 (bbbb2222) would go live as far as can be told" in said.out
+    assert "  probes  not asked, so their answers are not known: it has no lanes\n" in said.out
+
+
+async def test_a_dry_run_of_what_would_be_refused_exits_1_with_the_findings(
+    world: World, hotreload: Command
+) -> None:
+    phases = {Phase.VALIDATING: 0.2}
+    refused = dataclasses.replace(DRY, outcome=Outcome.REJECTED, reason=NAN, phases=phases)
+    world.control.outcome = dataclasses.replace(refused, loading=None)
+    said = await hotreload("reload", "step-2", "--dry-run")
+    assert (said.code, said.err) == (1, "")
+    first, *rest = said.out.splitlines()
+    assert first == (
+        "dry run: step-2 (bbbb2222) would be refused: nonfinite: lm_head: 3 NaN, and 2 more"
+    )
+    assert rest[:4] == [
+        "  checks  lm_head: 3 NaN",
+        "          norm: 1 NaN",
+        "          q: NaN",
+        "  probes  not asked",
+    ]
 
 
 async def test_without_wait_a_reload_is_asked_for_and_no_more(
@@ -127,7 +181,7 @@ async def test_a_timeout_exits_5_and_the_attempt_goes_on(world: World, hotreload
     [
         (Busy("another reload is under way"), 4),
         (SourceUnavailable("/ckpt/step-9 is not there"), 1),
-        (NotServing("the engine is starting", code="booting"), 1),
+        (NotServing("the engine is starting", code="booting"), 6),
         (EngineLost("nobody knows what is live"), 70),
     ],
 )
@@ -137,6 +191,12 @@ async def test_a_wish_that_is_not_accepted_has_its_exit_code(
     world.control.refusal = refusal
     said = await hotreload("reload", "--wait")
     assert (said.code, said.err) == (code, f"hotreload: {refusal}\n")
+
+
+async def test_a_rollback_is_told_as_one(world: World, hotreload: Command) -> None:
+    world.control.outcome = dataclasses.replace(attempt(), by=By("rollback", 0, 77, 1.7e9))
+    said = await hotreload("rollback", "--reason", "it talks too much")
+    assert said.out.startswith("rolled back to step-2 (bbbb2222) as generation 2; it took 1.2 s, ")
 
 
 async def test_rollback_waits_for_its_outcome(world: World, hotreload: Command) -> None:
@@ -171,7 +231,7 @@ async def test_noise_that_was_refused_exits_1(world: World, hotreload: Command) 
     said = await hotreload("perturb", "--scale", "1e-9")
     assert (said.code, said.out) == (1, "")
     assert "incompatible: rounded away" in said.err
-    assert (await hotreload("perturb", "--scale", "-1")).code == 1
+    assert (await hotreload("perturb", "--scale", "-1")).code == 2
 
 
 async def test_pin_and_unpin_say_what_they_did(world: World, hotreload: Command) -> None:

@@ -24,6 +24,7 @@ from hotreload.cli.doctor_checks.checkup import (
     check_socket,
 )
 from hotreload.cli.doctor_checks.places import (
+    check_api_keys,
     check_clock,
     check_folders,
     check_model,
@@ -38,6 +39,7 @@ from hotreload.cli.doctor_checks.room import (
     check_disk,
     check_inotify,
     check_memory,
+    check_memory_limits,
     check_open_files,
 )
 from hotreload.cli.machine import (
@@ -468,13 +470,18 @@ def test_a_cache_the_daemon_may_not_write_to_fails(world: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "check"), [("token_file", check_token), ("webhook", check_webhook)]
+    ("setting", "check"),
+    [
+        ("source.token_file", check_token),
+        ("source.webhook", check_webhook),
+        ("server.api_keys_file", check_api_keys),
+    ],
 )
 def test_a_secret_must_be_there_be_secret_and_reach_the_daemon(
     world: Path, setting: str, check: Check
 ) -> None:
     secret = world / "secret"
-    asked = of_hub(world, f"source.{setting}={secret}")
+    asked = of_hub(world, f"{setting}={secret}")
     assert (check(asked).verdict, check(asked).says) == ("fail", f"{secret} is not there")
     secret.write_text("")
     assert check(asked).says == f"{secret} is empty"
@@ -489,7 +496,25 @@ def test_a_secret_must_be_there_be_secret_and_reach_the_daemon(
     drop_in.write_text(f"[Service]\nLoadCredential=secret:{secret}\n")
     assert (check(asked).verdict, "LoadCredential" in check(asked).says) == ("ok", True)
     me = User("me", secret.stat().st_uid, frozenset())
-    assert check(of_hub(world, f"source.{setting}={secret}", user=me)).says.endswith("is secret")
+    assert check(of_hub(world, f"{setting}={secret}", user=me)).says.endswith("is secret")
+
+
+@pytest.mark.parametrize(
+    ("address", "verdict"),
+    [
+        ("0.0.0.0:8000", "warn"),
+        ("[::]:8000", "warn"),
+        ("llm.example.com:8000", "warn"),
+        ("127.0.0.1:8000", "ok"),
+        ("[::1]:8000", "ok"),
+        ("localhost:8000", "ok"),
+    ],
+)
+def test_an_address_that_others_reach_should_ask_for_keys(
+    world: Path, address: str, verdict: str
+) -> None:
+    assert check_api_keys(facts(world, f"server.tcp={address}")).verdict == verdict
+    assert check_api_keys(facts(world)).verdict == "ok"
 
 
 @pytest.mark.parametrize(
@@ -520,6 +545,45 @@ def test_memory_for_what_is_loaded_on_the_host_is_reckoned_as_the_engine_does(
     assert f"({sets} x the weights)" in one.says
     kept = check_memory(facts(world, "reload.keep_previous=host", devices=devices))
     assert f"({sets + 1} x the weights)" in kept.says
+
+
+@pytest.mark.parametrize("unit", ["hotreload", "hotreload@chat"])
+def test_limits_on_the_units_memory_are_reckoned_and_one_that_is_too_low_is_told(
+    world: Path, unit: str
+) -> None:
+    with (world / "model" / "big.safetensors").open("wb") as sparse:
+        sparse.truncate(16 * 2**30 - 10**7)
+    units = world / "units"
+    drop_in = units / f"{unit}.service.d" / "40-memory.conf"
+    drop_in.parent.mkdir(parents=True)
+    given = facts(world, devices=(Path("/dev/accel0"),), units=(units,), unit=unit)
+    none = check_memory_limits(given)
+    assert (none.verdict, "MemoryHigh=24G MemoryMax=40G" in none.says) == ("ok", True)
+    for limit, verdict in (("39G", "warn"), (str(40 * 2**30), "ok"), ("1T", "ok")):
+        drop_in.write_text(f"[Service]\nMemoryHigh=1G\nMemoryMax={limit}\n")
+        found = check_memory_limits(given)
+        assert (found.verdict, bool(found.todo)) == (verdict, verdict == "warn")
+    kept = facts(world, "reload.keep_previous=host", devices=(Path("/dev/accel0"),))
+    assert "MemoryHigh=40G MemoryMax=56G" in check_memory_limits(kept).says
+    cpu = check_memory_limits(facts(world))
+    assert (cpu.verdict, "the KV pool is host memory too" in cpu.says) == ("ok", True)
+
+
+def test_doctor_looks_at_the_settings_and_units_of_an_instance(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (world / "chat.toml").write_text("[state]\ndirectory = 'elsewhere'\n")
+    monkeypatch.setattr("hotreload.cli.units.DEFAULT_CONFIG", world / "hotreload.toml")
+    seen: list[Facts] = []
+
+    def examine(facts: Facts) -> dict[str, Any]:
+        seen.append(facts)
+        return {}
+
+    monkeypatch.setattr(checkup, "examine", examine)
+    assert main(["doctor", "--instance", "chat"]) == 0
+    assert seen[0].unit == "hotreload@chat"
+    assert seen[0].settings.state.directory == world / "elsewhere"
 
 
 def test_memory_honours_the_limits_that_the_engine_honours(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.cli import install_unit, main
-from hotreload.cli.units import Installation, render, shipped
+from hotreload.cli import install_unit, machine, main, units
+from hotreload.cli.units import Installation, config_of, render, shipped
 from hotreload.errors import ConfigError
 
 COMMAND = Path(sys.executable)
@@ -42,15 +42,139 @@ def test_the_shipped_files_are_units_as_they_are() -> None:
         assert unchanged[name] == (shipped() / name).read_text()
 
 
+def test_the_template_differs_from_the_service_by_what_each_instance_has_of_its_own() -> None:
+    """So what is changed in one is changed in the other."""
+    for kind, its_own in (
+        (
+            "service",
+            {"Description", "Requires", "After", "ExecStart", "ExecReload", "StateDirectory"},
+        ),
+        ("socket", {"Description", "ListenStream"}),
+    ):
+        one, many = (_lines_of(f"hotreload{at}.{kind}") for at in ("", "@"))
+        differ = [(a, b) for a, b in zip(one, many, strict=True) if a != b]
+        assert {a.partition("=")[0] for a, _ in differ} == its_own
+        assert all("%i" in b for _, b in differ)
+
+
+def _lines_of(name: str) -> list[str]:
+    lines = (shipped() / name).read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+SEVERAL = "[server]\nsocket = '/run/hotreload/chat.sock'\n[state]\ndirectory = '{state}'\n"
+
+
+def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
+    """The settings of the instance `chat`, where this machine has them."""
+    config = tmp_path / "hotreload.toml"
+    monkeypatch.setattr(units, "DEFAULT_CONFIG", config)
+    config.with_name("chat.toml").write_text(text)
+    return config.with_name("chat.toml")
+
+
+def test_an_instance_is_a_template_and_drop_ins_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = "/mnt/disk/chat"
+    text = SEVERAL.format(state=own) + "[engine]\ndevice = 'cpu'\nmodel = '/srv/models/a b'\n"
+    instance(tmp_path, monkeypatch, text)
+    there = ["--prefix", str(tmp_path), "--exec", str(COMMAND), "--user", "llm"]
+    assert main(["install-unit", "--instance", "chat", *there]) == 0
+    files = tmp_path / "etc/systemd/system"
+    assert {path.relative_to(files).as_posix() for path in files.rglob("*.*")} == {
+        "hotreload@.service",
+        "hotreload@.socket",
+        "hotreload@chat.service.d",
+        *(f"hotreload@chat.service.d/{n}.conf" for n in ("10-devices", "15-mounts", "30-paths")),
+    }
+    service = (files / "hotreload@.service").read_text()
+    assert f"ExecStart={COMMAND} serve --config /etc/hotreload/%i.toml\n" in service
+    assert "User=llm\nGroup=llm\n" in service
+    assert "ListenStream=/run/hotreload/%i.sock\n" in (files / "hotreload@.socket").read_text()
+    drop_ins = files / "hotreload@chat.service.d"
+    assert f"ReadWritePaths={own}\n" in (drop_ins / "30-paths.conf").read_text()
+    told = capsys.readouterr()
+    assert "systemctl enable --now hotreload@chat.socket hotreload@chat.service\n" in told.out
+    assert f"install -d -m 0750 -o llm -g llm {own}\n" in told.out
+    assert "[metrics] address is not set" in told.err
+
+
+def test_the_folder_that_systemd_makes_for_an_instance_is_no_other_instances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for state, is_made in (("/var/lib/hotreload/chat", True), ("/var/lib/hotreload/else", False)):
+        config = instance(tmp_path, monkeypatch, SEVERAL.format(state=state))
+        paths = rendered(config, instance="chat").get("30-paths.conf", "")
+        assert ("ReadWritePaths" not in paths) is is_made
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", r"chat.toml: \[server\] socket must be '/run/hotreload/chat.sock'"),
+        ("[server]\nsocket = '/run/s'\n", r"\[server\] socket must be"),
+        (SEVERAL.partition("[state]")[0], r"\[state\] directory must be one of its own"),
+        (SEVERAL.format(state="/var/lib/hotreload"), r"such as '/var/lib/hotreload/chat'"),
+    ],
+)
+def test_an_instance_that_would_meet_another_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
+    config = instance(tmp_path, monkeypatch, text)
+    with pytest.raises(ConfigError, match=why):
+        rendered(config, instance="chat")
+
+
+@pytest.mark.parametrize("name", ["a/b", "-x", "a b", "%n", "a@b"])
+def test_what_can_name_no_instance_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="can name no instance"):
+        config_of(name)
+
+
+def test_what_the_settings_name_is_mounted_before_the_start(tmp_path: Path) -> None:
+    text = (
+        "[engine]\nmodel = '/srv/my models/a'\n[source]\npath = 'checkpoints'\n"
+        "cache = '/srv/100%'\n[state]\ndirectory = '/mnt/state'\n"
+    )
+    mounts = rendered(settings(tmp_path, text))["15-mounts.conf"]
+    wanted = f'"/srv/my models/a" {tmp_path}/checkpoints "/srv/100%%" /mnt/state'
+    assert f"[Unit]\nRequiresMountsFor={wanted}\n" in mounts
+    assert "15-mounts.conf" not in rendered(tmp_path / "none")
+
+
+def test_limits_on_memory_are_written_when_they_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "accelerators", lambda: [Path("/dev/accel0")])
+    (tmp_path / "model").mkdir()
+    with (tmp_path / "model" / "model.safetensors").open("wb") as weights:
+        weights.truncate(16 * 2**30)
+    config = settings(tmp_path, "[engine]\nmodel = 'model'\n")
+    install = ["install-unit", "--prefix", str(tmp_path), "--config", str(config)]
+    install += ["--exec", str(COMMAND)]
+    memory = tmp_path / "etc/systemd/system/hotreload.service.d/40-memory.conf"
+    assert main([*install, "--limit-memory"]) == 0
+    assert f"[Service]\nMemoryHigh={24 * 2**30}\nMemoryMax={40 * 2**30}\n" in memory.read_text()
+    assert main(install) == 0
+    assert not memory.exists()
+    monkeypatch.setattr(machine, "accelerators", list)
+    capsys.readouterr()
+    assert main([*install, "--limit-memory"]) == 78
+    assert "on a CPU the KV pool is host memory too" in capsys.readouterr().err
+
+
 def test_units_name_the_command_the_user_the_settings_and_the_socket(tmp_path: Path) -> None:
     config = settings(tmp_path, "[server]\nsocket = 'run/s'\n")
     files = rendered(config)
     service, socket = files["hotreload.service"], files["hotreload.socket"]
     assert f"ExecStart=/opt/hr/bin/hotreload serve --config {config}\n" in service
+    assert f"ExecReload=/opt/hr/bin/hotreload check-config --quiet {config}\n" in service
     assert f"ExecReload=/opt/hr/bin/hotreload reload --wait --config {config}\n" in service
     assert "User=llm\nGroup=llm\n" in service
     assert "/usr/local/bin" not in service
     assert f"ListenStream={tmp_path}/run/s\n" in socket
+    assert f"ListenStream={tmp_path}/run/s.look\n" in socket
     assert "SocketUser=root\nSocketGroup=llm\n" in socket
 
 
@@ -86,23 +210,23 @@ def test_paths_are_written_as_each_line_of_a_unit_reads_them(tmp_path: Path) -> 
 def test_systemd_finds_nothing_wrong_with_units_of_odd_paths(
     tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
-    units = tmp_path_factory.mktemp("u")  # a socket's path has room for 107 bytes
-    folder = units / name
+    at = tmp_path_factory.mktemp("u")  # a socket's path has room for 107 bytes
+    folder = at / name
     folder.mkdir()
     shutil.copy("/bin/true", folder / "hotreload")  # a command that is not there is a complaint
     config = settings(folder, "[server]\nsocket = 's'\n[state]\ndirectory = 'state'\n")
     files = rendered(config, command=folder / "hotreload", user="root")
     for unit in ("hotreload.service", "hotreload.socket"):
-        (units / unit).write_text(files[unit])
-    drop_in = units / "hotreload.service.d" / "30-paths.conf"
+        (at / unit).write_text(files[unit])
+    drop_in = at / "hotreload.service.d" / "30-paths.conf"
     drop_in.parent.mkdir()
     drop_in.write_text(files["30-paths.conf"])
     told = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", units / "hotreload.service"],
+        ["systemd-analyze", "verify", "--man=no", at / "hotreload.service"],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{units}:"},
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{at}:"},
     )
     complaints = [line for line in told.stderr.splitlines() if "hotreload" in line]
     assert (told.returncode, complaints) == (0, [])

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import re
 import signal
 import time
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
@@ -13,6 +15,7 @@ from hotreload.events import (
     ModeChosen,
     OperatorAsked,
     RevisionWanted,
+    SettingsRead,
     SourceScanned,
     StateSaved,
     Waiting,
@@ -118,12 +121,37 @@ async def test_the_history_tells_who_asked_for_what_and_when(
     assert first.startswith(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1.7e9 + 200)))
     assert "  pinned  " in first
     assert first.split()[-4:] == ["(pid", "77)", "why", "pin"]
-    rolled_back, wished = attempts
-    assert rolled_back.endswith("rollback, root (pid 77)  why rollback")
+    back, wished = attempts
+    left = "from step-2 (bbbb2222), generation 2"
+    assert "  rolled back  " in back
+    assert back.endswith(f"rollback, root (pid 77)  {left}; why rollback")
     assert wished.endswith("source                   -")
     said = json.loads((await hotreload("history", "--json")).out)
     assert [by["verb"] for by in said["pins"]] == ["pin"]
+    assert [past["outcome"] for past in said["attempts"]] == ["live", "live"]
     assert [past["by"] and past["by"]["pid"] for past in said["attempts"]] == [77, None]
+
+
+async def test_of_attempts_and_pins_together_the_newest_n_are_told_in_both_forms(
+    world: World, hotreload: Command
+) -> None:
+    for late in range(5):
+        world.events.publish(AttemptFinished(replace(attempt(), finished_at=1.7e9 + late), SECOND))
+    for verb, late in (("pin", 10), ("unpin", 20)):
+        world.events.publish(OperatorAsked(By(verb, 0, 77, 1.7e9 + late)))
+    assert len((await hotreload("history", "-n", "3")).out.splitlines()) == 4
+    said = json.loads((await hotreload("history", "-n", "3", "--json")).out)
+    assert [by["verb"] for by in said["pins"]] == ["unpin", "pin"]
+    assert [past["finished_at"] for past in said["attempts"]] == ["2023-11-14T22:13:24.000Z"]
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "1001", "all"])
+async def test_how_much_of_the_history_is_a_count_within_bounds(
+    hotreload: Command, count: str
+) -> None:
+    said = await hotreload("history", "-n", count)
+    assert (said.code, said.out) == (2, "")
+    assert re.search(r"from 1 to 1000, not|'all' is no whole number", said.err)
 
 
 async def test_status_says_who_holds_or_overrules_the_source_since_when_and_why(
@@ -151,7 +179,16 @@ async def test_a_daemon_that_is_older_than_the_command_is_understood(
 ) -> None:
     """As after an upgrade that was not followed by a restart."""
     world.events.publish(AttemptFinished(attempt(), SECOND))
-    new = ("noise", "overruled", "pin", "state_file", "mode", "mode_reason", "answering")
+    new = (
+        "noise",
+        "overruled",
+        "pin",
+        "state_file",
+        "settings",
+        "mode",
+        "mode_reason",
+        "answering",
+    )
     status = {name: value for name, value in world.view.status().items() if name not in new}
     del status["last_attempt"]["by"]
     monkeypatch.setattr(world.view, "status", lambda: status)
@@ -175,6 +212,20 @@ async def test_status_says_that_noise_answers_and_that_a_restart_forgets(
     assert row(said, "noise").startswith("somebody put noise on")
     assert row(said, "not saved").startswith("saved    since 20")
     assert "state.json cannot be written: read-only" in said
+
+
+async def test_settings_that_want_a_restart_or_are_wrong_are_told_until_they_are_read_again(
+    world: World, hotreload: Command
+) -> None:
+    assert "settings" not in (await hotreload("status")).out
+    world.events.publish(SettingsRead((), ("[server] tcp", "[engine] tp")))
+    waits = row((await hotreload("status")).out, "settings")
+    assert waits == "changed, and want a restart: [server] tcp, [engine] tp"
+    world.events.publish(SettingsRead(error="hotreload.toml: is not TOML"))
+    wrong = row((await hotreload("status")).out, "settings")
+    assert wrong.endswith("and not gone by: hotreload.toml: is not TOML")
+    world.events.publish(SettingsRead())
+    assert "settings" not in (await hotreload("status")).out
 
 
 async def test_an_empty_history_says_so_beside_the_results(
@@ -213,7 +264,10 @@ async def test_events_come_as_they_happen(world: World, hotreload: Command) -> N
     await world.until(lambda: len(world.events._observers) > observers)
     world.events.publish(RevisionWanted(Revision("cccc3333", "step-3")))
     line = await asyncio.wait_for(process.stdout.readline(), PATIENCE)
-    assert line.split() == [b"revision.wanted", b"revision=cccc3333", b"label=step-3"]
+    day, at, *told = line.decode().split()
+    local = datetime.strptime(f"{day} {at}", "%Y-%m-%d %H:%M:%S").astimezone()
+    assert abs(time.time() - local.timestamp()) < PATIENCE
+    assert told == ["revision.wanted", "revision=cccc3333", "label=step-3"]
     process.send_signal(signal.SIGINT)
     _, err = await process.communicate()
     assert (process.returncode, err) == (130, b"")
@@ -226,7 +280,9 @@ async def test_events_end_with_the_daemon(world: World, hotreload: Command) -> N
     world.events.publish(SourceScanned("rescan"))
     world.server.stop()
     out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
-    assert json.loads(out)["cause"] == "rescan"
+    event = json.loads(out)
+    assert event["cause"] == "rescan"
+    assert abs(time.time() - datetime.fromisoformat(event["at"]).timestamp()) < PATIENCE
     assert (process.returncode, b"stopping" in err) == (0, True)
 
 
@@ -242,7 +298,7 @@ async def test_a_reader_that_leaves_the_pipe_is_no_error(world: World, hotreload
     assert (process.returncode, await process.stderr.read()) == (141, b"")
 
 
-@pytest.mark.parametrize("verb", ["status", "history", "checksums", "events"])
+@pytest.mark.parametrize("verb", ["status", "ls", "history", "checksums", "events"])
 async def test_without_a_daemon_every_verb_names_the_socket_and_exits_3(
     hotreload: Command, verb: str
 ) -> None:

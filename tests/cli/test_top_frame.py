@@ -1,5 +1,6 @@
 """One frame of `hotreload top`, as a function of what the daemon said."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -136,22 +137,25 @@ def test_the_last_attempt_tells_its_reason() -> None:
 
 
 def test_what_answers_nobody_says_why() -> None:
-    assert (
-        shown(GenerationLive(generation()))[2] == "answers nobody: booting: the engine is starting"
-    )
+    starting = shown(GenerationLive(generation()))[2]
+    assert starting.startswith("answers nobody: booting: the engine is starting, for ")
     assert "waits for shard 2" in shown(*BOOTED, Waiting("shard 2"))
 
 
 def test_history_fills_what_is_left_of_the_screen_and_no_more() -> None:
-    attempts = (went_live(), rejected(rolled_back=True)) * 30
+    back = replace(went_live(5), by=By("rollback", 0, 77, NOON, "too many words"))
+    attempts = (went_live(), rejected(rolled_back=True), back) * 20
     lines = shown(*BOOTED, attempts=attempts, height=24)
     assert len(lines) == 24
     assert lines[-1] == "q quits"
     head = next(line for line in lines if line.startswith("WHEN"))
     assert head.split() == ["WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD", "REASON"]
-    live, back = lines[lines.index(head) + 1 : lines.index(head) + 3]
+    live, failed, went_back = lines[lines.index(head) + 1 : lines.index(head) + 4]
     assert live.split()[3:] == ["step-8", "live", "4", "1.8", "s", "40", "ms"]
-    assert "rolled back" in back
+    assert failed.split()[4] == "rejected"
+    assert "rolled back" not in failed
+    assert "rolled back" in went_back
+    assert "rollback, root (p" in went_back
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 12), (20, 6), (10, 2), (200, 60)])

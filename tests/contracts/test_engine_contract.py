@@ -14,13 +14,15 @@ from typing import Any, Protocol
 import pytest
 import pytest_asyncio
 
+from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost, ProbeFailed
+from hotreload.errors import AnswerNonfinite, BadRequest, ConfigError, EngineLost, ProbeFailed
 from hotreload.life.running import RunningEngine
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 from tests.engine import real
 from tests.fake_answers import FOR_EVER
 from tests.fakes import OVERFLOWS_ON, FakeEngine, Steps, unread
+from tests.waiting import turn_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -285,6 +287,15 @@ async def test_bad_weights_fail_the_probe_and_a_rollback_leaves_no_trace(
     assert await engine_case.answer() == before
     await engine.probe()
     await engine.release(bad)
+
+
+async def test_probes_it_cannot_ask_are_refused_and_change_nothing(
+    engine_case: EngineCase,
+) -> None:
+    engine = engine_case.engine
+    with pytest.raises(ConfigError, match=r"\[\[probe\]\]"):
+        engine.judge_by([Probe("too long " * 4000, max_new_tokens=2)], None)
+    await engine.probe()
 
 
 async def test_stowed_weights_come_back_as_they_were(engine_case: EngineCase) -> None:
@@ -674,6 +685,12 @@ async def test_it_says_what_it_is_as_plain_json(engine_case: EngineCase) -> None
     assert json.loads(json.dumps(facts)) == facts
 
 
+async def test_it_says_how_much_it_takes_at_a_time(engine_case: EngineCase) -> None:
+    limits = engine_case.engine.limits
+    assert limits.at_once > 1
+    assert 0 < limits.input_tokens < limits.total_tokens
+
+
 async def test_it_turns_and_compiles_nothing_for_what_it_was_asked_before(
     engine_case: EngineCase,
 ) -> None:
@@ -684,6 +701,19 @@ async def test_it_turns_and_compiles_nothing_for_what_it_was_asked_before(
     assert engine.recompiles == compiled
     assert await asyncio.to_thread(lambda: engine.recompiles) == compiled
     assert engine.is_turning(60.0)
+
+
+async def test_it_tells_how_busy_it_is_with_requests(engine_case: EngineCase) -> None:
+    engine = engine_case.engine
+    async with aclosing(engine.generate(await engine.prepare(ENDLESS))) as answering:
+        await anext(answering)
+        await turn_until(lambda: engine.load.running == 1, pause=0.02)
+        assert engine.load.kv_requests > 0
+    # What a step that was begun ahead of the end holds comes back with its result.
+    await turn_until(lambda: engine.load.running + engine.load.kv_requests == 0, pause=0.02)
+    at_rest = await asyncio.to_thread(lambda: engine.load)
+    assert at_rest.waiting == 0
+    assert at_rest.kv_free > 0
 
 
 async def test_a_death_is_told_to_everybody_and_it_can_be_closed_all_the_same(

@@ -52,7 +52,7 @@ class Overlapping(World):
                     heed_withheld_answers(
                         self.replica,
                         publish=self.publish,
-                        drain_timeout=0.05,
+                        drain_timeout=lambda: 0.05,
                         leave=self.operator.leave,
                     )
                 )

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from hotreload.core.ledger import Overrule
-from hotreload.errors import BadRequest, SourceUnavailable
+from hotreload.errors import NothingOfThatName, SourceUnavailable
 from hotreload.events import OperatorAsked, RevisionWanted
 from hotreload.types import Generation, Noise, Outcome, Revision
 from tests.core.conftest import World, by
@@ -28,7 +28,7 @@ async def live(world: World, *revisions: Revision) -> None:
 
 def restarted(world: World, revision: Revision) -> World:
     """The next life, on the same state file, that booted from this revision."""
-    again = World(world.source.folder, world.reconciler._rules)
+    again = World(world.source.folder, world.reconciler.rules)
     ledger = world.restarted_ledger()
     fingerprint = f"fp-{revision.id}"
     again.replica.live = Generation(ledger.next_number - 1, revision, fingerprint, 0.0)
@@ -166,7 +166,7 @@ async def test_the_trace_of_an_ask_is_bounded_whatever_was_named(world: World) -
 async def test_every_ask_leaves_a_trace_also_one_that_is_not_even_tried(world: World) -> None:
     async with world.running():
         await live(world, ONE)
-        with pytest.raises(BadRequest):
+        with pytest.raises(NothingOfThatName):
             await world.operator.rollback(7)
         await (await world.operator.rollback())
         await (await world.operator.perturb(Noise(num_leaves=1)))

@@ -25,7 +25,7 @@ async def heeding(world: World, *, leaves: bool = False) -> AsyncIterator[None]:
         heed_withheld_answers(
             world.replica,
             publish=world.publish,
-            drain_timeout=0.05,
+            drain_timeout=lambda: 0.05,
             leave=world.operator.leave if leaves else None,
         )
     )
@@ -144,7 +144,7 @@ async def test_an_engine_lost_at_the_cleaning_seals_the_gate(world: World) -> No
     world.engine.withhold()
     with pytest.raises(EngineLost):
         await heed_withheld_answers(
-            world.replica, publish=world.publish, drain_timeout=1, leave=None
+            world.replica, publish=world.publish, drain_timeout=lambda: 1.0, leave=None
         )
     assert world.gate.state is GateState.SEALED
 

@@ -251,7 +251,7 @@ async def test_a_flip_back_that_fails_loses_the_engine(world: Overlapping) -> No
 async def test_a_cancel_before_the_flip_leaves_everything_as_it_was(
     world: Overlapping, step: str
 ) -> None:
-    world.reconciler._rules = Rules(probe_timeout=5)
+    world.reconciler.rules = Rules(probe_timeout=5)
     world.steps.faults[step] = HANG
     async with world.running(), world.client() as client:
         world.source.publish(NEW)
@@ -285,7 +285,7 @@ async def test_a_cancel_during_the_flip_waits_for_its_end(world: Overlapping) ->
 
 async def test_a_pin_holds_up_to_the_flip(world: Overlapping) -> None:
     world.steps.faults["prove"] = HANG
-    world.reconciler._rules = Rules(probe_timeout=5)
+    world.reconciler.rules = Rules(probe_timeout=5)
     async with world.running():
         world.source.publish(NEW)
         await world.steps.entered["prove"].wait()
@@ -296,7 +296,7 @@ async def test_a_pin_holds_up_to_the_flip(world: Overlapping) -> None:
 
 async def test_a_newer_wish_waits_once_a_checkpoint_is_staged(world: Overlapping) -> None:
     world.steps.faults["prove"] = HANG
-    world.reconciler._rules = Rules(probe_timeout=5)
+    world.reconciler.rules = Rules(probe_timeout=5)
     async with world.running():
         world.source.publish(NEW)
         await world.steps.entered["prove"].wait()

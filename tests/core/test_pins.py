@@ -17,7 +17,7 @@ ONE, TWO = (Revision(f"r{n}", f"step_{n}") for n in (1, 2))
 
 def drains(world: World, revision: Revision) -> None:
     """A drain that lasts until whoever is inside leaves."""
-    world.reconciler._rules = world.reconciler._rules.__class__(drain_timeout=60.0)
+    world.reconciler.rules = world.reconciler.rules.__class__(drain_timeout=60.0)
     world.source.publish(revision)
 
 

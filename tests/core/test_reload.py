@@ -182,7 +182,7 @@ async def test_a_cancel_during_the_swap_waits_for_its_end(
     world: World, step: str, revision: Revision, says: str
 ) -> None:
     world.steps.faults[step] = HANG
-    world.reconciler._rules = Rules(probe_timeout=5)
+    world.reconciler.rules = Rules(probe_timeout=5)
     task = asyncio.create_task(world.reconciler.run())
     world.source.publish(revision)
     await world.steps.entered[step].wait()

@@ -11,12 +11,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from hotreload.engine.versions import SUPPORTED
-from hotreload.events import GenerationLive
-from hotreload.observe.metrics import Metrics
 from hotreload.settings.load import to_toml
+from hotreload.settings.rereading import LIVE
 from hotreload.settings.sections import Settings
-from hotreload.types import Generation, Revision
 from tests.docs.pages import PAGES, ROOT, marked
+from tests.monitoring.page import whole_page
 
 
 def settings() -> str:
@@ -61,16 +60,23 @@ def about(field: FieldInfo) -> str:
     return words
 
 
+def live() -> str:
+    """Every setting that can change while the daemon runs, a line for each section of the file."""
+    keys: dict[str, list[str]] = {}
+    for section, _, key in (name.rpartition(".") for name in sorted(LIVE)):
+        keys.setdefault(section, []).append(f"`{key}`")
+    assert keys.pop("") == ["`probe`"], "it alone is no part of a section"
+    lines = (f"- `[{section}]` {', '.join(named)}" for section, named in keys.items())
+    return "\n".join(["- `[[probe]]`", *lines])
+
+
 def metrics() -> str:
     """Every metric of ours as it is exported."""
     return table(("metric", "type", "labels", "meaning"), metrics_rows())
 
 
 def metrics_rows() -> Iterator[tuple[str, ...]]:
-    metrics = Metrics()
-    leaves = {"a leaf": 1}
-    metrics.observe(GenerationLive(Generation(1, Revision("id", "label"), "f", 0.0, leaves)))
-    for family in text_string_to_metric_families(metrics.render().decode()):
+    for family in text_string_to_metric_families(whole_page().render().decode()):
         if family.name.startswith("hotreload_"):
             suffix = "_total" if family.type == "counter" else ""
             labels = dict.fromkeys(name for sample in family.samples for name in sample.labels)
@@ -96,6 +102,7 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "settings": settings,
+    "live": live,
     "metrics": metrics,
     "engines": engines,
 }

@@ -127,7 +127,7 @@ async def test_a_stream_that_began_well_ends_with_the_error(
 async def test_a_probe_that_finds_it_tells_only_the_one_who_asked(
     engine: Engine, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_probes", (Probe("Who~serves?", 16),))
+    monkeypatch.setattr(engine._canaries, "_probes", (Probe("Who~serves?", 16),))
     with pytest.raises(ProbeFailed, match="NaN or infinities"):
         await engine.probe()
     await engine.scrub()

@@ -11,11 +11,12 @@ from tokenizers.processors import TemplateProcessing  # type: ignore[import-unty
 from transformers import AutoTokenizer
 
 from hotreload.engine.answering import prompts, requests
+from hotreload.engine.answering.canaries import Canaries
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.answering.sampling import GRAMMARS
 from hotreload.engine.capabilities import Capabilities, EngineLimits
-from hotreload.errors import BadRequest, ConfigError, NotServing
+from hotreload.errors import BadRequest, ConfigError, NotServing, ProbeFailed
 from hotreload.threads import all_left_behind, left_behind
 from hotreload.tiny import write_tiny
 from hotreload.tiny.words import END_ID, PAD_ID
@@ -116,7 +117,7 @@ async def test_prompts_that_hang_are_refused_and_never_more_threads_than_a_few(
     slow.may_end.set()
     while all_left_behind():  # noqa: ASYNC110 the threads have only to return
         await asyncio.sleep(0.001)
-    with pytest.raises(BadRequest, match="no token"):
+    with pytest.raises(BadRequest, match="at least one token"):
         await front.prepare({"text": [LONG, ""]})
 
 
@@ -293,7 +294,30 @@ def test_a_seed_that_would_be_ignored_is_refused(tokenizer: Any) -> None:
 
 
 def test_a_probe_that_cannot_be_asked_is_a_fault_of_the_settings(tokenizer: Any) -> None:
+    unsure = Probe("hi", 16, min_mean_logprob=-1.0)
     front = Prompts(tokenizer, LIMITS, CAN)
-    front.check_probes([Probe("hi", 16)])
     with pytest.raises(ConfigError, match="cannot be asked: return_logprob"):
-        front.check_probes([Probe("hi", 16, min_mean_logprob=-1.0)])
+        Canaries([unsure], front)
+    canaries = Canaries([Probe("hi", 16)], front)
+    with pytest.raises(ConfigError, match="cannot be asked: return_logprob"):
+        canaries.change([unsure])
+
+
+async def test_probes_are_changed_as_a_whole_or_not_at_all(tokenizer: Any) -> None:
+    """A longer one has no room where weights are proven: that was made for those of the start."""
+    asked: list[str] = []
+
+    async def generate(parsed: Any) -> Any:
+        asked.append(tokenizer.decode(parsed.items[0].input_ids))
+        yield {"text": "yes", "output_ids": [1], "meta_info": {}}
+
+    canaries = Canaries([Probe("one two three", 16)], Prompts(tokenizer, LIMITS, CAN))
+    with pytest.raises(ConfigError, match=r"room for \d+; restart hotreload for it"):
+        canaries.change([Probe("one", 8), Probe("one two three", 17)])
+    await canaries.ask(generate)
+    canaries.change([Probe("one", 8), Probe("two", 8, contains="yes")])
+    await canaries.ask(generate)
+    assert [text.strip() for text in asked] == ["one two three", "one", "two"]
+    canaries.change([Probe("one", 8, contains="no")])
+    with pytest.raises(ProbeFailed, match="expected 'no' in it"):
+        await canaries.ask(generate)

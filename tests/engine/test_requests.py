@@ -68,6 +68,8 @@ def sampling(**params: Any) -> dict[str, Any]:
         (sampling(temperature=float("inf")), "sampling_params.temperature"),
         (sampling(temperature=10**400), "sampling_params.temperature"),
         (sampling(max_new_tokens=1.5), "sampling_params.max_new_tokens"),
+        (sampling(max_new_tokens=0), "sampling_params.max_new_tokens"),
+        (sampling(max_new_tokens=-1), "sampling_params.max_new_tokens"),
         (sampling(max_new_tokens=30), "max_new_tokens"),
         (sampling(max_new_tokens=2**80), "sampling_params.max_new_tokens"),
         (sampling(max_new_tokens=2, min_new_tokens=3), "sampling_params.min_new_tokens"),

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
+import json
 import os
 import resource
 import shutil
@@ -20,7 +22,8 @@ import pytest
 import pytest_asyncio
 
 from hotreload.checkpoint_tensors import matches
-from hotreload.engine import generations
+from hotreload.core.course import Course
+from hotreload.engine import generations, source_text
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.upstream import between
 from hotreload.errors import (
@@ -33,9 +36,11 @@ from hotreload.errors import (
     NotEnoughMemory,
     ProbeFailed,
 )
+from hotreload.life.warming import warm
 from hotreload.tiny import write_tiny
+from hotreload.types import Revision
 from tests.engine import real
-from tests.waiting import turn_until
+from tests.waiting import PATIENCE, turn_until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
 
@@ -195,6 +200,20 @@ async def test_abort_ends_every_generation_with_what_it_has(engine: Engine) -> N
 
 
 # Swaps
+
+
+async def test_once_it_is_warm_a_first_batch_of_any_size_compiles_nothing(engine: Engine) -> None:
+    """Everybody beside the first four at once waited for seconds."""
+    before = engine.recompiles
+    await warm(engine, Course(Revision("1"), lambda event: None), most=4, within=PATIENCE)
+    known = engine.recompiles
+    assert known > before
+    for count in (1, 2, 3, 4):
+        sampling = {"temperature": 0.7, "max_new_tokens": 6}
+        prompts = [f"{'why ' * 18 * count}{number}" for number in range(count)]
+        request = {"text": prompts, "sampling_params": sampling}
+        assert len([answer async for answer in engine.generate(request)]) == 1
+    assert engine.recompiles == known
 
 
 async def test_a_swap_recompiles_nothing(engine: Engine, folders: real.Folders) -> None:
@@ -488,6 +507,36 @@ async def test_a_setting_the_engine_cannot_have_is_named(
     with pytest.raises(ConfigError, match=named):
         async with real.engine_of(folders.folder(1), folders.root / "never", **settings):
             pass
+
+
+@pytest.mark.parametrize(
+    ("unlike", "named", "upstreams"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}, "it serves", "PyTorch"),
+        ({}, "there is no tokenizer in", "LLaMA V1"),
+    ],
+    ids=["architecture", "tokenizer"],
+)
+async def test_what_an_engine_cannot_be_made_of_is_told_in_words_that_help(
+    tmp_path: Path, unlike: dict[str, Any], named: str, upstreams: str
+) -> None:
+    model = write_tiny(tmp_path / "model")
+    config = model / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **unlike}))
+    if not unlike:
+        (model / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=named) as caught:
+        async with real.engine_of(model, tmp_path / "spool"):
+            pass
+    assert upstreams not in str(caught.value)
+
+
+async def test_what_is_read_off_the_engines_source_is_what_it_has() -> None:
+    from sgl_jax.srt.models.registry import ModelRegistry
+    from sgl_jax.srt.server_args import ServerArgs
+
+    assert set(source_text.models()) == set(ModelRegistry.get_supported_archs())
+    assert source_text.arguments() == {each.name for each in dataclasses.fields(ServerArgs)}
 
 
 async def test_a_model_folder_that_is_none_is_named(tmp_path: Path) -> None:

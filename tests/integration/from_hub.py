@@ -23,6 +23,7 @@ def hub_settings(folder: Path, hub: LocalHub) -> list[str]:
     return [
         f"engine.args={ENGINE_ARGS}",
         "engine.staging_priority=normal",
+        "engine.warm_batches=0",
         "source.kind=huggingface",
         f"source.repo={REPO}",
         f"source.endpoint={hub.url}",

@@ -33,6 +33,7 @@ class Process:
             f"engine.model={self.checkpoints / 'step_1'}",
             f"engine.args={ENGINE_ARGS}",
             "engine.staging_priority=normal",
+            "engine.warm_batches=0",
             f"source.path={self.checkpoints}",
             "source.settle=0.2",
             f"server.socket={self.socket}",

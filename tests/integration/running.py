@@ -64,6 +64,7 @@ class Running(Witness):
                 f"engine.model={self.checkpoints / 'step_1'}",
                 f"engine.args={ENGINE_ARGS}",
                 "engine.staging_priority=normal",  # others' tests leave nothing over
+                "engine.warm_batches=0",
                 f"source.path={self.checkpoints}",
                 "source.settle=0.2",
                 "source.patience=0.5",

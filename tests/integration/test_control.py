@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from typing import Any
+from unittest.mock import ANY
 
 from tests.integration.running import (
     Load,
@@ -18,7 +19,16 @@ from tests.integration.running import (
 pytestmark = one_daemon_marks()
 
 
-running = one_daemon("reload.keep_previous=device")
+running = one_daemon("reload.keep_previous=device", "engine.warm_batches=1")
+
+
+async def test_the_steps_of_the_start_are_in_the_history_with_their_times(
+    running: Running,
+) -> None:
+    start = (await get(running, "/history"))["attempts"][-1]
+    steps = ["fetching", "validating", "staging", "building", "warming", "probing"]
+    assert (list(start["phases"]), start["by"]["verb"]) == (steps, "start")
+    assert (await get(running, "/status"))["boot"] is None
 
 
 async def test_a_rollback_under_load_gives_the_answers_from_before(running: Running) -> None:
@@ -44,6 +54,29 @@ async def test_what_was_rolled_back_from_does_not_come_back_by_itself(running: R
     forced = await post(running, "reload_weights", model_path="step_2", force=True)
     assert forced.status_code == 200
     assert (await running.ask())["text"] == words(2)
+
+
+async def test_a_dry_run_says_what_would_come_of_it_and_changes_nothing(
+    running: Running,
+) -> None:
+    live, before = running.live, await running.ask()
+    good, bad = running.drop(0), running.drop(0, "gibberish")  # older: the source wants neither
+    passed = await post(running, "reload_weights", model_path=str(good), dry_run=True)
+    said = passed.json()
+    assert (passed.status_code, said["outcome"], said["unproven"]) == (200, "passed", None)
+    assert said["loader"] == "own"
+    assert said["leaves_changed"] >= 1
+    refused = await post(running, "reload_weights", model_path=str(bad), dry_run=True)
+    assert (refused.status_code, refused.json()["code"]) == (422, "probe")
+    history = (await get(running, "/history"))["attempts"][:2]
+    assert [(each["outcome"], each["dry_run"]) for each in history] == [
+        ("rejected", True),
+        ("passed", True),
+    ]
+    status = await get(running, "/status")
+    assert bad.name not in {each["label"] for each in status["refused"]}
+    assert status["last_attempt"]["dry_run"] is False
+    assert (running.live, await running.ask()) == (live, before | {"meta_info": ANY})
 
 
 async def test_the_checksum_of_what_is_live_is_that_of_its_generation(running: Running) -> None:

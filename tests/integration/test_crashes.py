@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hotreload.core.ledger import Ledger
-from hotreload.failpoints import OVERLAP_ONLY, POINTS
+from hotreload.failpoints import OVERLAP_ONLY, POINTS, START_ONLY
 from hotreload.life.state_json import from_json, to_json
 from hotreload.types import Generation, Revision
 from tests.integration.process import START_SECONDS, Process
@@ -86,7 +86,7 @@ class Story:
 def test_killed_at_any_point_it_comes_back_on_the_last_good_generation(tmp_path: Path) -> None:
     story = Story(made(tmp_path))
     for point in POINTS:
-        if point not in ("rolling_back", "resting", *OVERLAP_ONLY):
+        if point not in ("rolling_back", "resting", *OVERLAP_ONLY, *START_ONLY):
             story.die_at(point)
     story.die_at("rolling_back")
     with story.process.running():  # the gibberish is tried once more, and judged this time

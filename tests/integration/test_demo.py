@@ -92,7 +92,7 @@ NONE_OUTLASTS = "step_2: no request under way ended under the old weights"
         ({}, [OUTLASTS, ClientAnswer(3, "served by step 3", 20.5)], [], "text='served by step 3'"),
         ({}, [OUTLASTS, ClientAnswer(2, "", 20.5)], [], "text=''"),
         ({"outcome": "rejected", "code": "shape"}, [OUTLASTS], [], "step_2: expected live , got"),
-        ({"rolled_back": True}, [OUTLASTS], [], "step_2: expected live , got rolled back"),
+        ({"rolled_back": True}, [OUTLASTS], [], "step_2: it was live before it was rejected"),
         ({"pause_seconds": 0.004}, [OUTLASTS], [], "step_2: requests had to wait 4 ms"),
         ({"pause_seconds": 0.004}, [OUTLASTS], [], "longest wait: 4 ms"),
         ({}, [ClientAnswer(1, "served by step 1", 19.0)], [], NONE_OUTLASTS),

@@ -12,7 +12,10 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from huggingface_hub import InferenceClient
+from huggingface_hub.errors import ValidationError
 
+from hotreload.engine.capabilities import Capabilities
 from hotreload.server.sockets import bind_tcp
 from hotreload.types import Outcome
 from tests.integration.running import ENGINE_ARGS, PROMPTS, Running, mixed
@@ -22,6 +25,7 @@ from tests.waiting import PATIENCE
 pytestmark = pytest.mark.real_engine
 
 NAMED = "server.model_name=tiny"
+KEY = "a-key-of-24-characters-1"
 SWAPS = 6
 
 
@@ -163,7 +167,9 @@ async def test_a_client_waits_for_the_weights_it_asks_for(tmp_path: Path) -> Non
 
 
 async def test_what_this_engine_can_and_what_it_cannot(tmp_path: Path) -> None:
-    running = Running(tmp_path, NAMED)
+    (tmp_path / "keys").write_text(f"# huggingface_hub's client\n{KEY}\n")
+    with_keys = (f"server.tcp={free_address()}", f"server.api_keys_file={tmp_path / 'keys'}")
+    running = Running(tmp_path, NAMED, *with_keys)
     running.drop(1)
     async with running.serving(), openai_client(running) as client:
         answer = await client.completions.create(
@@ -182,6 +188,7 @@ async def test_what_this_engine_can_and_what_it_cannot(tmp_path: Path) -> None:
         can = running.engine.capabilities
         await answers_with_logprobs(client, can=can.logprobs)
         await answers_in_json(client, can=can.grammars)
+        await asyncio.to_thread(answers_huggingface, running, can)
         await refuses(client, "max_tokens", max_tokens=10_000)
         assert await whole_chat(client, "x") == (running.live.number, "served by step 1")
 
@@ -233,6 +240,32 @@ async def answers_in_json(client: openai.AsyncOpenAI, *, can: bool) -> None:
         model="tiny", messages=hello(), temperature=0, response_format=wish
     )
     assert json.loads(answer.choices[0].message.content or "") == 7
+
+
+def answers_huggingface(running: Running, can: Capabilities) -> None:
+    """Over TCP, where it needs a key."""
+    address, leave = f"http://{running.settings.server.tcp}", {"Connection": "close"}
+    client = InferenceClient(address, token=KEY, headers=leave)
+    assert client.text_generation("Who serves?") == "served by step 1"
+    assert "".join(client.text_generation("Who serves?", stream=True)) == "served by step 1"
+    cut = client.text_generation("x", max_new_tokens=9, stop=["by"], return_full_text=True)
+    assert cut == "xserved "
+    chat = client.chat_completion(hello(), temperature=0)
+    assert (chat.model, chat.choices[0].message.content) == ("tiny", "served by step 1")
+    if can.logprobs:
+        told = client.text_generation("x", max_new_tokens=2, details=True).details
+        assert told is not None
+        assert (told.finish_reason, told.generated_tokens) == ("length", 2)
+        assert [token.text for token in told.tokens] == ["served", " by"]
+        assert all(token.logprob <= 0 and token.id > 0 for token in told.tokens)
+    else:
+        with pytest.raises(ValidationError, match=r"parameters\.details: this engine version"):
+            client.text_generation("x", details=True)
+    if can.grammars:
+        grammar: Any = {"type": "regex", "value": "[ab]{3}"}
+        assert set(client.text_generation("x", grammar=grammar)) <= {"a", "b"}
+    with pytest.raises(ValidationError, match="key"):
+        InferenceClient(address, token="guess", headers=leave).text_generation("x")
 
 
 async def refuses(client: openai.AsyncOpenAI, param: str, **more: Any) -> None:

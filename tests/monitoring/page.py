@@ -5,9 +5,10 @@ from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from hotreload.events import GenerationLive
+from hotreload.events import FoldersPassedOver, GenerationLive, RevisionWanted
 from hotreload.observe.metrics import Metrics
-from hotreload.types import Generation, Revision
+from hotreload.observe.readings import Readings
+from hotreload.types import Attempt, Generation, Outcome, PassedOver, Reason, Revision
 
 OURS = re.compile(r"(?<![\w:])hotreload_\w+(?![\w:])")
 RECORDED = re.compile(r"\w+:\w+:\w+")
@@ -16,11 +17,19 @@ STRINGS = re.compile(r'"[^"]*"')
 
 def exported() -> set[str]:
     """The name of every series on the page of a daemon that serves."""
-    metrics = Metrics()
-    live = Generation(1, Revision("id", "label"), "fingerprint", 0.0, {"leaf": 1})
-    metrics.observe(GenerationLive(live))
-    families = text_string_to_metric_families(metrics.render().decode())
+    families = text_string_to_metric_families(whole_page().render().decode())
     return {sample.name for family in families for sample in family.samples}
+
+
+def whole_page() -> Metrics:
+    """What a daemon exports that serves, that failed, and that passed a folder over."""
+    revision, reason = Revision("id", "label"), Reason("format", "why")
+    failed = Attempt(revision, Outcome.REJECTED, reason, {}, 0.0, 0.0)
+    metrics = Metrics(readings=Readings(failed=lambda: failed))
+    metrics.observe(GenerationLive(Generation(1, revision, "fingerprint", 0.0, {"leaf": 1})))
+    metrics.observe(RevisionWanted(revision))
+    metrics.observe(FoldersPassedOver((PassedOver("label", reason),), {"format": 1}))
+    return metrics
 
 
 def asked_for(expr: str) -> set[str]:

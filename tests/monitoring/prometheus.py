@@ -26,6 +26,7 @@ SOONER = {
     "for: 2m": "for: 0s",
     "for: 1m": "for: 0s",
     "for: 1d": "for: 0s",
+    "min_over_time(hotreload_requests_held[1m])": "min_over_time(hotreload_requests_held[1s])",
     "seconds > 1800": "seconds > 1",
     "> 120\n": "> 1\n",
     "[6h]) > 3": "[6h]) > 0",
@@ -87,6 +88,13 @@ class Prometheus:
     def firing(self) -> list[str]:
         """The alerts that fire now."""
         return [each["metric"]["alertname"] for each in self.now('ALERTS{alertstate="firing"}')]
+
+    def said(self, alert: str) -> dict[str, str]:
+        """The annotations of an alert that is active now."""
+        active = self.ask("alerts")["alerts"]
+        found = (each for each in active if each["labels"]["alertname"] == alert)
+        said: dict[str, str] = next(found)["annotations"]
+        return said
 
     def until_fires(self, alert: str) -> None:
         """Wait until an alert fires, or has fired between two looks."""

@@ -112,6 +112,12 @@ def mean_by(label: str, name: str) -> str:
     return f"{spent} / ({count} > 0)"
 
 
+def part_of_the_pool(use: str) -> str:
+    """Which part of the KV pool is held for this; nothing where its size is not known."""
+    held, use_is = series("kv_tokens"), f'use="{use}"'
+    return f"{series('kv_tokens', use_is)} / ignoring (use) (sum without (use) ({held}) > 0)"
+
+
 LIVE = [
     Panel(
         title="Ready",
@@ -193,7 +199,7 @@ RELOADS = [
         at_least="1m",
         queries=[
             (gained_by("reason", "rejections_total"), "{{reason}}"),
-            (f"sum({gained('rollbacks_total')}) > 0", "rolled back"),
+            (f"sum({gained('rollbacks_total')}) > 0", "rejected after the exchange"),
         ],
     ),
     Panel(
@@ -260,6 +266,45 @@ REQUESTS = [
         ],
     ),
     Panel(
+        title="Time to first token",
+        about="From a streamed request to its first token; where swaps drain, their pause is "
+        "part of it.",
+        width=12,
+        unit="s",
+        queries=quantiles("time_to_first_token_seconds", "$__rate_interval"),
+    ),
+    Panel(
+        title="Time of /generate",
+        about="From the request to the end of its answer.",
+        width=12,
+        unit="s",
+        queries=quantiles("request_seconds", "$__rate_interval", 'route="/generate"'),
+    ),
+]
+
+ENGINE = [
+    Panel(
+        title="Queue and running requests",
+        about="In the engine: what waits for a place in a batch, and what makes tokens.",
+        width=6,
+        draw=STEPS,
+        queries=[
+            (series("engine_waiting"), "{{instance}} waiting"),
+            (series("engine_running"), "{{instance}} running"),
+        ],
+    ),
+    Panel(
+        title="KV use",
+        about="Which part of the KV pool requests hold, and which part cached prefixes, which are "
+        "given back when requests need it.",
+        width=6,
+        unit="percentunit",
+        queries=[
+            (part_of_the_pool("requests"), "{{instance}} requests"),
+            (part_of_the_pool("prefixes"), "{{instance}} cached prefixes"),
+        ],
+    ),
+    Panel(
         title="Tokens a second",
         about="Tokens generated for clients.",
         width=6,
@@ -269,21 +314,6 @@ REQUESTS = [
                 "{{instance}}",
             )
         ],
-    ),
-    Panel(
-        title="Time to first token",
-        about="From a streamed request to its first token; where swaps drain, their pause is "
-        "part of it.",
-        width=6,
-        unit="s",
-        queries=quantiles("time_to_first_token_seconds", "$__rate_interval"),
-    ),
-    Panel(
-        title="Time of /generate",
-        about="From the request to the end of its answer.",
-        width=6,
-        unit="s",
-        queries=quantiles("request_seconds", "$__rate_interval", 'route="/generate"'),
     ),
     Panel(
         title="Recompilations",
@@ -344,7 +374,7 @@ WEIGHTS = [
         about="What upstream's loader takes, our own does not understand, or it is switched off.",
         draw=BARS,
         at_least="1m",
-        queries=[(f"sum by (loader) ({gained('loads_total')})", "{{loader}}")],
+        queries=[(gained_by("loader", "loads_total"), "{{loader}}")],
     ),
     Panel(
         title="Generations and how many leaves each changed",
@@ -362,7 +392,8 @@ WEIGHTS = [
     Panel(
         title="Leaf checksums that changed at each generation",
         about="One line for each leaf that a generation changed, with its new checksum; filter by "
-        "the heads of the columns. Empty with [metrics] per_leaf = false.",
+        "the heads of the columns. Empty with [metrics] per_leaf = false; of more leaves than "
+        "[metrics] max_leaves the first ones.",
         kind="table",
         width=14,
         height=10,
@@ -418,6 +449,7 @@ ROWS = {
     "What answers": LIVE,
     "Reloads": RELOADS,
     "Requests": REQUESTS,
+    "Engine": ENGINE,
     "Weights": WEIGHTS,
     "Source": SOURCES,
 }

@@ -108,6 +108,15 @@ def test_bars_stand_side_by_side_and_a_step_is_never_shorter_than_scrapes() -> N
         assert "increase(" not in target["expr"]
 
 
+def test_bars_by_a_label_draw_only_what_happened() -> None:
+    """Or the legend lists each outcome, reason and loader with its zeros."""
+    by_label = [panel for panel in panels() if _style(panel) == "bars"]
+    targets = [target for panel in by_label for target in panel["targets"]]
+    labelled = [target for target in targets if "{{instance}}" not in target["legendFormat"]]
+    assert len(labelled) == 4
+    assert [each["expr"] for each in labelled if not each["expr"].endswith(" > 0")] == []
+
+
 def _style(panel: Any) -> str | None:
     style: str | None = panel["fieldConfig"]["defaults"].get("custom", {}).get("drawStyle")
     return style

@@ -56,10 +56,13 @@ ODD = (
     "OldGenerationAnswers",
     "LiveWeightsDrifted",
     "LoaderDistrusted",
+    "NothingNew",
+    "RequestsHeld",
 )
 """What a daemon beside ours fires, which serves other weights, noisy ones at that, by hand, on a
-full disk, whose old generation does not end, and whose memory and loader fail. That a real one
-says the first four of itself, `tests/integration/test_by_hand.py` sees."""
+full disk, whose old generation does not end, whose memory and loader fail, where nothing new comes
+and requests wait. That a real one says the first four of itself,
+`tests/integration/test_by_hand.py` sees."""
 
 
 @dataclass
@@ -72,6 +75,8 @@ class Story:
     ended: float = 0.0
     calm: list[str] = field(default_factory=list)
     """Alerts that went on firing when nothing was wrong yet."""
+    said_of_nan: dict[str, str] = field(default_factory=dict)
+    """How the alert told of the damaged checkpoint."""
 
     def over(self, expr: str) -> list[dict[str, str]]:
         """What an expression of the dashboard showed from the beginning to the end."""
@@ -115,6 +120,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         "source.rescan=0.5",
         "reload.mode=drain",  # or nobody is ever held, and nothing rolled back
         f"metrics.address={address}",
+        "metrics.expect_every=24h",
     )
     process = Process(folder, *sets)
     process.drop(1)
@@ -122,13 +128,16 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         story = Story(prometheus)
         with process.running(FAILPOINTS):
             go_well(process, story)
-            go_badly(process, prometheus)
+            go_badly(process, story)
             replica = another_replica()
             with closing(Page(other, replica.latest)):
                 for alert in ODD:
                     prometheus.until_fires(alert)
                 replica.observe(AnswersWithheld(NINTH, 24))
+                for _ in range(20):
+                    replica.request_finished("/generate", 500, 0.1)
                 prometheus.until_fires("AnswersWithheld")
+                prometheus.until_fires("ErrorsAnswered")
             story.before_the_loss = time.time()
             lose_the_engine(process, prometheus)
         process.start()
@@ -165,13 +174,15 @@ def go_well(process: Process, story: Story) -> None:
     prometheus.until_fires("PauseTooLong")
 
 
-def go_badly(process: Process, prometheus: Prometheus) -> None:
+def go_badly(process: Process, story: Story) -> None:
     """A damaged checkpoint, one that talks nonsense, a folder of nothing, and one that is gone."""
+    prometheus = story.prometheus
     process.drop(4, "nan")
     prometheus.until_fires("LastReloadFailed")
+    story.said_of_nan = prometheus.said("LastReloadFailed")
     prometheus.until_fires("WeightsStale")
     process.drop(5, "gibberish")
-    prometheus.until_fires("RolledBack")
+    prometheus.until_fires("RejectedAfterExchange")
     empty = process.checkpoints / "step_90"  # no attempt is made of it
     empty.mkdir()
     prometheus.until_fires("SourcePassedOver")
@@ -185,7 +196,10 @@ def go_badly(process: Process, prometheus: Prometheus) -> None:
 def another_replica() -> Metrics:
     """What a daemon exports in which all is `ODD`; it needs no second engine."""
     both = (Answering(NINTH, 0), Answering(EIGHTH, 1))
-    metrics = Metrics(readings=Readings(overruled=lambda: True, answering=lambda: both))
+    told = Readings(
+        overruled=lambda: True, answering=lambda: both, held=lambda: 1, new_at=lambda: 1.0
+    )
+    metrics = Metrics(readings=told, expect_every=60.0)
     metrics.observe(GenerationLive(NINTH))
     metrics.observe(StateSaved("no space left on the device"))
     metrics.observe(GateChanged(GateState.OPEN, 0, 0))
@@ -221,6 +235,16 @@ def test_every_recorded_series_has_numbers(story: Story, name: str) -> None:
 @pytest.mark.parametrize("name", ALERTS)
 def test_every_alert_fires_in_a_real_prometheus(story: Story, name: str) -> None:
     assert story.over(f'ALERTS{{alertname="{name}",alertstate="firing"}}')
+
+
+def test_an_alert_says_which_checkpoint_failed_and_why(story: Story) -> None:
+    said = story.said_of_nan
+    assert re.match(r"step_4 was rejected \(nonfinite\): \S+", said["description"])
+    assert said["runbook_url"].endswith("/docs/operating.md#alert-lastreloadfailed")
+
+
+def test_what_the_settings_expect_is_what_prometheus_sees(story: Story) -> None:
+    assert story.over("hotreload_expected_every_seconds == 86400")
 
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: str(panel["title"]))

@@ -9,6 +9,7 @@ import pytest
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
+    DryRunFinished,
     Event,
     FoldersPassedOver,
     GateChanged,
@@ -23,6 +24,7 @@ from hotreload.events import (
     PhaseEntered,
     Progress,
     RevisionWanted,
+    SettingsRead,
     SourceScanned,
     StateSaved,
     Waiting,
@@ -50,6 +52,7 @@ EVENTS: list[tuple[Event, str]] = [
     (AttemptFinished(went_live(), generation()), "reload.live"),
     (AttemptFinished(rejected(), None), "reload.rejected"),
     *((AttemptFinished(ended(outcome), None), f"reload.{outcome.value}") for outcome in Outcome),
+    (DryRunFinished(replace(rejected(), dry_run=True), generation()), "reload.dry_run"),
     (GenerationLive(generation()), "generation.live"),
     (GenerationEnded(generation()), "generation.ended"),
     (ModeChosen(Mode.DRAIN, "speculative decoding"), "reload.mode"),
@@ -59,6 +62,8 @@ EVENTS: list[tuple[Event, str]] = [
     (OperatorAsked(By("rollback", 0, 1, NOON), "7", "not remembered"), "operator.rollback"),
     (StateSaved("read-only"), "state.not_saved"),
     (StateSaved(), "state.saved"),
+    (SettingsRead(("[reload] sets",), ("[server] tcp",)), "settings.read"),
+    (SettingsRead(error="is not TOML"), "settings.not_read"),
     (Leaving(), "daemon.stopping"),
     (
         FoldersPassedOver((PassedOver("step_9", Reason("io", "why")),), {"io": 1}),
@@ -114,7 +119,16 @@ def test_an_attempt_has_the_fields_of_the_contract() -> None:
         "rolled_back": False,
         "by": None,
         **NOT_LOADED,
+        "dry_run": False,
+        "unproven": None,
     }
+
+
+def test_a_dry_run_is_in_the_history_and_is_no_last_attempt() -> None:
+    history = History([went_live()])
+    history.observe(DryRunFinished(replace(rejected(), dry_run=True), generation()))
+    assert [each["dry_run"] for each in history.snapshot()["attempts"]] == [True, False]
+    assert history.last == went_live()
 
 
 def test_an_attempt_that_somebody_asked_for_says_who() -> None:
@@ -144,6 +158,14 @@ def test_the_history_is_newest_first_and_bounded() -> None:
         history.observe(AttemptFinished(went_live(number), None))
     assert [fields["generation"] for fields in history.snapshot()["attempts"]] == [4, 3, 2]
     assert history.last == went_live(4)
+
+
+def test_what_went_live_says_what_it_replaced_over_what_failed_between() -> None:
+    failed = ended(Outcome.POSTPONED)
+    history = History([went_live(3, STEP_8), failed, went_live(2, STEP_7)])
+    replaced = [fields["replaced"] for fields in history.snapshot()["attempts"]]
+    before = {"generation": 2, "revision": STEP_7.id, "label": "step-7"}
+    assert replaced == [before, None, None]
 
 
 def test_other_events_are_no_history() -> None:

@@ -23,6 +23,7 @@ from hotreload.events import (
     ModeChosen,
     PhaseEntered,
     Progress,
+    SettingsRead,
     SourceScanned,
     Waiting,
 )
@@ -329,3 +330,17 @@ def test_a_long_download_is_a_line_every_ten_seconds_and_a_short_one_is_none() -
     assert [line["done_bytes"] for line in lines] == [100, 200]
     assert (lines[0]["event"], lines[0]["level"]) == ("reload.progress", "info")
     assert (lines[0]["bytes_per_second"], lines[0]["seconds_left"]) == (10, 90.0)
+
+
+def test_settings_that_were_read_again_are_told_with_what_is_left_to_do() -> None:
+    changed, waits, wrong = logged(
+        SettingsRead(("[reload] sets",)),
+        SettingsRead(waiting=("[server] tcp",)),
+        SettingsRead(error="is not TOML"),
+    )
+    assert (changed["level"], changed["event"]) == ("info", "settings.read")
+    assert "todo" not in changed
+    assert (waits["level"], waits["waiting"]) == ("warning", ["[server] tcp"])
+    assert "restart hotreload" in waits["todo"]
+    assert (wrong["level"], wrong["event"]) == ("warning", "settings.not_read")
+    assert "send SIGHUP again" in wrong["todo"]

@@ -21,10 +21,22 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
-from hotreload.observe.labels import CODES, LOADERS, PLACES, ROUTES, SCAN_CAUSES
+from hotreload.observe.labels import CODES, KV_USES, LOADERS, PLACES, ROUTES, SCAN_CAUSES
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.readings import Readings
-from hotreload.types import NOISY, START, Answering, By, GateState, Outcome, Phase, Reason, Revision
+from hotreload.types import (
+    NOISY,
+    START,
+    Answering,
+    By,
+    EngineLoad,
+    GateState,
+    Outcome,
+    Phase,
+    Reason,
+    Revision,
+)
+from tests.monitoring.page import whole_page
 from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live
 
 CONTRACT = [
@@ -41,6 +53,7 @@ CONTRACT = [
     "pause_seconds",
     "swap_seconds",
     "leaf_checksum{leaf}",
+    "leaf_checksums_left_out",
     "leaves_changed",
     "weights_bytes{place}",
     "staged_bytes_total",
@@ -73,6 +86,14 @@ CONTRACT = [
     "loader_trusted",
     "live_drifted",
     "live_verified_timestamp_seconds",
+    "engine_waiting",
+    "engine_running",
+    "kv_tokens{use}",
+    "wanted_info{revision,label}",
+    "last_failure_info{revision,label,outcome,reason,message}",
+    "source_passed_over_info{label,reason,message}",
+    "last_new_timestamp_seconds",
+    "expected_every_seconds",
 ]
 HISTOGRAMS = {
     "phase_seconds",
@@ -99,8 +120,8 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return found[0] if found else None
 
 
-def after(*events: Event, per_leaf: bool = True, readings: Readings | None = None) -> Metrics:
-    metrics = Metrics(per_leaf=per_leaf, readings=readings, clock=lambda: NOON)
+def after(*events: Event, max_leaves: int = 1000, readings: Readings | None = None) -> Metrics:
+    metrics = Metrics(max_leaves=max_leaves, readings=readings, clock=lambda: NOON)
     for event in events:
         metrics.observe(event)
     return metrics
@@ -109,8 +130,7 @@ def after(*events: Event, per_leaf: bool = True, readings: Readings | None = Non
 @pytest.mark.parametrize("entry", CONTRACT)
 def test_every_metric_of_the_contract_is_there_with_its_labels(entry: str) -> None:
     name, _, labels = entry.rstrip("}").partition("{")
-    metrics = after(GenerationLive(generation()))
-    found = families(metrics)[f"hotreload_{name}".removesuffix("_total")]
+    found = families(whole_page())[f"hotreload_{name}".removesuffix("_total")]
     assert found.documentation
     expected = set(filter(None, labels.split(",")))
     assert found.samples
@@ -136,14 +156,14 @@ def test_noise_that_answers_and_a_source_that_is_overruled_are_1() -> None:
 
 def test_there_is_no_metric_of_ours_that_the_contract_does_not_name() -> None:
     named = {f"hotreload_{entry.partition('{')[0]}".removesuffix("_total") for entry in CONTRACT}
-    found = families(after(GenerationLive(generation())))
+    found = families(whole_page())
     assert {name for name in found if name.startswith("hotreload_")} == named
 
 
 @pytest.mark.parametrize(
     ("name", "label", "values"),
     [
-        ("reloads_total", "outcome", list(Outcome)),
+        ("reloads_total", "outcome", [each for each in Outcome if each is not Outcome.PASSED]),
         ("rejections_total", "reason", REJECTIONS),
         ("phase_seconds_count", "phase", list(Phase)),
         ("phase_since_timestamp_seconds", "phase", list(Phase)),
@@ -151,6 +171,7 @@ def test_there_is_no_metric_of_ours_that_the_contract_does_not_name() -> None:
         ("request_seconds_count", "route", ROUTES),
         ("weights_bytes", "place", PLACES),
         ("loads_total", "loader", LOADERS),
+        ("kv_tokens", "use", KV_USES),
     ],
 )
 def test_known_label_values_are_at_0_from_the_start(
@@ -214,9 +235,39 @@ def test_checksums_are_those_of_what_is_live_and_whole_numbers() -> None:
 
 
 def test_checksums_can_be_switched_off() -> None:
-    metrics = after(GenerationLive(generation()), per_leaf=False)
+    metrics = after(GenerationLive(generation()), max_leaves=0)
     assert "hotreload_leaf_checksum" not in families(metrics)
+    assert value(metrics, "leaf_checksums_left_out") == 0
     assert value(metrics, "generation") == 3
+
+
+def test_of_many_leaves_the_first_are_exported_and_the_others_counted_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    leaves = {f"layer.{number}": number for number in range(3000)}
+    lives = (replace(generation(number), leaves=leaves) for number in (1, 2))
+    metrics = after(*map(GenerationLive, lives), max_leaves=1000)
+    told = families(metrics)["hotreload_leaf_checksum"].samples
+    assert [sample.labels["leaf"] for sample in told] == list(leaves)[:1000]
+    assert value(metrics, "leaf_checksums_left_out") == 2000
+    (line,) = [record for record in caplog.records if record.name == "hotreload.metrics"]
+    assert line.message == "metrics.leaves_left_out"
+    assert (vars(line)["exported"], vars(line)["left_out"]) == (1000, 2000)
+
+
+def test_a_page_of_very_many_leaves_is_no_longer_than_one_of_a_thousand() -> None:
+    def lines(count: int) -> int:
+        leaves = {f"model.layers.{n}.mlp.down_proj.weight": 2**52 + n for n in range(count)}
+        live = replace(generation(), leaves=leaves)
+        return after(GenerationLive(live)).render().count(b"\n")
+
+    assert lines(10_000) == lines(1000) == lines(1) + 999
+
+
+def test_all_leaves_that_changed_are_counted_also_those_that_are_not_exported() -> None:
+    one = GenerationLive(generation(1, a=1, b=1, c=1))
+    two = GenerationLive(generation(2, a=1, b=2, c=2))
+    assert value(after(one, two, max_leaves=1), "leaves_changed") == 2
 
 
 def test_a_good_attempt_is_counted_with_its_times() -> None:
@@ -351,6 +402,8 @@ def test_plain_numbers_are_read_at_the_scrape() -> None:
         staged_bytes=lambda: 10**12,
         lost_at=lambda: NOON,
         weights=lambda: {"live": 500, "staged": 20},
+        load=lambda: EngineLoad(5, 8, kv_requests=30, kv_prefixes=20, kv_free=50),
+        new_at=lambda: NOON,
     )
     metrics = after(readings=readings)
     assert value(metrics, "requests_inside") == 7
@@ -359,8 +412,16 @@ def test_plain_numbers_are_read_at_the_scrape() -> None:
     assert value(metrics, "engine_lost_timestamp_seconds") == NOON
     assert value(metrics, "weights_bytes", place="live") == 500
     assert value(metrics, "weights_bytes", place="previous") == 0
+    assert (value(metrics, "engine_waiting"), value(metrics, "engine_running")) == (5, 8)
+    assert [value(metrics, "kv_tokens", use=use) for use in KV_USES] == [30, 20, 50]
+    assert value(metrics, "last_new_timestamp_seconds") == NOON
     held[0] = 9
     assert value(metrics, "requests_held") == 9
+
+
+def test_how_often_something_new_is_expected_is_0_unless_it_is_said() -> None:
+    assert value(Metrics(), "expected_every_seconds") == 0
+    assert value(Metrics(expect_every=3600.0), "expected_every_seconds") == 3600
 
 
 def test_requests_are_counted_and_unknown_routes_share_a_label() -> None:

@@ -9,6 +9,7 @@ from tests.cli.test_top_frame import shown as top
 from tests.observe.test_log import logged
 from tests.observe.test_metrics import after as measured
 from tests.observe.test_metrics import value
+from tests.observe.test_named import said
 from tests.observe.test_status import BOOTED, after
 
 
@@ -47,6 +48,15 @@ def test_each_reason_is_a_gauge_from_the_start_and_falls_again() -> None:
         assert value(measured(), "source_passed_over", reason=reason) == 0
     assert value(measured(ONE, MANY), "source_passed_over", reason="format") == 40
     assert value(measured(MANY, NONE), "source_passed_over", reason="format") == 0
+
+
+def test_the_newest_folder_of_each_reason_is_named_to_prometheus() -> None:
+    two = FoldersPassedOver((folder("step_9"), folder("step_8"), folder("step_7", "io")), {})
+    assert said(measured(two), "source_passed_over_info") == [
+        {"label": "step_7", "reason": "io", "message": "step_7 holds a.bin"},
+        {"label": "step_9", "reason": "format", "message": "step_9 holds a.bin"},
+    ]
+    assert said(measured(two, NONE), "source_passed_over_info") == []
 
 
 def test_the_status_names_them_and_counts_the_others() -> None:

@@ -14,9 +14,11 @@ from hotreload.events import (
     GenerationLive,
     LiveDrifted,
     ModeChosen,
+    OperatorAsked,
     PhaseEntered,
     Progress,
     RevisionWanted,
+    SettingsRead,
     SourceScanned,
     StateSaved,
     Waiting,
@@ -247,6 +249,18 @@ def test_a_state_that_is_not_on_the_disk_is_told_while_it_lasts() -> None:
     assert status.snapshot()["state_file"] == usual
 
 
+def test_what_became_of_settings_that_were_read_again_is_told() -> None:
+    status = Status(ledger_view=Pages, wall=lambda: NOON)
+    assert status.snapshot()["settings"] == {"read_at": None, "waiting": [], "error": None}
+    status.observe(SettingsRead(("[reload] sets",), ("[server] tcp",)))
+    at = "2023-11-14T22:13:20.000Z"
+    told = {"read_at": at, "waiting": ["[server] tcp"], "error": None}
+    assert status.snapshot()["settings"] == told
+    status.observe(SettingsRead(error="is not TOML"))
+    wrong = {"read_at": at, "waiting": [], "error": "is not TOML"}
+    assert status.snapshot()["settings"] == wrong
+
+
 def test_the_last_attempt_before_a_restart_is_remembered() -> None:
     status = Status(ledger_view=Pages, last_attempt=went_live(9))
     assert status.snapshot()["last_attempt"]["generation"] == 9
@@ -338,6 +352,13 @@ def test_an_event_of_a_download_says_how_fast_it_is_and_how_long_it_takes() -> N
         assert (fields["bytes_per_second"], fields["seconds_left"]) == paces[done]
         now[0] += 2
     assert "seconds_left" not in status.event(Waiting("a pin"))
+
+
+def test_every_event_says_when_it_happened_and_an_order_when_it_was_given() -> None:
+    status = Status(ledger_view=Ledger, wall=lambda: NOON)
+    assert status.event(Waiting("a pin"))["at"] == "2023-11-14T22:13:20.000Z"
+    pinned = OperatorAsked(By("pin", 0, 7, NOON - 1))
+    assert status.event(pinned)["at"] == "2023-11-14T22:13:19.000Z"
 
 
 def test_a_download_under_way_says_how_far_it_is() -> None:

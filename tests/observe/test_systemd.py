@@ -194,21 +194,21 @@ def test_every_phase_and_outcome_has_words(listener: Listener) -> None:
         assert listener.heard()[-1].startswith("STATUS=serving generation 7 (step_1)")
 
 
-def test_a_refusal_is_ready_again_and_says_why(listener: Listener) -> None:
+def test_a_rejection_is_ready_again_and_says_why(listener: Listener) -> None:
     systemd = serving(listener)
     reason = Reason("shape", "lm_head is [2, 4], the engine serves [4, 2]")
     systemd.observe(AttemptFinished(attempt(Outcome.REJECTED, reason), FIRST))
     assert listener.heard() == [
         "READY=1",
-        "STATUS=serving generation 7 (step_1); refused step_2: shape: lm_head is [2, 4], "
+        "STATUS=serving generation 7 (step_1); rejected step_2: shape: lm_head is [2, 4], "
         "the engine serves [4, 2]",
     ]
 
 
-def test_a_start_that_is_refused_is_not_ready_and_says_why(listener: Listener) -> None:
+def test_a_start_that_is_rejected_is_not_ready_and_says_why(listener: Listener) -> None:
     systemd = told(listener)
     systemd.observe(AttemptFinished(attempt(Outcome.REJECTED, Reason("nan", "all NaN")), None))
-    assert listener.heard() == [EXTEND, "STATUS=starting; refused step_2: nan: all NaN"]
+    assert listener.heard() == [EXTEND, "STATUS=starting; rejected step_2: nan: all NaN"]
 
 
 def test_who_leaves_says_so_while_others_are_answered(listener: Listener) -> None:

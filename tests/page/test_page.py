@@ -83,7 +83,7 @@ async def test_what_is_no_file_of_the_page_is_not_found(world: World, name: str)
 
 def test_the_page_is_small_and_names_no_other_host() -> None:
     files = [path for path in FOLDER.iterdir() if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 44_000
+    assert sum(path.stat().st_size for path in files) < 46_000
     for path in files:
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"""\w+://|["'(]//|@import|innerHTML|\son[a-z]+=|style=""", text), path
@@ -154,6 +154,24 @@ async def test_an_attempt_is_followed_phase_by_phase_with_its_download(
     assert await tab.ask("document.querySelectorAll('#history tbody tr').length") == 1
     await tab.ask("document.querySelector('#history .why summary').click()")
     assert "second finding" in await tab.text("#history")
+
+
+@needs_chromium
+async def test_the_history_tells_a_rollback_as_one_and_who_asked_for_it(
+    world: World, tab: Tab
+) -> None:
+    await opened(tab, world)
+    world.events.publish(AttemptFinished(attempt(), SECOND))
+    back = replace(attempt(), generation=3, by=By("rollback", 0, 77, 1.7e9, "too many words"))
+    world.events.publish(AttemptFinished(back, replace(SECOND, number=3)))
+    await tab.until_text("#attempt", "Last attempt", "rolled back")
+    asked = "rollback by uid 0 (pid 77): too many words"
+    await tab.until_text("#history", "rolled back", f"from step-2, generation 2; {asked}")
+    world.events.publish(
+        AttemptFinished(replace(attempt(Outcome.REJECTED), rolled_back=True), SECOND)
+    )
+    await tab.until_text("#attempt", "rejected")
+    assert "rolled back" not in await tab.text("#attempt")
 
 
 @needs_chromium

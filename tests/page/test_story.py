@@ -91,7 +91,8 @@ async def test_the_page_follows_a_daemon_through_all_that_happens(seen: Seen) ->
     await tab.until_text("#headline", "Generation 3: step_1")
     assert await seen.asked("Who serves?") == words(1)
     await tab.until_text("#answered-by", "Answered by generation 3 (step_1)")
-    assert len((await tab.text("#history tbody")).split("step_")) == 6  # the start, and four more
+    rows = (await tab.text("#history tbody")).split("step_")
+    assert len(rows) == 7  # the start, four more, and what the rollback came from
     await seen.pictures("after-a-rollback")
 
     # A restart: what is shown is marked as old, and is new again without a hand.

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import ConfigError
-from hotreload.server import sockets
+from hotreload.server import turning_away
 from hotreload.server.activation import take_over
 from hotreload.server.limits import Limits
-from hotreload.server.sockets import HttpServer, bind_unix, turn_away
+from hotreload.server.sockets import HttpServer, bind_unix
+from hotreload.server.turning_away import turn_away
 from tests.server.world import FIRST, World, answer_on
 from tests.waiting import PATIENCE
 
@@ -117,9 +118,10 @@ def test_a_process_takes_what_it_really_inherits(listener: socket.socket) -> Non
 class Lasting:
     """A server on a socket that outlives it."""
 
-    def __init__(self, tmp_path: Path, listener: socket.socket) -> None:
+    def __init__(self, tmp_path: Path, listener: socket.socket, *more: socket.socket) -> None:
         self.world = World(tmp_path, Limits(), None)
         self.listener = listener
+        self.more = more
         self.gate = self.world.gate
         self.server = HttpServer(
             self.world.app, graceful_seconds=5.0, linger_seconds=0.0, lasting=True
@@ -128,12 +130,16 @@ class Lasting:
         self.serving = asyncio.create_task(self._serve())
 
     async def _serve(self) -> None:
-        with self.listener.dup() as ours:
-            await self.server.serve([ours])
+        with ExitStack() as open_ones:
+            ours = [open_ones.enter_context(s.dup()) for s in (self.listener, *self.more)]
+            await self.server.serve(ours)
 
-    async def asked(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_unix_connection(self.listener.getsockname())
-        writer.write(LIVEZ)
+    async def asked(
+        self, on: socket.socket | None = None, what: bytes = LIVEZ
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        name = (on or self.listener).getsockname()
+        reader, writer = await asyncio.open_unix_connection(name)
+        writer.write(what)
         return reader, writer
 
 
@@ -149,6 +155,42 @@ async def test_nobody_is_accepted_before_the_gate_opens(
     writer.close()
     lasting.server.stop()
     await asyncio.wait_for(lasting.serving, PATIENCE)
+
+
+async def test_who_only_looks_is_answered_while_it_boots_and_nobody_else_is(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    """`hotreload status` said for minutes that nobody answers."""
+    with bind_unix(tmp_path / "s.look") as looking:
+        lasting = Lasting(tmp_path, listener, looking)
+        reader, writer = await lasting.asked(looking, b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+        status, _, said = await answer_on(reader)
+        assert (status, said["state"], said["boot"]["step"]) == (200, "booting", "starting")
+        patient, other = await lasting.asked()
+        lasting.world.open(FIRST)
+        assert (await answer_on(patient))[0] == 200
+        again, third = await lasting.asked(looking)
+        assert (await answer_on(again))[0] == 200
+        for each in (writer, other, third):
+            each.close()
+        await lasting.server.leave(10)
+
+
+async def test_a_start_that_fails_accepts_nobody_where_the_next_one_is_awaited(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    with bind_unix(tmp_path / "s.look") as looking:
+        lasting = Lasting(tmp_path, listener, looking)
+        _, writer = await lasting.asked()
+        reader, other = await lasting.asked(looking)
+        assert (await answer_on(reader))[0] == 200
+        lasting.gate.seal("the weights are refused", code="engine_lost")
+        await asyncio.wait_for(lasting.serving, PATIENCE)
+        listener.setblocking(False)
+        accepted, _ = listener.accept()  # nobody else did
+        assert accepted.recv(len(LIVEZ)) == LIVEZ
+        for each in (accepted, writer, other):
+            each.close()
 
 
 async def test_who_comes_after_the_stop_waits_for_the_next_one(
@@ -244,7 +286,7 @@ def test_who_has_connected_and_not_yet_asked_is_told_why_too(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Answered before it asks, it would find the connection closed and not read the answer."""
-    monkeypatch.setattr(sockets, "REQUEST_SECONDS", PATIENCE)
+    monkeypatch.setattr(turning_away, "REQUEST_SECONDS", PATIENCE)
     with socket.socket(socket.AF_UNIX) as client, ThreadPoolExecutor() as threads:
         client.connect(listener.getsockname())
         turned_away = threads.submit(turn_away, [listener], ConfigError("[engine] tp: is too many"))

@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hotreload.errors import (
     EngineLost,
     HotReloadError,
     NotEnoughMemory,
+    NothingOfThatName,
     NotSaved,
     NotServing,
     SourceUnavailable,
@@ -63,6 +65,18 @@ async def test_what_is_asked_reaches_the_control(
     world.control.outcome = attempt()
     assert (await post(world, "/admin/reload_weights", fields)).status_code == 200
     assert world.control.asked == [asked]
+
+
+async def test_a_dry_run_that_passed_is_a_success_and_one_that_did_not_is_none(
+    world: World,
+) -> None:
+    for outcome, status in ((Outcome.PASSED, 200), (Outcome.REJECTED, 422)):
+        world.control.outcome = replace(attempt(outcome, None), dry_run=True)
+        answer = await post(world, "/admin/reload_weights", {"revision": "a", "dry_run": True})
+        said = answer.json()
+        assert (answer.status_code, said["ok"], said["dry_run"]) == (status, status == 200, True)
+    assert world.control.asked == [("rehearse", "a", False)] * 2
+    assert [by.verb for by in world.control.by] == ["dry_run"] * 2
 
 
 async def test_an_empty_body_asks_for_the_newest(world: World) -> None:
@@ -208,6 +222,7 @@ async def test_an_ask_that_loses_the_engine_is_a_503(world: World) -> None:
     [
         (Busy("another reload is under way"), 409),
         (BadRequest("/etc is not under the watched folder"), 400),
+        (NothingOfThatName("step-9: no such folder below /ckpt"), 422),
         (SourceUnavailable("/ckpt/step-9 is not there"), 422),
         (NotServing("the engine is starting", code="booting", retry_after=2), 503),
     ],

@@ -104,7 +104,7 @@ async def test_every_chunk_of_a_stream_is_stamped_and_done_ends_it(world: World)
     seen = chunks(answer.text)
     assert [chunk["text"] for chunk in seen][-2:] == ["served by step", "served by step 1"]
     assert all(chunk["meta_info"]["fingerprint"] == "fp-1" for chunk in seen)
-    assert (world.metrics.first_tokens, world.metrics.counted) == (1, 4)
+    assert (world.metrics.first_tokens, world.metrics.counts) == (1, [1, 1, 1, 1])
 
 
 async def test_a_streamed_batch_keeps_its_indices(world: World) -> None:
@@ -177,7 +177,7 @@ async def test_a_thousand_requests_are_held_and_answered_by_the_next_generation(
 
 
 async def test_more_than_may_be_held_are_told_when_to_come_back(world: World) -> None:
-    world.gate._max_held = 1
+    world.gate.max_held = 1
     world.gate.hold()
     async with world.client() as client:
         first = asyncio.create_task(client.post("/generate", json=ASK))

@@ -90,7 +90,7 @@ async def test_a_client_that_leaves_frees_its_place(world: World) -> None:
 
 
 async def test_those_who_wait_are_bounded(world: World) -> None:
-    world.gate._max_held = 1
+    world.gate.max_held = 1
     reader, _ = await world.sent(ASK | {"min_generation": 2})
     await world.until(lambda: world.gate.awaiting == 1)
     async with world.client() as client:

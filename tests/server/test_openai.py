@@ -206,7 +206,9 @@ async def test_an_engine_lost_in_mid_stream_raises_in_the_client(
     [
         ({"stop": "x", "stop_token_ids": [3]}, "stop_token_ids", "not together with stop"),
         ({"tools": [{}]}, "tools", "this server does not have it; leave it out"),
-        ({"tool_choice": "auto"}, "tool_choice", "leave it out"),
+        ({"tool_choice": "required"}, "tool_choice", "leave it out"),
+        ({"verbosity": "low"}, "verbosity", "leave it out"),
+        ({"metadata": "mine"}, "metadata", "an object"),
         ({"logit_bias": {"1": 5}}, "logit_bias", "leave it out"),
         ({"store": True}, "store", "leave it out"),
         ({"frobnicate": 1}, "frobnicate", "unknown field 'frobnicate'; known are"),
@@ -242,6 +244,7 @@ async def test_an_engine_lost_in_mid_stream_raises_in_the_client(
             "leave it out",
         ),
         ({"response_format": {"type": "xml"}}, "response_format", "json_object"),
+        ({"response_format": {"type": "json_object", "schema": {}}}, "response_format", "must be"),
         ({"min_generation": -1}, "min_generation", "whole number"),
     ],
 )
@@ -257,10 +260,17 @@ async def test_what_cannot_be_served_is_refused_by_its_name(
 async def test_what_asks_for_nothing_is_no_fault(world: World) -> None:
     idle = {
         "tools": [],
-        "tool_choice": "none",
+        "tool_choice": "auto",
         "logit_bias": {},
         "store": False,
-        "metadata": None,
+        "metadata": {"team": "evals"},
+        "parallel_tool_calls": False,
+        "prediction": {"type": "content", "content": "hello"},
+        "prompt_cache_key": "k",
+        "safety_identifier": "s",
+        "service_tier": "auto",
+        "modalities": ["text"],
+        "verbosity": "medium",
         "response_format": {"type": "text"},
         "user": "somebody",
         "stream_options": None,
@@ -316,6 +326,23 @@ async def test_paths_and_methods_that_are_not_there_answer_as_openai_does(world:
     assert "POST /v1/chat/completions" in error["message"]
     status, error = await refused(world, "/v1/models", {})
     assert (status, error["code"]) == (405, "method_not_allowed")
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/completions", "/v1/completions"),
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/chat/completions/", "/v1/chat/completions"),
+    ],
+)
+async def test_a_base_url_that_is_off_by_its_v1_is_told_so(
+    world: World, asked: str, meant: str
+) -> None:
+    status, error = await refused(world, asked, CHAT)
+    assert (status, error["code"]) == (404, "not_found")
+    assert f"OpenAI's API is at {meant}: its clients' base_url ends in /v1" in error["message"]
 
 
 async def test_a_body_that_is_too_long_is_a_413_as_openai_does_it(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.routing import Route
 
 from hotreload.errors import HotReloadError
 from hotreload.events import AttemptFinished, RevisionWanted, SourceScanned, Waiting
+from hotreload.listed import Listed, Standing
 from hotreload.server.limits import Limits
 from hotreload.types import Revision
 from tests.server.world import FIRST, SECOND, World, attempt, serving
@@ -69,6 +71,20 @@ async def test_status_and_history_say_what_the_observers_know(world: World) -> N
     assert (status["state"], status["generation"], status["label"]) == ("serving", 2, "step-2")
     assert status["waiting_for"] == "2 of 4 shards of step-3"
     assert [one["outcome"] for one in history["attempts"]] == ["live"]
+
+
+async def test_the_checkpoints_that_the_source_sees_are_told_and_at_most_so_many(
+    world: World,
+) -> None:
+    world.view.listed += [
+        Listed(f"step-{n}", Standing.ODD, "is empty", "missing") for n in range(3)
+    ]
+    async with world.client() as client:
+        said = (await client.get("/checkpoints?most=2")).json()
+        refused = [await client.get(f"/checkpoints?most={most}") for most in (0, 10_001, "x")]
+    assert [row["name"] for row in said["checkpoints"]] == ["step-0", "step-1"]
+    assert (said["total"], said["states"]) == (3, {"not a checkpoint": 3})
+    assert {answer.status_code for answer in refused} == {400}
 
 
 async def test_metrics_are_served_as_prometheus_reads_them(world: World) -> None:
@@ -247,3 +263,25 @@ async def test_stopping_ends_streams_of_events_in_order(world: World) -> None:
     assert b"last words" in rest
     assert rest.endswith(b"0\r\n\r\n")
     writer.close()
+
+
+async def test_head_is_answered_as_get_is_without_the_body(world: World) -> None:
+    async with world.client() as client:
+        for path in ("/livez", "/health", "/leaves", "/metrics", "/v1/models", "/page/style.css"):
+            got, headed = await client.get(path), await client.head(path)
+            assert (headed.status_code, headed.content) == (got.status_code, b"")
+            names = [each.headers.pop("x-request-id") for each in (got, headed)]
+            assert names[0] != names[1]
+            assert dict(headed.headers) == dict(got.headers)
+        assert (await client.head("/generate")).status_code == 405
+        assert (await client.head("/nowhere")).status_code == 404
+        events = await client.head("/events")  # which would never end
+    assert events.headers["content-type"] == "text/event-stream"
+    assert events.content == b""
+
+
+def test_every_route_that_answers_get_answers_head(tmp_path: Path) -> None:
+    world = World(tmp_path / "unused.sock", Limits(), None)
+    methods = [route.methods for route in world.app.routes if isinstance(route, Route)]
+    assert len(methods) == len(world.app.routes)
+    assert [each for each in methods if each and ("GET" in each) != ("HEAD" in each)] == []

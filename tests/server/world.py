@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,6 +15,8 @@ from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
 from hotreload.events import Event, Events, GenerationLive
+from hotreload.listed import Listed
+from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.fresh import Fresh
 from hotreload.observe.history import History, attempt_fields
 from hotreload.observe.status import Status
@@ -63,6 +65,11 @@ class FakeControl:
         self.by.append(by)
         await self._find_out()
         return self._accept("reload", name, force)
+
+    async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
+        self.by.append(by)
+        await self._find_out()
+        return self._accept("rehearse", name, False)
 
     async def rollback(self, number: int | None, *, by: By) -> asyncio.Future[Attempt]:
         self.by.append(by)
@@ -127,6 +134,10 @@ class View:
             gate_counts=lambda: (gate.inside, gate.held),
             answering=lambda: [*gate.answering(), *self.older],
         )
+        self.listed: list[Listed] = []
+        """What the source sees."""
+        self._checkpoints = Checkpoints(listed=lambda: self.listed, ledger=lambda: self.ledger)
+        events.subscribe(self._checkpoints.observe)
         events.subscribe(self._history.observe)
         events.subscribe(self._status.observe)
 
@@ -138,6 +149,9 @@ class View:
 
     def history(self) -> Fields:
         return self._history.snapshot()
+
+    async def checkpoints(self, most: int) -> Fields:
+        return await self._checkpoints.snapshot(most)
 
     def leaves(self) -> Fields:
         return self._status.leaves()
@@ -158,7 +172,8 @@ class FakeMetrics:
 
     finished: list[tuple[str, int]] = field(default_factory=list)
     first_tokens: int = 0
-    counted: int = 0
+    counts: list[int] = field(default_factory=list)
+    """How many tokens were counted each time."""
 
     def __post_init__(self) -> None:
         self._fresh = Fresh(lambda: self.render())  # noqa: PLW0108 a test may put another in its place
@@ -171,7 +186,11 @@ class FakeMetrics:
         self.first_tokens += 1
 
     def tokens(self, count: int) -> None:
-        self.counted += count
+        self.counts.append(count)
+
+    @property
+    def counted(self) -> int:
+        return sum(self.counts)
 
     def render(self) -> bytes:
         return b"hotreload_generation 1.0\n"
@@ -191,7 +210,7 @@ class World:
         replay: bool = False,
         *,
         webhook: str | None = None,
-        hosts: Sequence[str] = (),
+        **more: Any,
     ) -> None:
         self.path = path
         self.events = Events()
@@ -212,7 +231,7 @@ class World:
             limits=limits,
             admin_group=admin_group,
             replay=replay,
-            hosts=hosts,
+            **more,
         )
         self.server = HttpServer(self.app, limits=limits, graceful_seconds=1.0, linger_seconds=0.0)
         self.tcp_port = 0
@@ -286,12 +305,15 @@ async def serving(
     admin_group: int | None = None,
     tcp: bool = False,
     replay: bool = False,
-    hosts: Sequence[str] = (),
     webhook: str | None = None,
+    **more: Any,
 ) -> AsyncIterator[World]:
-    """A server on a socket in `folder`, in this loop, until the block ends."""
+    """A server on a socket in `folder`, in this loop, until the block ends.
+
+    `more` goes to the app as it is: hosts, origins, keys, access_log.
+    """
     path = folder / "hotreload.sock"
-    world = World(path, limits or Limits(), admin_group, replay, webhook=webhook, hosts=hosts)
+    world = World(path, limits or Limits(), admin_group, replay, webhook=webhook, **more)
     if booted:
         world.go_live(FIRST)
     sockets = [bind_unix(world.path, 0o666)]

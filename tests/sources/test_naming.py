@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.checks.files import survey
-from hotreload.errors import BadRequest, SourceUnavailable
+from hotreload.errors import BadRequest, NothingOfThatName, SourceUnavailable
 from tests.sources.watching import (
     directory,
     forget,
@@ -66,6 +66,13 @@ async def test_what_is_no_folder_is_no_name(root: Path, name: str) -> None:
     (root / "file").touch()
     with pytest.raises((BadRequest, SourceUnavailable)):
         await directory(root, settle=0.01).resolve(name)
+
+
+async def test_a_name_that_no_folder_has_is_told_apart_from_one_that_may_not_be_asked_for(
+    root: Path,
+) -> None:
+    with pytest.raises(NothingOfThatName, match=f"nothing: no such folder below {root}"):
+        await directory(root).resolve("nothing")
 
 
 async def test_naming_a_folder_that_is_being_written_says_what_is_missing(root: Path) -> None:

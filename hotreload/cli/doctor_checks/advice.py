@@ -35,6 +35,9 @@ class Facts:
     ask_jax: bool = False
     units: Sequence[Path] = UNITS
     mounts: Path = Path("/proc/self/mountinfo")
+    unit: str = "hotreload"
+    """What the daemon's units are called, without their kind: hotreload@NAME, where it is one of
+    several."""
 
     @cached_property
     def listener(self) -> str | None:

@@ -14,6 +14,7 @@ from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Check, Facts
 from hotreload.cli.doctor_checks.engine import check_engine
 from hotreload.cli.doctor_checks.places import (
+    check_api_keys,
     check_clock,
     check_folders,
     check_model,
@@ -28,6 +29,7 @@ from hotreload.cli.doctor_checks.room import (
     check_disk,
     check_inotify,
     check_memory,
+    check_memory_limits,
     check_open_files,
 )
 from hotreload.errors import ConfigError
@@ -176,9 +178,11 @@ CHECKS: dict[str, Check] = {
     "ports": check_ports,
     "token": check_token,
     "webhook": check_webhook,
+    "api keys": check_api_keys,
     "disk": check_disk,
     "cache": check_cache,
     "memory": check_memory,
+    "memory limit": check_memory_limits,
     "clock": check_clock,
 }
 """Each check makes one line; the lines come in this order."""

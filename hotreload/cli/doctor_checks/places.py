@@ -4,11 +4,14 @@ import ctypes
 import os
 import time
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from hotreload.checks.fit import served_by
 from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Facts, existing
+from hotreload.engine.model_folder import unservable
 from hotreload.errors import HotReloadError
 from hotreload.life import state_lock
 from hotreload.sources.alarm import remote_file_system
@@ -49,10 +52,18 @@ def check_model(facts: Facts) -> Advice:
         served = served_by(model)
     except HotReloadError as unfit:
         return Advice("fail", f"{model} cannot be served: {unfit}", whole)
+    if why := unservable(model, _tokenizer(facts)):
+        return Advice("fail", f"{model} cannot be served: {why}", whole)
     if not served.tensors and boot != "dummy":
         says = f"{model} holds no weights: a start needs a checkpoint that is sound"
         return Advice("warn", says, "put weights there, so that there is always something to serve")
     return Advice("ok", f"{model} holds {len(served.tensors)} tensors")
+
+
+def _tokenizer(facts: Facts) -> Path | None:
+    """Where [engine.args] says that the tokenizer lies."""
+    path = facts.settings.engine.args.get("tokenizer_path")
+    return Path(path) if isinstance(path, str) else None
 
 
 def check_source_file_system(facts: Facts) -> Advice:
@@ -103,7 +114,25 @@ def check_webhook(facts: Facts) -> Advice:
     return _secret(facts, facts.settings.source.webhook, "webhook secret")
 
 
-def _secret(facts: Facts, path: Path | None, what: str) -> Advice:
+def check_api_keys(facts: Facts) -> Advice:
+    """Do the API keys reach the daemon, and nobody else; and does an open address want some?"""
+    server = facts.settings.server
+    if server.api_keys_file is None and server.tcp and not _is_local(server.tcp):
+        says = f"whoever reaches {server.tcp} may use the model"
+        return Advice("warn", says, "set [server] api_keys_file, or a tcp of 127.0.0.1")
+    return _secret(facts, server.api_keys_file, "API key", is_installed=False)
+
+
+def _is_local(address: str) -> bool:
+    host = urlsplit(f"//{address}").hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _secret(facts: Facts, path: Path | None, what: str, is_installed: bool = True) -> Advice:
+    """A file that the daemon must read and others must not; install-unit may pass it on."""
     if path is None:
         return Advice("ok", f"no {what} is configured")
     if not path.is_file():
@@ -112,16 +141,17 @@ def _secret(facts: Facts, path: Path | None, what: str) -> Advice:
         return Advice("fail", f"{path} is empty", f"write the {what} into it")
     if path.stat().st_mode & 0o077:
         return Advice("warn", f"others may read {path}", f"chmod 600 {path}")
-    return _reaches_the_daemon(facts, path)
+    return _reaches_the_daemon(facts, path, is_installed)
 
 
-def _reaches_the_daemon(facts: Facts, path: Path) -> Advice:
+def _reaches_the_daemon(facts: Facts, path: Path, is_installed: bool) -> Advice:
     if facts.user.may(path, os.R_OK):
         return Advice("ok", f"{path} is secret")
-    if path.name in machine.credentials(facts.units):
+    if path.name in machine.credentials(facts.units, facts.unit):
         return Advice("ok", f"{path} is read by root and passed on (LoadCredential)")
     says = f"{facts.user.name} may not read {path}, and no unit passes it on"
-    return Advice("fail", says, f"hotreload install-unit; or chown {facts.user.name} {path}")
+    todo = f"chown {facts.user.name} {path}"
+    return Advice("fail", says, f"hotreload install-unit; or {todo}" if is_installed else todo)
 
 
 def check_clock(facts: Facts) -> Advice:

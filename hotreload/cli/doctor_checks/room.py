@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Facts, existing
+from hotreload.cli.units import MemoryLimits
 from hotreload.engine.weights.host_memory import host_bytes_free
 
 INOTIFY = Path("/proc/sys/fs/inotify")
@@ -14,6 +15,9 @@ MOST_FOLDERS = 20_000
 FEWEST_WATCHES = 8192
 FILES_OF_OURS = 256
 """Files, sockets and libraries of an engine, and room for a checkpoint's."""
+GIB = 2**30
+BESIDE_WEIGHTS = 8 * GIB
+"""What a daemon may take of the host beside weights: JAX, what it compiles, requests, libraries."""
 KEPT = 3
 """Commits a hub's cache holds: the live, the previous and the wanted one."""
 
@@ -21,7 +25,7 @@ KEPT = 3
 def check_open_files(facts: Facts) -> Advice:
     """May the daemon open enough files for all its clients and for the engine?"""
     daemon = facts.daemon[0].pid if facts.daemon else None
-    installed = None if daemon else machine.unit_limit("LimitNOFILE", facts.units)
+    installed = None if daemon else machine.unit_limit("LimitNOFILE", facts.units, facts.unit)
     most = installed or machine.most_files(daemon or "self")
     if most is None:
         return Advice("ok", "any number of files may be open")
@@ -134,6 +138,43 @@ def _sets_on_host(facts: Facts) -> int:
     # What waits on the host was loaded beside the loader's set, as where two are on the device.
     loading = 2 if reload.memory == "host" else reload.sets
     return loading + kept + (0 if facts.daemon else 1)
+
+
+def memory_limits(facts: Facts) -> MemoryLimits | str:
+    """What of the host's memory a daemon needs at the most, with room; or why nobody can say.
+
+    Slowed down where it holds all that it may need at a time, and killed one set of weights later.
+    """
+    one = facts.weights_bytes
+    if one is None:
+        return "no weights are to be seen yet, in [engine] model or from the hub"
+    if not facts.devices or facts.settings.engine.device == "cpu":
+        return "on a CPU the KV pool is host memory too"
+    high = _rounded_up(BESIDE_WEIGHTS + _sets_on_host(facts) * one)
+    return MemoryLimits(high, _rounded_up(high + one))
+
+
+def check_memory_limits(facts: Facts) -> Advice:
+    """Is the unit's limit on memory, if it has one, as large as the daemon may need?"""
+    limits, most = memory_limits(facts), machine.unit_limit("MemoryMax", facts.units, facts.unit)
+    if isinstance(limits, str):
+        return Advice("ok", f"no limit on the unit's memory is reckoned: {limits}")
+    reckoned = f"MemoryHigh={_gib(limits.high)} MemoryMax={_gib(limits.most)}"
+    if most is None:
+        says = f"the unit's memory is not limited; {reckoned} would leave it all that it needs"
+        return Advice("ok", f"{says} (hotreload install-unit --limit-memory)")
+    if most < limits.most:
+        says = f"the unit is killed above {_gib(most)}, and may need more: {reckoned}"
+        return Advice("warn", says, "hotreload install-unit --limit-memory")
+    return Advice("ok", f"the unit may take {_gib(most)} of memory")
+
+
+def _rounded_up(size: int) -> int:
+    return -(-size // GIB) * GIB
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:g}G"
 
 
 def _gb(size: int) -> str:

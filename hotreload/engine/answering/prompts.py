@@ -4,16 +4,15 @@ A long text takes seconds, and a chat template is a program that came with the m
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotreload.engine.answering.crews import Crew
 from hotreload.engine.answering.grammars import Grammars
 from hotreload.engine.answering.items import Parsed
-from hotreload.engine.answering.probe import Probe, request_for
 from hotreload.engine.answering.requests import Messages, check_length, encoded, parse
 from hotreload.engine.capabilities import Capabilities, EngineLimits
-from hotreload.errors import BadRequest, ConfigError, cut
+from hotreload.errors import BadRequest, cut
 
 THREADS = 2
 """How many threads each crew has: more would take the processor from the engine's threads."""
@@ -72,14 +71,6 @@ class Prompts:
 
         limits, can = self._limits, self._can
         return parse(request, limits=limits, can=can, encode=encode, chat=self._chat)
-
-    def check_probes(self, probes: Sequence[Probe]) -> None:
-        """Refuse a probe that the engine cannot answer: it would reject every checkpoint."""
-        for probe in probes:
-            try:
-                self.parse(request_for(probe))
-            except BadRequest as fault:
-                raise ConfigError(f"[[probe]] {probe.prompt!r} cannot be asked: {fault}") from fault
 
     async def _parsed(self, request: Mapping[str, Any]) -> Parsed:
         size = _size_of(request)

@@ -170,7 +170,8 @@ def _ids_of(text: str, encode: Encode, limits: EngineLimits) -> list[int]:
     except (ValueError, TypeError, OverflowError) as fault:
         raise bad("text", f"the tokenizer refuses it: {cut(str(fault), 300)}") from fault
     if not ids:
-        raise bad("text", "the tokenizer makes no token of it")
+        what = "is empty" if not text else "the tokenizer makes no token of it"
+        raise bad("text", f"{what}; give at least one token to go on from")
     _check_fits(ids, limits)
     return ids
 

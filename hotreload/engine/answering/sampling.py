@@ -4,11 +4,11 @@ Pure. Unchecked, many parameters end the engine, poison the KV pool or are silen
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hotreload.engine.capabilities import Capabilities, EngineLimits
-from hotreload.errors import BadRequest, shown
+from hotreload.errors import BadRequest, did_you_mean, shown
 
 MOST = 1e9
 """No sampling parameter is sensibly larger."""
@@ -55,6 +55,16 @@ FLAGS = frozenset(
     {"ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim"}
 )
 
+OF_OTHERS: Mapping[str, str] = {
+    "max_tokens": "max_new_tokens",
+    "max_completion_tokens": "max_new_tokens",
+    "max_length": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "seed": "sampling_seed",
+    "stop_sequences": "stop",
+}
+"""What other APIs call a parameter, and what the engine calls it."""
+
 
 def check_sampling(given: Any, limits: EngineLimits, can: Capabilities) -> dict[str, Any]:
     """The parameters as the engine takes them; BadRequest names the one at fault."""
@@ -63,7 +73,8 @@ def check_sampling(given: Any, limits: EngineLimits, can: Capabilities) -> dict[
     checked = {}
     for name, value in given.items():
         if name not in can.sampling:
-            raise bad(f"sampling_params.{shown(name)[1:-1]}", "this engine has no such parameter")
+            words = f"this engine has no such parameter{_meant(name, can.sampling)}"
+            raise bad(f"sampling_params.{shown(name)[1:-1]}", words)
         if value is None:
             continue
         _check(name, value, limits, can)
@@ -131,6 +142,11 @@ def bad(param: str, words: str, code: str | None = None) -> BadRequest:
     return BadRequest(f"{param}: {words}", code=code, param=param)
 
 
+def _meant(name: str, known: Collection[str]) -> str:
+    other = OF_OTHERS.get(name)
+    return f"; did you mean {other}?" if other in known else did_you_mean(name, sorted(known))
+
+
 def _check(name: str, value: Any, limits: EngineLimits, can: Capabilities) -> None:
     path = f"sampling_params.{name}"
     if name in GRAMMARS:
@@ -142,6 +158,8 @@ def _check(name: str, value: Any, limits: EngineLimits, can: Capabilities) -> No
         raise bad(path, f"must be a number of a sensible size, not {shown(value)}")
     if name in INTEGERS and not _is_int64(value):
         raise bad(path, f"must be a whole number, not {shown(value)}")
+    if name == "max_new_tokens" and value < 1:
+        raise bad(path, f"must be at least 1, not {value}: the engine adds a token to each prompt")
     if name in FLAGS and not isinstance(value, bool):
         raise bad(path, f"must be true or false, not {shown(value)}")
     if name == "n" and value != 1:
@@ -170,6 +188,8 @@ def _as_text(value: str | dict[str, Any]) -> str:
 def _check_stops(path: str, stops: Any) -> None:
     if isinstance(stops, list) and len(stops) > STOPS:
         raise bad(path, f"{len(stops)} strings are too many, there may be {STOPS}")
+    if isinstance(stops, list) and "" in stops:
+        raise bad(path, "an empty string would end every answer at once; leave it out")
     if not _are_strings(stops):
         raise bad(path, "must be a string or a list of strings")
     if any(len(stop) > STOP_CHARACTERS for stop in stops):

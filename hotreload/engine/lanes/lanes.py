@@ -80,6 +80,11 @@ class Lanes:
         self._binding.bind(self._serving.bound)
 
     @property
+    def serving(self) -> list[Lane]:
+        """The lanes whose requests are clients': all that share the pool."""
+        return [lane for lane in self._rotation.lanes if not lane.has_own_pool]
+
+    @property
     def allocator(self) -> Any:
         """The allocator of the KV pool that all who are served share."""
         return self._sharing.allocator

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.engine import versions
+from hotreload.engine.model_folder import unservable
+from hotreload.engine.source_text import unknown_arguments
 from hotreload.engine.upstream import embedding, logprobs, patches
 from hotreload.engine.upstream.devices import find_devices
 from hotreload.engine.upstream.legs import Leg
@@ -127,7 +129,9 @@ def build(
         raise
     except Exception as fault:
         take_apart(parts)
-        words = f"the engine does not start on {model}: {_in_words(fault)}"
+        tokenizer = args.get("tokenizer_path")
+        why = unservable(model, Path(tokenizer) if tokenizer else None) or _in_words(fault)
+        words = f"the engine does not start on {model}: {why}"
         raise ConfigError(words, code=DOES_NOT_START) from fault
     return parts
 
@@ -160,9 +164,8 @@ def _arguments(
     known = {each.name for each in dataclasses.fields(server_args)}
     for words in refused_args(args):
         raise ConfigError(f"[engine.args] {words}")
-    for name in args:
-        if name not in known:
-            raise ConfigError(f"[engine.args] {name}: this sglang-jax has no such argument")
+    for words in unknown_arguments(args, known):
+        raise ConfigError(f"[engine.args] {words}")
     chosen = {**given, **(_on_cpu() if device == "cpu" else {}), **args}
     return {name: value for name, value in chosen.items() if name in known}
 

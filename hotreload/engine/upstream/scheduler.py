@@ -17,6 +17,7 @@ from hotreload.engine.lanes.fits import why_no_lanes
 from hotreload.engine.lanes.lanes import Lanes
 from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream import embedding, patches
+from hotreload.engine.upstream.load import Load
 from hotreload.engine.upstream.nonfinite import end_nonfinite
 
 SILENT_SECONDS = 5 * patches.IDLE_POLL_MS / 1000
@@ -67,6 +68,8 @@ class SchedulerThread:
         self.cannot_overlap = why_no_lanes(scheduler)
         """Why two generations cannot answer side by side in it; None when they can."""
         self._lanes = None if self.cannot_overlap else Lanes(scheduler)
+        self.load = Load(scheduler, self._lanes)
+        """How busy it is, for any thread to read."""
         patches.wait_while_idle(scheduler, self._is_idle, self._between_steps)
 
     def start(self) -> None:
@@ -189,6 +192,7 @@ class SchedulerThread:
         while not self._may_go_on.wait(SILENT_SECONDS):
             if self._stopping:
                 raise SchedulerStopped
+        self.load.note(self._turned_at)
         if self._lanes is not None:
             self._lanes.turn()
 

@@ -54,7 +54,8 @@ class Sets:
         they lie beside the live one."""
         self.staging: HowFar | None = None
         """How far the checkpoint is that is being staged."""
-        self._max_drift = terms.max_drift
+        self.max_drift = terms.max_drift
+        """By how much a tensor's norm may differ; another may be set at any time."""
         self._memory = terms.memory
         self._destination = Destination()
         self._room = Room()
@@ -133,7 +134,7 @@ class Sets:
             loaders=self.loaders,
             layout=self.layout,
             live=live.weights,
-            max_drift=self._max_drift,
+            max_drift=self.max_drift,
             place=self._destination,
             told=told,
             cancel=cancel,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hotreload import failpoints
 from hotreload.engine.weights.faults import changed, unreadable
-from hotreload.errors import NotEnoughMemory
+from hotreload.errors import NotEnoughMemory, TryAgain
 from hotreload.reading import OURS, Changed, Hashing, NotRegular, opened
 from hotreload.types import Checkpoint, CheckpointFile
 
@@ -45,7 +45,7 @@ def private_copy(
     with the model's own. `told` is given the number of bytes of each piece that was copied.
 
     CheckpointCorrupt when a file is no longer what was checked, NotEnoughMemory when the
-    spool folder is full.
+    spool folder is full, TryAgain when there is no such folder.
     """
     folder = _made(spool)
     try:
@@ -63,9 +63,11 @@ def _made(spool: Path) -> Path:
         spool.mkdir(parents=True, exist_ok=True)  # somebody's clean-up may have removed it
         return Path(tempfile.mkdtemp(prefix=PREFIX, dir=spool))
     except OSError as fault:
-        raise NotEnoughMemory(
-            f"{spool}: no private copy can be made there: {fault.strerror}", code="disk_full"
-        ) from fault
+        words = f"{spool}: no private copy can be made there: {fault.strerror}"
+        if fault.errno in FULL:
+            raise NotEnoughMemory(words, code="disk_full") from fault
+        todo = "make [state] directory a folder that this user may write to"
+        raise TryAgain(f"{words}; {todo}", code="no_copy") from fault
 
 
 def _check_room(checkpoint: Checkpoint, spool: Path) -> None:

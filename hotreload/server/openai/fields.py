@@ -127,13 +127,24 @@ SAMPLING: Mapping[str, tuple[str, Kind]] = {
 }
 """Each field that goes to the engine as it is: what the engine calls it, and what it must be."""
 
+WITHOUT_EFFECT: Mapping[str, Kind] = {
+    "metadata": OBJECT,
+    "parallel_tool_calls": BOOLEAN,
+    "prediction": OBJECT,
+    "prompt_cache_key": STRING,
+    "prompt_cache_retention": STRING,
+    "safety_identifier": STRING,
+    "user": STRING,
+}
+"""What says who asks, or how to be quick: by its meaning it changes no answer."""
+
 COMMON: Mapping[str, Kind] = {
     "model": STRING,
     "n": whole_number(1, MOST_CHOICES),
     "max_tokens": TOKENS,
     "stream": BOOLEAN,
     "stream_options": STREAM_OPTIONS,
-    "user": STRING,  # whom the client asks for; by its meaning it changes no answer
+    **WITHOUT_EFFECT,
     **{name: kind for name, (_, kind) in SAMPLING.items()},
     **MIN_GENERATION,
 }
@@ -155,32 +166,31 @@ ASKS_FOR_NOTHING: Mapping[str, tuple[Any, ...]] = {
     "function_call": ("none",),
     "functions": ([],),
     "logit_bias": ({},),
-    "metadata": ({},),
     "modalities": (["text"],),
-    "parallel_tool_calls": (),
-    "prediction": (),
     "reasoning_effort": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
-    "tool_choice": ("none",),
+    "tool_choice": ("none", "auto"),  # of no tools
     "tools": ([],),
-    "verbosity": (),
+    "verbosity": ("medium",),
     "web_search_options": (),
 }
 """What OpenAI has and this server has not, with the values that some clients send and that ask
 for nothing."""
 
 
-def drop_unsupported(fields: Fields) -> None:
+def drop_unsupported(
+    fields: Fields, idle: Mapping[str, tuple[Any, ...]] = ASKS_FOR_NOTHING, within: str = ""
+) -> None:
     """Take out what asks for nothing; what asks for something is refused by its name."""
-    for name in sorted(ASKS_FOR_NOTHING.keys() & fields.keys()):
+    for name in sorted(idle.keys() & fields.keys()):
         value = fields.pop(name)
-        if not any(_is_same(value, idle) for idle in ASKS_FOR_NOTHING[name]):
+        if not any(_is_same(value, each) for each in idle[name]):
             raise BadRequest(
-                f"{name}: this server does not have it; leave it out",
+                f"{within}{name}: this server does not have it; leave it out",
                 code="unsupported_parameter",
-                param=name,
+                param=within + name,
             )
 
 

@@ -3,7 +3,7 @@ words; `in_openai_words` puts them back."""
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from hotreload.errors import BadRequest
@@ -82,17 +82,26 @@ def includes_usage(fields: Mapping[str, Any]) -> bool:
     return bool(options.get("include_usage"))
 
 
-@contextmanager
-def in_openai_words(given: Callable[[], Collection[str]] = tuple) -> Iterator[None]:
+def in_openai_words(given: Callable[[], Collection[str]]) -> AbstractContextManager[None]:
     """Name a field that the engine refuses as its client wrote it; `given` are those it wrote."""
+
+    def name_of(theirs: str) -> str | None:
+        name = _ENGINE_NAMES.get(theirs)
+        is_new = name == "max_tokens" and "max_completion_tokens" in given()
+        return "max_completion_tokens" if is_new else name
+
+    return renamed(name_of)
+
+
+@contextmanager
+def renamed(name_of: Callable[[str], str | None]) -> Iterator[None]:
+    """Name a field that the engine refuses by what an API calls it."""
     try:
         yield
     except BadRequest as error:
-        name = _ENGINE_NAMES.get(error.param or "")
+        name = name_of(error.param or "")
         if name is None:
             raise
-        if name == "max_tokens" and "max_completion_tokens" in given():
-            name = "max_completion_tokens"
         words = str(error).removeprefix(f"{error.param}: ")
         raise BadRequest(f"{name}: {words}", code=error.code, param=name) from error
 
@@ -119,14 +128,15 @@ def _logprobs(top: int) -> Fields:
 
 
 def _format(wanted: Fields) -> Fields:
-    kind = wanted.get("type")
-    if kind == "text":
-        return {}
-    if kind == "json_object":
-        return {"json_schema": ANY_OBJECT}
-    named = wanted.get("json_schema") if kind == "json_schema" else None
-    if isinstance(named, dict) and isinstance(named.get("schema"), dict):
-        return {"json_schema": json.dumps(named["schema"])}
+    match wanted:
+        case {"type": "text", **more} if not more:
+            return {}
+        case {"type": "json_object", **more} if not more:
+            return {"json_schema": ANY_OBJECT}
+        case {"type": "json_object", "value": dict(schema), **more} if not more:
+            return {"json_schema": json.dumps(schema)}  # huggingface_hub's client says it so
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}, **more} if not more:
+            return {"json_schema": json.dumps(schema)}
     raise BadRequest(
         'response_format: must be {"type": "text"}, {"type": "json_object"} or '
         '{"type": "json_schema", "json_schema": {"schema": {…}}}',

@@ -9,6 +9,8 @@ const USUAL = {
   overlap: ["fetching", "validating", "staging", "probing", "swapping"],
   drain: ["fetching", "validating", "staging", "draining", "swapping", "probing"],
 };
+// Those of a start.
+const START = ["fetching", "validating", "staging", "building", "warming", "probing"];
 let drawn = "";
 let running = null;  // {seconds, since, node} of the phase that still runs
 
@@ -34,10 +36,11 @@ function said(attempt, last) {
     ...reason];
 }
 
-function steps(attempt, { phase: current, mode }) {
+function steps(attempt, { phase: current, mode, boot }) {
   if (!attempt) return [];
   const entered = Object.keys(attempt.phases);
-  const expected = current ? (USUAL[mode] ?? USUAL.drain) : [];
+  const usual = boot ? START : USUAL[mode] ?? USUAL.drain;
+  const expected = current ? usual : [];
   const names = [...new Set([...entered, ...expected])];
   const failed = current || attempt.outcome === "live" ? null : lastBeforeRollback(entered);
   return names.map((name) => step(name, attempt.phases[name], { current, failed }));

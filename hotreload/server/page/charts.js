@@ -77,7 +77,7 @@ function showPauses(attempts) {
   ]);
 }
 
-// A rolled-back one is a cross: colour alone would not tell it from the others.
+// One that did not go live is a cross: colour alone would not tell it from the others.
 function dot(attempt, x, y) {
   if (!(attempt.pause_seconds > 0)) return drawn("g");
   const height = y(Math.log10(attempt.pause_seconds));

@@ -30,6 +30,7 @@ function title(status) {
 }
 
 function health(status) {
+  if (status.boot) return `Answers nobody: booting: ${words.booting(status.boot)}`;
   if (status.reasons.length) return `Answers nobody: ${status.reasons.join("; ")}`;
   const doing = status.attempt
     ? `${words.spoken(status.phase ?? "")} ${words.named(status.attempt)}`

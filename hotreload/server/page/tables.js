@@ -48,12 +48,18 @@ function historyRow(attempt) {
     cell("number took", words.duration(words.total(attempt))),
     attempt.pause_seconds
       ? cell("number pause", words.duration(attempt.pause_seconds)) : none("number"),
-    attempt.reason || attempt.loader ? cell("why", ...why(attempt)) : none("why"),
+    attempt.reason || attempt.loader || attempt.by ? cell("why", ...why(attempt)) : none("why"),
   );
 }
 
 function why(attempt) {
-  if (!attempt.reason) return [words.drift(attempt)];
+  const change = attempt.reason || !attempt.loader ? "" : words.drift(attempt);
+  const asked = [words.left(attempt), words.asked(attempt), change].filter(Boolean).join("; ");
+  if (!attempt.reason) return [asked];
+  return [...reason(attempt), ...(asked ? [element("div", { class: "dim" }, asked)] : [])];
+}
+
+function reason(attempt) {
   const more = attempt.findings.filter((finding) => !attempt.reason.includes(finding));
   if (!more.length) return [attempt.reason];
   const list = element("ul", {}, ...more.map((finding) => element("li", {}, finding)));

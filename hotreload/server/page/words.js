@@ -1,7 +1,7 @@
 // How numbers, times and revisions are written for people. Knows no document.
 
 export const PHASES = [
-  "fetching", "validating", "staging", "draining", "swapping", "probing", "rolling_back",
+  "fetching", "validating", "staging", "building", "warming", "draining", "swapping", "probing", "rolling_back",
 ];
 
 export const spoken = (name) => name.replaceAll("_", " ");
@@ -42,6 +42,12 @@ export function named(fields) {
   return fields.label || short(fields.revision) || "nothing";
 }
 
+// Which step of a start runs, for how long, how long it took last time, and how far it is.
+export function booting({ doing, step_seconds: took, usual_seconds: usual, done, total }) {
+  const last = usual ? ` (${duration(usual)} last time)` : "";
+  return `${doing}, for ${duration(took)}${last}${total ? `, ${Math.round((done / total) * 100)} %` : ""}`;
+}
+
 export function count(number, noun, nouns = `${noun}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? noun : nouns}`;
 }
@@ -64,7 +70,7 @@ export function total(attempt) {
 }
 
 const TONES = {
-  serving: "good", live: "good",
+  serving: "good", live: "good", passed: "good",
   reloading: "wait", booting: "wait", stopping: "wait", postponed: "wait", superseded: "dim",
   rejected: "bad", lost: "bad",
 };
@@ -72,6 +78,21 @@ const TONES = {
 // What a state or an outcome means, as a colour that always stands beside its word.
 export const tone = (word) => TONES[word] ?? "dim";
 
+// A rollback is told as one; what the probe rejects was never rolled back to or from.
 export function outcomeWords(attempt) {
-  return attempt.rolled_back ? "rejected, rolled back" : attempt.outcome;
+  const isRollback = attempt.outcome === "live" && attempt.by?.verb === "rollback";
+  if (isRollback) return "rolled back";
+  return attempt.dry_run ? `${attempt.outcome}, dry run` : attempt.outcome;
+}
+
+// Who asked for it, and why; nobody did where the source wished it.
+export function asked({ by }) {
+  if (!by) return "";
+  return `${by.verb} by uid ${by.uid} (pid ${by.pid})${by.reason ? `: ${by.reason}` : ""}`;
+}
+
+// Which weights a rollback left.
+export function left(attempt) {
+  const from = outcomeWords(attempt) === "rolled back" && attempt.replaced;
+  return from ? `from ${named(from)}, generation ${from.generation}` : "";
 }

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from hotreload.checkpoint_files import LARGEST_INDEX, PICKLES, SINGLE, WEIGHTS
-from hotreload.sources.formats import foreign_weights, shown
+from hotreload.checkpoint_formats import foreign_weights, shown
 from hotreload.sources.hub.client import HubFile
 
 

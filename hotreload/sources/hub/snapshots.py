@@ -71,6 +71,14 @@ class Snapshots:
             return [found for name in os.listdir(self.folder) if (found := self.find(name))]
         return []
 
+    def by_age(self) -> list[tuple[Snapshot, float]]:
+        """Every verified snapshot and when it was finished, the newest first."""
+        found = list[tuple[Snapshot, float]]()
+        for snapshot in self.all():
+            with suppress(OSError):
+                found.append((snapshot, (snapshot.folder / MANIFEST).stat().st_mtime))
+        return sorted(found, key=lambda each: each[1], reverse=True)
+
     def partial(self, sha: str) -> Path:
         """The folder where a commit is put together; it still holds what an earlier try left."""
         folder = self.folder / f"{PARTIAL}{sha}"

@@ -19,6 +19,7 @@ from tests.engine.lanes.crowd import (
     lanes_of,
     replace,
     saying_of,
+    scheduler_of,
     tell,
     until,
 )
@@ -96,6 +97,19 @@ async def test_every_answer_of_a_request_is_of_the_weights_it_was_admitted_to(
     prompts = len(texts) if isinstance(texts, list) else 1
     assert len(answers) == 6 * prompts * request_body.get("copies", 1)
     assert all(is_said_by(weights, answer["text"]) for weights, answer in answers)
+
+
+async def test_how_busy_it_is_counts_every_generation(
+    engine: Engine, both: tuple[Staged, Staged]
+) -> None:
+    asked = [asyncio.create_task(tell(engine, 60, each)) for _ in range(6) for each in both]
+    await until(lambda: engine.load.running + engine.load.waiting == 12)
+    busy, pool = engine.load, scheduler_of(engine).max_total_num_tokens
+    assert busy.kv_requests > 0
+    assert busy.kv_requests + busy.kv_prefixes + busy.kv_free == pool
+    assert all(told.is_whole for told in await asyncio.gather(*asked))
+    await until(lambda: engine.load.running + engine.load.kv_requests == 0)
+    assert engine.load.kv_prefixes > 0
 
 
 async def test_an_answer_goes_on_under_its_weights_through_flips(

@@ -1,0 +1,111 @@
+"""Formats of weights that hotreload does not read: what gives them away, and how to convert them.
+
+File names give away the weights of another program, first bytes a file under a false name.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A foreign format: the file names that give it away, and what to do instead."""
+
+    names: re.Pattern[str]
+    todo: str
+
+
+_SAVE = "save as safetensors (save_pretrained(folder, safe_serialization=True))"
+FORMATS = (
+    Format(
+        re.compile(r"_METADATA|_CHECKPOINT_METADATA|manifest\.ocdbt|ocdbt\.process_.*"),
+        "save as safetensors (this is Orbax's form; export its parameters under a Hugging Face "
+        "model's names)",
+    ),
+    Format(
+        re.compile(r"(?:bf16_)?zero_(?:pp_rank_)?.*|mp_rank_.*"),
+        "save as safetensors (this is DeepSpeed's or Megatron's form; gather it, for DeepSpeed by "
+        "`python zero_to_fp32.py . OUT --safe_serialization`)",
+    ),
+    Format(
+        re.compile(r"__\d+_\d+\.distcp"),
+        "save as safetensors (this is torch.distributed.checkpoint's form; gather its state first)",
+    ),
+    Format(
+        re.compile(
+            r"(?:pytorch_|adapter_)?(?:model|weights)[-_.\w]*\.(?:bin|pth?|pkl)"
+            r"|consolidated[-_.\w]*\.pth|.*\.ckpt"
+        ),
+        _SAVE,
+    ),
+    Format(
+        re.compile(r".*\.(?:gguf|ggml|h5|keras|msgpack|onnx|npz|tflite)|model\.ckpt-.*"),
+        _SAVE,
+    ),
+)
+"""The most telling first: a folder may hold the files of several."""
+_LOOSE = (
+    Format(re.compile(r".*\.(?:bin|pth?|pkl)"), _SAVE),
+    Format(re.compile(r".*\.(?:zip|tar|tgz|tar\.\w+|7z)"), "unpack it"),
+)
+"""Files as likely an optimizer's: they count only in a folder whose name names a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Weights of another format: which files gave them away, and what to do, in words."""
+
+    names: tuple[str, ...]
+    words: str
+    todo: str
+
+
+def foreign_weights(names: Iterable[str], *, is_meant: bool) -> Foreign | None:
+    """The foreign format of these files, if any; `is_meant`: their folder's name names a step."""
+    names = sorted(names)
+    for each in (*FORMATS, *(_LOOSE if is_meant else ())):
+        if telling := tuple(name for name in names if each.names.fullmatch(name)):
+            name = shown(telling[0])
+            words = f"holds {name}, which hotreload does not read: {each.todo}"
+            return Foreign(telling, words, each.todo)
+    return None
+
+
+DISGUISES: tuple[tuple[bytes, str], ...] = (
+    (
+        b"version https://git-lfs.github.com/",
+        "is a Git LFS pointer and not the file itself: run `git lfs pull` in the clone it is from",
+    ),
+    (
+        b"PK\x03\x04",
+        f"is a zip archive, as torch.save and archivers write them: unpack it, or {_SAVE}",
+    ),
+    (b"\x1f\x8b", "is compressed (gzip): unpack it"),
+    (b"\x28\xb5\x2f\xfd", "is compressed (zstd): unpack it"),
+    (b"\x80\x02", f"is a pickle: {_SAVE}"),
+    (b"GGUF", f"is in llama.cpp's form (GGUF): {_SAVE}"),
+    (b"\x89HDF", f"is an HDF5 file: {_SAVE}"),
+    (b"<!doctype", "is a web page, so its download failed: look into it, and get the file again"),
+    (b"<html", "is a web page, so its download failed: look into it, and get the file again"),
+)
+"""First bytes of what is often found under another file's name, and what to do about it."""
+LONGEST_DISGUISE = max(len(begin) for begin, _ in DISGUISES)
+LARGEST_POINTER = 1024
+"""Git LFS makes no larger ones."""
+
+
+def disguised(begin: bytes) -> str | None:
+    """What a file really is that begins with these bytes, and what to do; None if nobody knows."""
+    return next(
+        (words for known, words in DISGUISES if begin.lower().startswith(known.lower())), None
+    )
+
+
+def shown(name: str) -> str:
+    """A name from outside, made fit to stand in a line of the log."""
+    name = name.encode(errors="backslashreplace").decode()
+    name = name if name.isprintable() else ascii(name)
+    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…"

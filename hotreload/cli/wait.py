@@ -1,0 +1,120 @@
+"""Waits for a daemon that boots, and says on stderr what it is at."""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hotreload.cli.daemon_args import seconds
+from hotreload.cli.exits import NotReady, TimedOut, Unreachable
+from hotreload.errors import HotReloadError
+
+Fields = dict[str, Any]
+
+LOOK_SECONDS = 0.25
+GLANCE_SECONDS = 2.0
+"""How long one look may take: a daemon that systemd holds the socket for may not answer yet."""
+READY = "ready"
+
+
+def add_wait(parser: argparse.ArgumentParser) -> None:
+    """Add the options by which a verb that looks waits."""
+    parser.add_argument(
+        "--wait",
+        nargs="?",
+        const=READY,
+        choices=[READY],
+        help="wait until requests are answered, and say on stderr what is awaited",
+    )
+    add_timeout(parser)
+
+
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says how long to wait."""
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        metavar="S",
+        help="how many seconds to wait while it boots; then exit 6 (it waits as long as need be)",
+    )
+
+
+def until_ready(daemon: Any, within: float | None) -> Fields:
+    """Return the status once requests are answered.
+
+    NotReady after `within` seconds says what the start is at; Unreachable that nobody answers.
+    """
+    until = None if within is None else time.monotonic() + within
+    with _telling() as tell:
+        while True:
+            status, fault = _look(daemon, until)
+            if status is not None and not status["reasons"]:
+                return status
+            if until is not None and time.monotonic() >= until:
+                raise fault or NotReady(f"after {within:g} s it is not ready: {doing(status)}")
+            tell(str(fault).partition("\n")[0] if fault else doing(status))
+            time.sleep(LOOK_SECONDS)
+
+
+def check_ready(daemon: Any) -> None:
+    """Raise NotReady when the daemon boots; it is not asked whether it is lost or stops."""
+    status = daemon.get("/status")
+    if status["state"] == "booting":
+        raise NotReady(doing(status))
+
+
+def doing(status: Fields | None) -> str:
+    """Say what a daemon that does not answer requests is at."""
+    from hotreload.cli.booting_text import boot_text
+
+    if status is None:
+        return "the daemon starts or hangs"
+    return f"booting: {boot_text(status['boot'])}" if status.get("boot") else _reasons(status)
+
+
+def _reasons(status: Fields) -> str:
+    from hotreload.cli.show import plain
+
+    return plain("; ".join(status["reasons"]))
+
+
+def _look(daemon: Any, until: float | None) -> tuple[Fields | None, HotReloadError | None]:
+    """The status, or why there is none: who is just being started does not answer yet."""
+    left = GLANCE_SECONDS if until is None else max(0.01, until - time.monotonic())
+    try:
+        return daemon.get("/status", min(left, GLANCE_SECONDS)), None
+    except TimedOut:
+        return None, None
+    except Unreachable as away:
+        if not away.may_come:
+            raise
+        return None, away
+
+
+@contextmanager
+def _telling() -> Iterator[Any]:
+    """Yield what says a line: on a terminal over the one before, elsewhere what is new."""
+    is_seen, last = sys.stderr.isatty(), ""
+
+    def tell(words: str) -> None:
+        nonlocal last
+        step = words.partition(", for ")[0]
+        if is_seen:
+            print(f"\r\033[K{words[: _columns()]}", end="", file=sys.stderr, flush=True)
+        elif step != last:
+            print(f"hotreload: waiting: {step}", file=sys.stderr, flush=True)
+        last = step
+
+    try:
+        yield tell
+    finally:
+        if is_seen and last:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _columns() -> int:
+    import shutil
+
+    return shutil.get_terminal_size((80, 24)).columns - 1

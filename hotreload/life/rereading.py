@@ -1,0 +1,83 @@
+"""Reads the settings again while the daemon runs; what is wrong with them changes nothing."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from hotreload.core.gate import Gate
+from hotreload.core.reconcile import Reconciler
+from hotreload.errors import HotReloadError
+from hotreload.events import Publish, SettingsRead
+from hotreload.life.parts import make_rules
+from hotreload.life.running import RunningEngine
+from hotreload.life.start_engine import probes_of
+from hotreload.observe.log import configure
+from hotreload.server.limits import Limits
+from hotreload.settings.load import Settings
+from hotreload.settings.rereading import reread
+from hotreload.threads import deadline, in_thread
+
+log = logging.getLogger("hotreload")
+
+READ_SECONDS = 10.0
+"""How long the file may take: who asked has waited long enough then, and is told."""
+
+
+class Rereading:
+    """Holds the settings that are gone by, and reads them again when somebody asks."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        read: Callable[[], Settings] | None,
+        publish: Publish,
+        gate: Gate[Any],
+        limits: Limits,
+    ) -> None:
+        """Without `read` they stay as they are."""
+        self.settings = settings
+        self._read = read or (lambda: settings)
+        self._publish = publish
+        self._gate = gate
+        self._limits = limits
+        self._asked = asyncio.Event()
+
+    def ask(self) -> None:
+        """Have them read again, as soon as something serves."""
+        self._asked.set()
+
+    async def run(self, engine: RunningEngine, reconciler: Reconciler) -> NoReturn:
+        """Read them each time it was asked for, for ever, and tell what came of it."""
+        while True:
+            await self._asked.wait()
+            self._asked.clear()  # who asks from now on may mean a file that is changed meanwhile
+            try:
+                found = reread(self.settings, await self._wished())
+                self._go_by(found.settings, engine, reconciler)
+            except HotReloadError as fault:
+                self._publish(SettingsRead(error=str(fault)))
+            except Exception as fault:  # a fault of ours must not end what serves
+                log.exception("settings.internal_error")
+                words = f"internal error in hotreload: {type(fault).__name__}: {fault}"
+                self._publish(SettingsRead(error=words))
+            else:
+                self._publish(SettingsRead(found.changed, found.waiting))
+
+    async def _wished(self) -> Settings:
+        async with deadline(READ_SECONDS, "reading the settings", "is their disk there?"):
+            # No read of a checkpoint: one that hangs must not hold up those.
+            name = "a read of the settings"
+            return await in_thread(lambda cancel: self._read(), leave_as=name, is_read=False)
+
+    def _go_by(self, settings: Settings, engine: RunningEngine, reconciler: Reconciler) -> None:
+        """Have the parts go by these; ConfigError, and no change, if one of them cannot."""
+        engine.judge_by(probes_of(settings), settings.checks.max_drift)  # it alone may refuse
+        reconciler.rules = make_rules(settings)
+        reconciler.min_interval = settings.reload.min_interval
+        self._gate.max_held = settings.reload.max_held
+        for name, value in settings.server.limits:
+            setattr(self._limits, name, value)
+        before, self.settings = self.settings, settings
+        if settings.log != before.log:
+            configure(settings.log.level, settings.log.format)

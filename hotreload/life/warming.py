@@ -1,0 +1,104 @@
+"""Compiles at the start what the first requests need: batches of the usual sizes, long prompts.
+
+A program is compiled when a batch of a new size first comes, and everybody waits for it. So batches
+are asked before anybody is let in, on the way of any request: that compiles what serves requests.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from hotreload.core.course import Course
+from hotreload.core.how_far import telling_how_far
+from hotreload.engine.capabilities import EngineLimits
+from hotreload.errors import AnswerNonfinite, EngineLost
+from hotreload.life.running import RunningEngine
+from hotreload.types import HowFar, Phase
+
+log = logging.getLogger("hotreload.boot")
+
+SHORT = 3
+"""Tokens of a prompt where the number of prompts is what counts."""
+ANSWER = 8
+"""Tokens of each answer: so many that all of a batch are answered at a time for a while."""
+LONGER = (96, 192, 384)
+"""Tokens of prompts that are computed at a time: engines pad them to 128, 256 and 512."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """So many prompts of so many tokens, asked at once."""
+
+    prompts: int
+    tokens: int
+
+    def request(self, vocabulary: int) -> dict[str, object]:
+        """The request that asks it; its prompts begin differently, so no cached one shortens it."""
+        first = range(self.tokens * 31, self.tokens * 31 + self.prompts)
+        ids = [
+            [(begin + at) % (vocabulary - 1) + 1 for at in range(self.tokens)] for begin in first
+        ]
+        params = {"temperature": 0.0, "max_new_tokens": ANSWER, "ignore_eos": True}
+        return {"input_ids": ids, "sampling_params": params}
+
+
+def batches(limits: EngineLimits, most: int) -> Iterator[Batch]:
+    """The batches to compile for: of 1, 2, 4 … prompts at a time up to `most`, and of longer ones.
+
+    They are those that upstream pads others to. None for `most` = 0.
+    """
+    largest = min(most, limits.at_once)
+    size = 1
+    while size < largest:
+        yield Batch(size, SHORT)
+        size *= 2
+    if largest:
+        yield Batch(largest, SHORT)
+        for tokens in LONGER:
+            longest = max(1, limits.input_tokens - ANSWER)
+            prompts = -(-tokens // longest)  # where one is not let in whole
+            yield Batch(prompts, tokens // prompts)
+
+
+async def warm(engine: RunningEngine, course: Course, *, most: int, within: float) -> None:
+    """Have the engine compile for batches of up to `most` prompts.
+
+    None is begun after `within` seconds. Nothing of what was asked stays in the engine.
+    """
+    wanted = list(batches(engine.limits, most)) if most else []
+    if not wanted:
+        return
+    began, compiled, done = time.monotonic(), engine.recompiles, 0
+    async with (
+        course.phase(Phase.WARMING),
+        telling_how_far(
+            lambda: HowFar(done, len(wanted)), course.revision, course.publish, Phase.WARMING
+        ),
+    ):
+        for batch in wanted:
+            if time.monotonic() - began >= within or not await _is_answered(engine, batch):
+                break
+            done += 1
+        await engine.scrub()
+    spent = {"seconds": round(time.monotonic() - began, 3)}
+    counted = {"batches": done, "of": len(wanted), "compiled": engine.recompiles - compiled}
+    log.info("boot.warmed", extra={**counted, **spent})
+
+
+async def _is_answered(engine: RunningEngine, batch: Batch) -> bool:
+    """Ask a batch; what the answers are like is for the probe to judge."""
+    try:
+        asked = await engine.prepare(batch.request(engine.limits.vocabulary))
+        async with aclosing(engine.generate(asked)) as answers:
+            async for _ in answers:
+                pass
+    except EngineLost:
+        raise
+    except AnswerNonfinite:
+        return True
+    except Exception as fault:  # without it the first requests wait a little: no reason to end
+        log.warning("boot.not_warmed", extra={"batch": str(batch), "why": str(fault)})
+        return False
+    return True

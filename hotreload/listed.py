@@ -1,0 +1,40 @@
+"""What a source sees, one folder or commit at a time, for people who ask why it is not live."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hotreload.types import Revision
+
+
+class Standing(StrEnum):
+    """How a source sees something that it lists."""
+
+    NEWEST = "newest"
+    """Whole, and nothing whole is newer: what it wishes, or is about to."""
+    WAITING = "waiting"
+    """Not whole yet, or not quiet."""
+    OLDER = "older"
+    ODD = "odd"
+    """No checkpoint, or none that the source can take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A folder or commit that a source knows of, as its last look showed it."""
+
+    name: str
+    standing: Standing
+    why: str = ""
+    """What it waits for, what it is older than, or why it is no checkpoint."""
+    code: str = ""
+    """Why it is no checkpoint, as a word for machines."""
+    revision: Revision | None = None
+    """None while its bytes were not read."""
+    path: str = ""
+    """Where its files lie; empty if they are not here."""
+    step: tuple[int, int] | None = None
+    """The epoch (0 where none is named) and the step."""
+    bytes: int | None = None
+    """Of its weights."""
+    written_at: float | None = None
+    """Wall-clock seconds."""

@@ -1,0 +1,136 @@
+"""The API keys of clients that come over TCP. Who comes by the unix socket needs none: the kernel
+says who that is."""
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Callable, Collection
+from hashlib import sha256
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from hotreload.errors import ConfigError, NotEnoughMemory
+from hotreload.server.problems import Refused
+from hotreload.server.webhook import PATH as WEBHOOK
+from hotreload.threads import in_thread
+
+log = logging.getLogger("hotreload.server")
+
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/health", WEBHOOK})
+"""What needs no key: load balancers have none, and the webhook has a secret of its own."""
+FRESH_SECONDS = 1.0
+"""How old what is known of the file may be."""
+READ_SECONDS = 1.0
+"""How long a request waits for the file, which may lie on a mount that hangs."""
+TELL_SECONDS = 60.0
+MOST_SENDERS = 8
+
+
+class ApiKeys:
+    """The keys that stand in a file; looks at it again as long as requests come.
+
+    A file that cannot be read, or holds no key, changes nothing: editors empty files before they
+    write them.
+    """
+
+    def __init__(
+        self, read: Callable[[], Collection[str]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read = read
+        self._clock = clock
+        self._digests = _digests(read())
+        self._looked_at = clock()
+        self._looking: asyncio.Task[None] | None = None
+        self._fault: str | None = None
+
+    async def admit(self, given: str) -> bool:
+        """Whether this is one of the keys; how long it takes tells nothing of them."""
+        await self._look_again()
+        digest = sha256(given.encode()).digest()
+        matches = [hmac.compare_digest(digest, each) for each in self._digests]  # all, each time
+        return any(matches)
+
+    async def _look_again(self) -> None:
+        now = self._clock()
+        is_looking = self._looking is not None and not self._looking.done()
+        if is_looking or now - self._looked_at < FRESH_SECONDS:
+            return
+        self._looked_at = now
+        self._looking = asyncio.create_task(self._look(), name="a look at the API keys")
+        await asyncio.wait({self._looking}, timeout=READ_SECONDS)
+
+    async def _look(self) -> None:
+        try:
+            found = _digests(
+                await in_thread(lambda _: self._read(), leave_as="the API keys", is_read=False)
+            )
+        except (ConfigError, NotEnoughMemory) as fault:
+            if str(fault) != self._fault:
+                todo = "put it right; until then the keys that were there before count"
+                log.error("api_keys.unreadable", extra={"cause": str(fault), "todo": todo})
+            self._fault = str(fault)
+            return
+        self._fault = None
+        if found != self._digests:
+            self._digests = found
+            log.info("api_keys.changed", extra={"keys": len(found)})
+
+
+def _digests(keys: Collection[str]) -> list[bytes]:
+    """Of one length, so that comparing tells nothing of a key's own; no key stays in memory."""
+    return sorted(sha256(key.encode()).digest() for key in keys)
+
+
+class WantsKey:
+    """Answers 401 to who comes over TCP without a key."""
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+        self._app = app
+        self._keys = keys
+        self._failures = Failures()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not _is_open(scope):
+            await self._check(scope)
+        await self._app(scope, receive, send)
+
+    async def _check(self, scope: Scope) -> None:
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not given.strip():
+            raise self._refused(scope, "no API key: send one as Authorization: Bearer KEY", "")
+        if not await self._keys.admit(given.strip()):
+            raise self._refused(scope, "this API key is not known here", ', error="invalid_token"')
+
+    def _refused(self, scope: Scope, words: str, more: str) -> Refused:
+        self._failures.count(scope)
+        asks = {"WWW-Authenticate": f'Bearer realm="hotreload"{more}'}
+        return Refused(401, "invalid_api_key", words, headers=asks)
+
+
+class Failures:
+    """Counts who came without a good key, and logs how many did, once a minute at most."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._told_at: float | None = None
+        self._untold = 0
+        self._senders: set[str] = set()
+
+    def count(self, scope: Scope) -> None:
+        """Count one; what it sent is no part of what is logged."""
+        self._untold += 1
+        if scope.get("client") and len(self._senders) < MOST_SENDERS:
+            self._senders.add(str(scope["client"][0]))
+        now = self._clock()
+        if self._told_at is None or now - self._told_at >= TELL_SECONDS:
+            since = TELL_SECONDS if self._told_at is None else now - self._told_at
+            senders = {"requests": self._untold, "from": sorted(self._senders)}
+            log.warning("api_keys.refused", extra={**senders, "within_seconds": round(since)})
+            self._told_at, self._untold, self._senders = now, 0, set()
+
+
+def _is_open(scope: Scope) -> bool:
+    has_peer = "peer" in scope.get("extensions", {})  # over TCP nobody can be named
+    return has_peer or scope["path"] in OPEN_PATHS

@@ -1,0 +1,156 @@
+"""What is wrong with the settings, each fault in a line: where it is, and what to change."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from hotreload.settings.given import ENV_PREFIX, Where
+from hotreload.settings.sections import Settings
+from hotreload.settings.toml_file import SECRET
+
+WORDS = {
+    "missing": "must be set",
+    "model_type": "must be a table",
+    "tuple_type": "must be an array; tables in it are written as [[probe]]",
+}
+"""What to say instead of pydantic's own words."""
+_ONE_UNDERSCORE = "HOTRELOAD_"
+
+
+def fault_of(detail: ErrorDetails, origins: Mapping[Where, str]) -> str:
+    """What pydantic found, as the one who gave the value wrote it."""
+    where = detail["loc"]
+    origin = origin_of(where, origins)
+    if detail["type"] == "extra_forbidden" and len(where) == 1 and where in origins:
+        return _homeless(where, origin)
+    return f"{_spelled(where, origin)}: {_said(detail, origin)}".removeprefix(": ")
+
+
+def origin_of(where: Where, origins: Mapping[Where, str]) -> str:
+    """Say where a value came from: who gave it, or the table that holds it, or a part of it."""
+    starts = [where[:length] for length in range(len(where), 0, -1)]
+    parts = [given for given in origins if where and given[: len(where)] == where]
+    return next((origins[given] for given in (*starts, *parts) if given in origins), "default")
+
+
+def _spelled(where: Where, origin: str) -> str:
+    """Name a setting as the one who gave it wrote it."""
+    if origin.startswith("env "):
+        return ENV_PREFIX + "__".join(map(str, where)).upper()
+    if origin == "--set":
+        return f"--set {'.'.join(map(str, where))}"
+    name = _in_toml(where)
+    return f"{origin.removeprefix('file ')}: {name}" if origin != "default" else name
+
+
+def _in_toml(where: Where) -> str:
+    match where:
+        case ():
+            return ""
+        case ("probe", int(index), *rest):
+            return " ".join([f"[[probe]] number {index + 1}", *map(str, rest)])
+        case (section,):
+            return f"[{section}]"
+        case (*sections, key):
+            return f"[{'.'.join(map(str, sections))}] {key}"
+    raise AssertionError(where)
+
+
+def _said(detail: ErrorDetails, origin: str) -> str:
+    where, kind = detail["loc"], detail["type"]
+    if kind == "extra_forbidden":
+        return f"unknown; {_hint(where, origin)}"
+    if kind == "value_error":
+        return str(detail["ctx"]["error"])
+    if words := WORDS.get(kind):
+        return words
+    value = repr(masked(".".join(map(str, where)), detail["input"]))
+    return f"{detail['msg'].removeprefix('Input ')}, not {value[:80]}"
+
+
+def _hint(where: Where, origin: str) -> str:
+    homes, variable = _homes(str(where[-1])), origin.removeprefix("env ")
+    if homes and len(where) > 1:
+        return f"it belongs to {' or '.join(homes)}"
+    if variable != origin and (meant := _meant(variable)):
+        return f"did you mean {meant}?"
+    if near := difflib.get_close_matches(str(where[-1]), _names_in(where[:-1]), n=1):
+        meant = _spelled((*where[:-1], *near), origin)
+        return f"did you mean {meant if variable != origin else near[0]}?"
+    return f"known are {', '.join(_names_in(where[:-1]))}"
+
+
+def _homeless(where: Where, origin: str) -> str:
+    """What to say of a value outside of every section."""
+    (name,) = where
+    if origin.startswith("file "):
+        below = " or ".join(_homes(str(name))) or "its section's name, such as [engine]"
+        return f"{origin.removeprefix('file ')}: {name}: in no section; put it below {below}"
+    homes = [place for place in _every(()) if place[-1] == name]
+    meant = " or ".join(_spelled(home, origin).removeprefix("--set ") for home in homes)
+    hint = f"did you mean {meant}?" if meant else _hint(where, origin)
+    return f"{_spelled(where, origin)}: unknown; {hint}"
+
+
+def misnamed(environ: Mapping[str, str]) -> Iterator[str]:
+    """Variables that were meant as settings and lack an underscore: nobody would read them."""
+    for name in sorted(environ):
+        rest = name.removeprefix(_ONE_UNDERSCORE)
+        if rest == name or name.startswith(ENV_PREFIX):
+            continue
+        if meant := _meant(name):
+            yield f"{name}: unknown; did you mean {meant}?"
+        elif "__" in rest and rest.partition("__")[0].lower() in Settings.model_fields:
+            words = f"a setting's name begins with {ENV_PREFIX}, with two underscores"
+            yield f"{name}: unknown; {words}"
+
+
+def _meant(variable: str) -> str | None:
+    """The variable of the setting that this one names, but for the number of underscores."""
+    squeezed = variable.replace("_", "").upper()
+    names = (ENV_PREFIX + "__".join(map(str, where)).upper() for where in _every(()))
+    return next((name for name in names if name.replace("_", "") == squeezed), None)
+
+
+def _homes(key: str) -> list[str]:
+    """The sections that have a setting of this name, as they stand in the file."""
+    homes = [where[:-1] for where in _every(()) if where[-1] == key]
+    return [
+        "[[probe]]" if home == ("probe",) else f"[{'.'.join(map(str, home))}]" for home in homes
+    ]
+
+
+def _every(above: Where) -> Iterator[Where]:
+    """The place of every setting."""
+    for name in _names_in(above):
+        where = (*above, name)
+        yield from _every(where) if _names_in(where) else [where]
+
+
+def _names_in(where: Where) -> list[str]:
+    model: type[BaseModel] | None = Settings
+    for part in where:
+        if model is not None and isinstance(part, str):
+            model = table_of(model.model_fields.get(part))
+    return list(model.model_fields) if model else []
+
+
+def table_of(field: FieldInfo | None) -> type[BaseModel] | None:
+    """Return the model of a setting that is a table, or an array of them."""
+    kind = field.annotation if field else None
+    if get_origin(kind) is tuple:
+        kind = get_args(kind)[0]
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def masked(name: str, value: Any) -> Any:
+    """Return the value with every secret text in it replaced by ***."""
+    if isinstance(value, dict):
+        return {key: masked(f"{name}.{key}", inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [masked(name, inner) for inner in value]
+    return "***" if isinstance(value, str) and value and SECRET.search(name) else value

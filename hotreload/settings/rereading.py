@@ -1,0 +1,90 @@
+"""Which settings can change while the daemon runs; every other one waits for a restart."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from hotreload.settings.sections import Settings
+
+LIVE = frozenset(
+    {
+        "checks.dtype_change",
+        "checks.extra_tensors",
+        "checks.max_drift",
+        "checks.nonfinite",
+        "log.format",
+        "log.level",
+        "probe",
+        "reload.drain_timeout",
+        "reload.fetch_timeout",
+        "reload.finish_timeout",
+        "reload.max_held",
+        "reload.min_interval",
+        "reload.probe_timeout",
+        "reload.sets",
+        "reload.stage_timeout",
+        "reload.validate_timeout",
+        "server.limits.batch",
+        "server.limits.bodies_bytes",
+        "server.limits.body_bytes",
+        "server.limits.concurrent",
+        "server.limits.generation_seconds",
+        "server.limits.request_seconds",
+    }
+)
+"""Settings that need no restart. A new setting waits for one until it is listed here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """What comes of reading the settings again."""
+
+    settings: Settings
+    """What is to be gone by from now on: those that run, with what can change changed."""
+    changed: tuple[str, ...]
+    waiting: tuple[str, ...]
+    """What was changed in the file too, and wants a restart."""
+
+
+def reread(running: Settings, wished: Settings) -> Reread:
+    """Compare the settings that run with those that are wished now."""
+    names = [where for where, value in _flat(running) if value != _at(wished, where)]
+    return Reread(
+        _merged(running, wished),
+        tuple(_spelled(where) for where in names if where in LIVE),
+        tuple(_spelled(where) for where in names if where not in LIVE),
+    )
+
+
+def _flat(table: BaseModel, above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table:
+        if isinstance(value, BaseModel):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _at(settings: BaseModel, where: str) -> Any:
+    value: Any = settings
+    for name in where.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _merged[T: BaseModel](running: T, wished: T, above: str = "") -> T:
+    update: dict[str, Any] = {}
+    for name, value in running:
+        other = getattr(wished, name)
+        if isinstance(value, BaseModel):
+            update[name] = _merged(value, other, f"{above}{name}.")
+        elif f"{above}{name}" in LIVE:
+            update[name] = other
+    return running.model_copy(update=update)
+
+
+def _spelled(where: str) -> str:
+    """Name a setting as the file does."""
+    section, _, key = where.rpartition(".")
+    return f"[{section}] {key}" if section else f"[[{key}]]"

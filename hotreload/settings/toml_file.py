@@ -1,0 +1,59 @@
+"""Reads a TOML file; of one that is none it says which line is at fault, and how to write it."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from hotreload.errors import ConfigError, cut
+
+SECRET = re.compile(r"token(?!iz|_file)|secret|password|api_?key", re.IGNORECASE)
+"""Names whose values are never shown."""
+
+_AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_HINTS = (
+    (
+        re.compile(r"=\s*[+-]?0\d"),
+        'a number may not begin with 0; write a file mode in quotes, such as "0660"',
+    ),
+    (re.compile(r"=\s*(True|False|yes|no|on|off)\b"), "write true or false"),
+    (re.compile(r"=\s*[\d.]+\s*(ms|s|m|h)\b"), 'write a duration in quotes, such as "30s"'),
+    (re.compile(r'=\s*"[^"]*\\'), "a \\ in double quotes begins an escape; use single quotes"),
+    (re.compile(r"^\s*\[[^\]]*$"), "close the section's name with ]"),
+    (re.compile(r"^\s*[\w.-]+\s*:"), "write name = value, with = and not with :"),
+    (re.compile(r"=\s*[^\s\"'\[{\d+-]"), 'write text in quotes, such as "/srv/models/qwen3"'),
+    (re.compile(r"=\s*(#|$)"), "there is no value; leave the line out to unset it"),
+)
+"""What people write that is no TOML, and how to write it instead; the first that fits counts."""
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """The file's tables; ConfigError names the line that is no TOML and what to change in it."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError.listing([f"{file}: cannot be read: {error.strerror}"]) from error
+    try:
+        return tomllib.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError.listing([f"{file}: is not TOML: {_why(error, data)}"]) from error
+
+
+def _why(error: Exception, data: bytes) -> str:
+    if data.startswith(_UTF_16):
+        return "it is UTF-16 text; save it as UTF-8"
+    at = _AT_LINE.search(str(error))
+    if at is None or isinstance(error, UnicodeDecodeError):
+        return str(error)
+    line = data.decode("utf-8-sig").split("\n")[int(at[1]) - 1].strip()
+    shown = f"`{cut(line)}`: " if line and not SECRET.search(line) else ""
+    return f"line {at[1]}: {shown}{_hint(str(error), line)}"
+
+
+def _hint(said: str, line: str) -> str:
+    if said.startswith("Cannot"):  # overwrite a value, declare a table twice
+        return "this name stands there before; give it once"
+    if said.startswith(("Illegal character '\\n'", "Unterminated string")):
+        return "close the quotes"
+    return next((hint for found, hint in _HINTS if found.search(line)), said)

@@ -1,0 +1,131 @@
+"""What one look at a tree found, and how it left each place, for those who ask why one is not live.
+
+Listing reads nothing of the disk: it tells what the last look has seen.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from hotreload.listed import Listed, Standing
+from hotreload.sources.followed import Followed, Rank
+from hotreload.sources.passing import Telling
+from hotreload.sources.places import Place
+from hotreload.types import Revision
+
+
+@dataclass(slots=True)
+class Look:
+    """What one look found; times are those of our own clock."""
+
+    now: float = 0.0
+    best: Revision | None = None
+    """The newest complete checkpoint."""
+    rank: Rank | None = None
+    """Where the best one stands among the others."""
+    overdue: Revision | None = None
+    """A newer one that should have been complete by now, or never will be."""
+    passed_over: Telling = field(default_factory=Telling)
+    told: set[Path] = field(default_factory=set)
+    """The folders of all that are passed over; not all of them are named."""
+    lacking: dict[Path, str] = field(default_factory=dict)
+    """What each folder newer than the best still lacks, in words."""
+    waiting: str | None = None
+    error: str | None = None
+    settled_at: float | None = None
+    """When a whole checkpoint that only has to stay quiet will count as complete."""
+    due: float | None = None
+    """When the next look would find something else even if nothing changes."""
+
+    def wake_at(self, at: float) -> None:
+        """Note that a look at that time would find something else."""
+        if at > self.now:
+            self.due = at if self.due is None else min(self.due, at)
+
+
+class Sight(NamedTuple):
+    """How a look left one place; `why` in words, and as a code where the place is odd."""
+
+    followed: Followed
+    standing: Standing
+    why: str
+    code: str = ""
+
+
+def judged(
+    ranked: Sequence[Followed],
+    look: Look,
+    best: Followed | None,
+    was_left: Callable[[Followed], bool],
+) -> tuple[Sight, ...]:
+    """How the look left each of the places, which are sorted newest first."""
+    sights, older_than = list[Sight](), ""
+    for each in ranked:
+        if each is best:
+            sights.append(Sight(each, Standing.NEWEST, ""))
+            older_than = f"older than {each.place.name}"
+        else:
+            sights.append(_sight(each, look, older_than or _left_words(was_left(each))))
+    return tuple(sights)
+
+
+def _left_words(was_left: bool) -> str:
+    return "older than what was wished last, and nobody has touched it since" if was_left else ""
+
+
+def _sight(each: Followed, look: Look, older: str) -> Sight:
+    is_told = each.place.folder in look.told
+    lacks = look.lacking.get(each.place.folder)
+    if lacks is not None and not is_told:
+        return Sight(each, Standing.WAITING, lacks)
+    if each.oddity is not None and each.oddity.code == "unfinished" and not is_told:
+        return Sight(each, Standing.WAITING, "is named as unfinished: its writer renames it")
+    if each.oddity is not None:
+        return Sight(each, Standing.ODD, each.oddity.words, each.oddity.code)
+    return Sight(each, Standing.OLDER if older else Standing.WAITING, older or _lacks(each))
+
+
+def _lacks(each: Followed) -> str:
+    waits = each.survey.waiting_for if each.survey is not None else None
+    return waits or "the next look judges it"
+
+
+def listed(sights: Iterable[Sight], followed: Mapping[Path, Followed]) -> list[Listed]:
+    """The places that are still there; one that came since the last whole look goes first.
+
+    A look takes long while it reads new bytes, and somebody may wait for just those.
+    """
+    known = [sight for sight in sights if sight.followed.place.folder in followed]
+    folders = {sight.followed.place.folder for sight in known}
+    new = (each for folder, each in followed.items() if folder not in folders)
+    words = "the look under way judges it: new bytes are read for their name"
+    come = (Sight(each, Standing.WAITING, words) for each in new)
+    return [_listed(sight) for sight in (*come, *known)]
+
+
+def unmatched(place: Place, pattern: str) -> Listed:
+    """A place that the pattern leaves out."""
+    words = f"the pattern {pattern!r} ([source] pattern) leaves it out"
+    return _described(place, Standing.ODD, words, "pattern", None)
+
+
+def _listed(sight: Sight) -> Listed:
+    each = sight.followed
+    return _described(each.place, sight.standing, sight.why, sight.code, each.revision)
+
+
+def _described(
+    place: Place, standing: Standing, why: str, code: str, revision: Revision | None
+) -> Listed:
+    return Listed(
+        name=place.name,
+        standing=standing,
+        why=why,
+        code=code,
+        revision=revision,
+        path=str(place.folder),
+        step=place.step,
+        bytes=sum(entry.size for entry in place.weights or place.entries),
+        written_at=place.time / 1e9 or None,
+    )

@@ -1,0 +1,46 @@
+"""What alerts put into words: which checkpoint, and why."""
+
+from hotreload.events import GenerationLive, RevisionWanted
+from hotreload.observe.metrics import Metrics
+from hotreload.observe.named import LONGEST_MESSAGE, shortened
+from hotreload.observe.readings import Readings
+from hotreload.types import Attempt, Reason
+from tests.observe.test_metrics import after, families
+from tests.observe.things import STEP_7, STEP_8, generation, rejected
+
+
+def said(metrics: Metrics, name: str) -> list[dict[str, str]]:
+    return [dict(sample.labels) for sample in families(metrics)[f"hotreload_{name}"].samples]
+
+
+def failing(attempt: Attempt | None) -> Metrics:
+    return after(readings=Readings(failed=lambda: attempt))
+
+
+def test_the_wanted_revision_is_one_series_live_or_not() -> None:
+    assert said(after(), "wanted_info") == []
+    wanted = [RevisionWanted(STEP_7), RevisionWanted(STEP_8)]
+    assert said(after(*wanted), "wanted_info") == [{"revision": STEP_8.id, "label": "step-8"}]
+    live = GenerationLive(generation(4, STEP_8))
+    assert said(after(*wanted, live), "wanted_info") == said(after(*wanted), "wanted_info")
+
+
+def test_the_attempt_that_failed_last_is_named_with_its_reason() -> None:
+    assert said(failing(None), "last_failure_info") == []
+    assert said(failing(rejected()), "last_failure_info") == [
+        {
+            "revision": STEP_8.id,
+            "label": "step-8",
+            "outcome": "rejected",
+            "reason": "truncated",
+            "message": "model.safetensors ends early",
+        }
+    ]
+
+
+def test_a_reason_is_one_line_of_text_however_long_and_whatever_files_it_names() -> None:
+    odd = Reason("truncated", 'a\nfile "\udcff" ends\tearly')
+    (told,) = said(failing(rejected(odd)), "last_failure_info")
+    assert told["message"] == 'a file "\\udcff" ends early'
+    assert len(shortened("x " * 500)) == LONGEST_MESSAGE
+    assert shortened("x" * LONGEST_MESSAGE) == "x" * LONGEST_MESSAGE

@@ -1,0 +1,81 @@
+"""Each request has a name; the access log is a line for each answer."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.world import World, serving
+
+LOGGER = "hotreload.access"
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [vars(record) for record in caplog.records if record.name == LOGGER]
+
+
+async def test_a_request_keeps_the_name_that_its_client_gave_it(world: World) -> None:
+    async with world.client() as client:
+        answer = await client.get("/status", headers={"X-Request-Id": "batch-7/42"})
+        refused = await client.post("/generate", headers={"X-Request-Id": "mine"})
+    assert answer.headers["x-request-id"] == "batch-7/42"
+    assert (refused.status_code, refused.headers["x-request-id"]) == (400, "mine")
+
+
+@pytest.mark.parametrize("name", ["", "two words", "a\tb", "x" * 129, "ü".encode()])
+async def test_a_request_without_a_usual_name_gets_one(world: World, name: Any) -> None:
+    async with world.client() as client:
+        headers = [(b"X-Request-Id", name if isinstance(name, bytes) else name.encode())]
+        first = await client.get("/livez", headers=headers)
+        second = await client.get("/livez")
+    names = {each.headers["x-request-id"] for each in (first, second)}
+    assert len(names) == 2
+    assert all(len(each) == 32 and each.isalnum() for each in names)
+
+
+async def test_a_stream_is_named_too(world: World) -> None:
+    async with world.client() as client:
+        answer = await client.post("/generate", json={"text": "a", "stream": True})
+    assert len(answer.headers["x-request-id"]) == 32
+
+
+async def test_the_access_log_tells_who_asked_for_what_and_nothing_of_what_was_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    async with serving(tmp_path, access_log=True) as world, world.client() as client:
+        named = {"X-Request-Id": "mine", "Authorization": "Bearer not-told"}
+        await client.post("/generate?q=not-told", json={"text": "not-told"}, headers=named)
+        await client.get("/nowhere")
+        await client.get("/livez" + "x" * 5000)
+        await world.until(lambda: len(world.metrics.finished) == 3)
+    told, lost, long = lines(caplog)
+    assert (told["method"], told["path"], told["code"]) == ("POST", "/generate", 200)
+    assert told["request_id"] == "mine"
+    assert told["seconds"] >= 0
+    assert {"uid", "pid"} <= told.keys()
+    assert (lost["path"], lost["code"]) == ("/nowhere", 404)
+    assert len(long["path"]) == 200
+    assert "not-told" not in str([told, lost])
+
+
+async def test_the_access_log_is_off_unless_it_is_asked_for(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    async with world.client() as client:
+        await client.get("/livez")
+    assert lines(caplog) == []
+
+
+async def test_a_fault_of_ours_is_logged_under_the_name_of_its_request(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.engine.steps.faults["generate"] = KeyError("oops")
+    async with world.client() as client:
+        named = {"X-Request-Id": "mine"}
+        answer = await client.post("/generate", json={"text": "a"}, headers=named)
+    assert answer.status_code == 500
+    [told] = [vars(each) for each in caplog.records if each.message == "request.failed"]
+    assert told["request_id"] == "mine"

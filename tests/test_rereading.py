@@ -1,0 +1,273 @@
+"""SIGHUP: what of the settings changes at once, what waits for a restart, and what is wrong."""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotreload.daemon import Daemon
+from hotreload.engine.answering.probe import Probe
+from hotreload.events import SettingsRead
+from hotreload.life import rereading
+from hotreload.settings.load import load
+from hotreload.settings.rereading import LIVE as CAN_CHANGE
+from hotreload.settings.rereading import _flat, reread
+from hotreload.settings.sections import Settings
+from hotreload.types import Generation, Revision
+from tests.fakes import FakeEngine, Steps
+from tests.waiting import Witness
+
+LIVE = Generation(1, Revision("aaaa", "step_1"), "fp", 1.0)
+PROBE = Probe("2 + 2 =", 8, contains="4")
+
+
+class Life(Witness):
+    """A daemon that serves with an engine of words, and its file of settings."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.file = folder / "hotreload.toml"
+        self.usual = [f"source.path={folder}", f"state.directory={folder / 'state'}"]
+        self.file.touch()
+        self.daemon: Daemon = Daemon(self.read(), self.read)
+        self.daemon.events.subscribe(self.note)
+        self.engine = FakeEngine(Steps(), LIVE.revision)
+        self.daemon._join(self.engine, LIVE)
+
+    def read(self) -> Settings:
+        return load(self.file, [*self.usual, "metrics.address=''"], {}).settings
+
+    @property
+    def reconciler(self) -> Any:
+        serving = self.daemon.arrival.serving
+        assert serving is not None
+        return serving.operator._reconciler
+
+    @property
+    def rules(self) -> Any:
+        return self.reconciler.rules
+
+    @property
+    def log_level(self) -> int:
+        return logging.getLogger("hotreload").level
+
+    @property
+    def told(self) -> list[SettingsRead]:
+        return [event for event in self.happened if isinstance(event, SettingsRead)]
+
+    async def reread(self, text: str) -> SettingsRead:
+        self.file.write_text(text)
+        before = len(self.told)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await self.until(lambda: len(self.told) > before)
+        return self.told[-1]
+
+
+CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
+    "probe": (
+        "[[probe]]\nprompt = '2 + 2 ='\nmax_new_tokens = 8\ncontains = '4'\n",
+        lambda life: life.engine.judged_by[0],
+        [PROBE],
+    ),
+    "checks.max_drift": ("[checks]\nmax_drift = 3.5", lambda life: life.engine.judged_by[1], 3.5),
+    **{
+        f"checks.{name}": (
+            f"[checks]\n{name} = {value!r}",
+            lambda life, name=name: getattr(life.daemon.rereading.settings.checks, name),  # type: ignore[misc]
+            expected,
+        )
+        for name, value, expected in (
+            ("dtype_change", "cast", "cast"),
+            ("nonfinite", "allow", "allow"),
+            ("extra_tensors", ["x.*"], ("x.*",)),
+        )
+    },
+    **{
+        f"reload.{name}": (
+            f"[reload]\n{name} = 3",
+            lambda life, name=name: getattr(life.rules, name),  # type: ignore[misc]
+            3,
+        )
+        for name in (
+            "drain_timeout",
+            "fetch_timeout",
+            "finish_timeout",
+            "probe_timeout",
+            "sets",
+            "stage_timeout",
+            "validate_timeout",
+        )
+    },
+    "reload.max_held": ("[reload]\nmax_held = 3", lambda life: life.daemon.gate.max_held, 3),
+    "reload.min_interval": (
+        "[reload]\nmin_interval = 3",
+        lambda life: life.reconciler.min_interval,
+        3,
+    ),
+    **{
+        f"server.limits.{name}": (
+            f"[server.limits]\n{name} = 3",
+            lambda life, name=name: getattr(life.daemon.limits, name),  # type: ignore[misc]
+            3,
+        )
+        for name in (
+            "batch",
+            "bodies_bytes",
+            "body_bytes",
+            "concurrent",
+            "generation_seconds",
+            "request_seconds",
+        )
+    },
+    "log.level": ("[log]\nlevel = 'debug'", lambda life: life.log_level, logging.DEBUG),
+    "log.format": (
+        "[log]\nformat = 'json'",
+        lambda life: life.daemon.rereading.settings.log.format,
+        "json",
+    ),
+}
+"""For each setting that can change: a file that changes it, and where it must be seen then."""
+
+
+@asynccontextmanager
+async def living(folder: Path) -> AsyncIterator[Life]:
+    life = Life(folder)
+    task = asyncio.create_task(life.daemon._lasting["reread the settings"]())
+    try:
+        yield life
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+
+@pytest.fixture
+async def life(tmp_path: Path) -> AsyncIterator[Life]:
+    async with living(tmp_path) as life:
+        yield life
+
+
+@pytest.fixture(autouse=True)
+def log_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tests of other files see of the log must not hang on the settings of these."""
+
+    def configure(level: str, format: str) -> None:
+        logger = logging.getLogger("hotreload")
+        monkeypatch.setattr(logger, "level", logging.getLevelNamesMapping()[level.upper()])
+
+    monkeypatch.setattr(rereading, "configure", configure)
+
+
+def test_every_setting_that_can_change_is_tried_here() -> None:
+    assert CHANGES.keys() == CAN_CHANGE
+    assert {where for where, _ in _flat(Settings())} >= CAN_CHANGE
+
+
+@pytest.mark.parametrize("name", sorted(CHANGES))
+async def test_a_setting_that_can_change_is_gone_by_at_once(life: Life, name: str) -> None:
+    text, look, wanted = CHANGES[name]
+    assert look(life) != wanted
+    told = await life.reread(text)
+    assert look(life) == wanted
+    section, _, key = name.rpartition(".")
+    assert told == SettingsRead((f"[{section}] {key}" if section else f"[[{key}]]",))
+
+
+async def test_what_wants_a_restart_is_named_each_time_and_the_rest_is_gone_by(life: Life) -> None:
+    text = "[engine]\ntp = 2\n[server]\ntcp = '127.0.0.1:8000'\n[reload]\nmode = 'drain'\n"
+    waiting = ("[engine] tp", "[reload] mode", "[server] tcp")
+    told = await life.reread(f"{text}sets = 3\n")
+    assert told == SettingsRead(("[reload] sets",), waiting)
+    assert await life.reread(f"{text}sets = 3\n") == SettingsRead((), waiting)
+    assert life.rules.sets == 3
+    assert life.daemon.rereading.settings.engine.tp == 1
+    assert await life.reread("") == SettingsRead(("[reload] sets",))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[broken", "is not TOML"),
+        ("[reload]\nsets = 3\nprobe_timeout = 'soon'", "'soon' is no duration"),
+        ("[reload]\nsets = 3\n[[probe]]\nprompt = 'too long'", "one is too long"),
+        ("[[probe]]\nprompt = 'a'\nregex = 'a{99999999999999999999}'", "is no regular expression"),
+    ],
+)
+async def test_what_is_wrong_changes_nothing_and_is_told(life: Life, text: str, why: str) -> None:
+    await life.reread("[reload]\nmax_held = 7\n")
+    before = life.daemon.rereading.settings
+    told = await life.reread(text)
+    assert told.error is not None
+    assert why in told.error
+    assert (told.changed, told.waiting) == ((), ())
+    assert life.daemon.rereading.settings is before
+    assert (life.rules.sets, life.daemon.gate.max_held) == (2, 7)
+    assert life.engine.judged_by == ([], None)
+
+
+async def test_a_file_whose_disk_hangs_is_told_and_the_loop_goes_on(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comes_back = threading.Event()
+    monkeypatch.setattr(rereading, "READ_SECONDS", 0.01)
+    monkeypatch.setattr("hotreload.threads.LEAVE_AFTER", 0.01)
+    monkeypatch.setattr(life.daemon.rereading, "_read", comes_back.wait)
+    try:
+        told = await life.reread("")
+        assert told.error == ("reading the settings took longer than 0.01 s (is their disk there?)")
+    finally:
+        comes_back.set()
+
+
+async def test_a_fault_of_ours_is_told_and_does_not_end_what_serves(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(life.daemon.rereading, "_read", lambda: {}["nothing"])
+        told = await life.reread("")
+        assert told.error == "internal error in hotreload: KeyError: 'nothing'"
+    assert (await life.reread("[reload]\nsets = 3\n")).changed == ("[reload] sets",)
+
+
+async def test_who_asks_while_they_are_read_is_heard_too(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may have been changed after it was read."""
+    read, reads = life.read, 0
+
+    def changed_meanwhile() -> Settings:
+        nonlocal reads
+        reads += 1
+        found = read()
+        if reads == 1:
+            life.file.write_text("[reload]\nsets = 3\n")
+            os.kill(os.getpid(), signal.SIGHUP)
+        return found
+
+    monkeypatch.setattr(life.daemon.rereading, "_read", changed_meanwhile)
+    os.kill(os.getpid(), signal.SIGHUP)
+    await life.until(lambda: any(told.changed for told in life.told))
+    assert life.rules.sets == 3
+
+
+async def test_a_checkpoint_is_looked_for_as_well(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    causes: list[str] = []
+    monkeypatch.setattr(life.daemon.source, "wake", causes.append)
+    await life.reread("")
+    assert causes == ["signal"]
+
+
+def test_nothing_differs_from_itself() -> None:
+    found = reread(Settings(), Settings())
+    assert (found.settings, found.changed, found.waiting) == (Settings(), (), ())

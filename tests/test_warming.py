@@ -1,0 +1,127 @@
+"""What a start compiles before anybody is let in; the engine here notes what it is asked."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from hotreload.core.course import Course
+from hotreload.engine.capabilities import EngineLimits
+from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost
+from hotreload.events import Event, PhaseEntered, Progress
+from hotreload.life.warming import Batch, batches, warm
+from hotreload.types import Phase, Revision
+from tests.fakes import FakeEngine, Steps
+
+REVISION = Revision("good", "step_1")
+LONG = EngineLimits(vocabulary=300, input_tokens=5000, total_tokens=6000, at_once=64)
+
+LONGER = [Batch(1, 96), Batch(1, 192), Batch(2, 192)]
+"""What the fake engine takes of longer prompts."""
+
+
+class Warming:
+    """An engine that is warmed, and what was told meanwhile."""
+
+    def __init__(self) -> None:
+        self.engine = FakeEngine(Steps(), REVISION)
+        self.told: list[Event] = []
+
+    async def run(self, most: int = 4, within: float = 100.0) -> None:
+        await warm(self.engine, Course(REVISION, self.told.append), most=most, within=within)
+
+    @property
+    def asked(self) -> list[Batch]:
+        prompts = [request["input_ids"] for request in self.engine.requests]
+        return [Batch(len(each), len(each[0])) for each in prompts]
+
+
+@pytest.mark.parametrize(
+    ("most", "limits", "sizes"),
+    [
+        (0, LONG, []),
+        (1, LONG, [1]),
+        (8, LONG, [1, 2, 4, 8]),
+        (100, LONG, [1, 2, 4, 8, 16, 32, 64]),
+        (32, EngineLimits(300, 5000, 6000, at_once=12), [1, 2, 4, 8, 12]),
+    ],
+)
+def test_it_compiles_for_the_sizes_that_batches_are_padded_to(
+    most: int, limits: EngineLimits, sizes: list[int]
+) -> None:
+    """One that is no power of two is padded to the next, or to the most that may run."""
+    found = list(batches(limits, most))
+    assert [each.prompts for each in found if each.tokens == 3] == sizes
+    longer = [each for each in found if each.tokens > 3]
+    assert longer == ([Batch(1, 96), Batch(1, 192), Batch(1, 384)] if sizes else [])
+
+
+def test_what_is_too_long_for_one_prompt_is_asked_as_several() -> None:
+    """Prompts that come together are computed together."""
+    short = EngineLimits(vocabulary=300, input_tokens=160, total_tokens=256, at_once=2)
+    assert list(batches(short, 32))[2:] == [Batch(1, 96), Batch(2, 96), Batch(3, 128)]
+
+
+def test_no_prompt_begins_like_another_or_leaves_the_vocabulary() -> None:
+    begun = set()
+    for batch in batches(LONG, 64):
+        request: Mapping[str, Any] = batch.request(LONG.vocabulary)
+        ids = request["input_ids"]
+        assert all(0 < token < LONG.vocabulary for prompt in ids for token in prompt)
+        assert len({prompt[0] for prompt in ids}) == batch.prompts
+        begun |= {prompt[0] for prompt in ids if batch.tokens > 3}
+    assert len(begun) == 3
+
+
+async def test_each_batch_is_asked_and_nothing_of_it_stays() -> None:
+    warming = Warming()
+    await warming.run()
+    assert warming.asked == [Batch(1, 3), Batch(2, 3), Batch(4, 3), *LONGER]
+    assert warming.engine.scrubs == 1
+    assert [e.phase for e in warming.told if isinstance(e, PhaseEntered)] == [Phase.WARMING]
+
+
+async def test_off_it_asks_nothing_and_has_no_phase() -> None:
+    warming = Warming()
+    await warming.run(most=0)
+    assert (warming.asked, warming.told, warming.engine.scrubs) == ([], [], 0)
+
+
+async def test_no_batch_is_begun_after_its_time() -> None:
+    warming = Warming()
+    await warming.run(within=0.0)
+    assert warming.asked == []
+
+
+async def test_it_tells_how_many_batches_are_compiled() -> None:
+    warming = Warming()
+    warming.engine.may_answer.clear()
+
+    def told(event: Event) -> None:
+        warming.told.append(event)
+        if isinstance(event, Progress):
+            warming.engine.may_answer.set()
+
+    await warm(warming.engine, Course(REVISION, told), most=4, within=100.0)
+    progress = next(e for e in warming.told if isinstance(e, Progress))
+    assert progress == Progress(REVISION, Phase.WARMING, 0, 6)
+
+
+@pytest.mark.parametrize(
+    ("fault", "asked"),
+    [(AnswerNonfinite("NaN"), 6), (BadRequest("input_ids are not taken"), 1), (KeyError("x"), 1)],
+)
+async def test_what_goes_wrong_in_it_does_not_end_the_start(fault: Exception, asked: int) -> None:
+    """The probe judges the answers; an engine that takes no such batch serves without."""
+    warming = Warming()
+    warming.engine.steps.faults["generate"] = [fault]
+    await warming.run()
+    assert len(warming.asked) == asked
+    assert warming.engine.scrubs == 1
+
+
+async def test_an_engine_that_is_lost_in_it_ends_the_start() -> None:
+    warming = Warming()
+    warming.engine.steps.faults["generate"] = EngineLost("the scheduler thread died")
+    with pytest.raises(EngineLost):
+        await warming.run()
