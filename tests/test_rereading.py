@@ -231,8 +231,9 @@ async def test_a_file_whose_disk_hangs_is_told_and_the_loop_goes_on(
 async def test_a_fault_of_ours_is_told_and_does_not_end_what_serves(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    nothing: dict[str, Settings] = {}
     with monkeypatch.context() as broken:
-        broken.setattr(life.daemon.rereading, "_read", lambda: {}["nothing"])
+        broken.setattr(life.daemon.rereading, "_read", lambda: nothing["nothing"])
         told = await life.reread("")
         assert told.error == "internal error in hotreload: KeyError: 'nothing'"
     assert (await life.reread("[reload]\nsets = 3\n")).changed == ("[reload] sets",)

@@ -22,6 +22,13 @@ from tests.nobody import as_nobody
 from tests.waiting import PATIENCE
 
 
+class Started:
+    """What starts here: it is neither warmed nor asked anything."""
+
+    def count_anew(self) -> None:
+        """It counts nothing."""
+
+
 def served(folder: Path) -> tuple[Path, Checkpoint]:
     model = write_tiny(folder / "model", "served by step 1")
     return model, check_checkpoint(Revision("1"), model, served=None, policy=Policy())
@@ -65,8 +72,9 @@ async def test_each_setting_of_the_engine_reaches_it(
 ) -> None:
     given: dict[str, Any] = {}
 
-    async def note(**more: Any) -> None:
+    async def note(**more: Any) -> Started:
         given.update(more)
+        return Started()
 
     monkeypatch.setattr(SglangEngine, "start", note)
     engine = {"device": "cpu", "tp": 2, "dtype": "float32", "args": {"max_total_tokens": 64}}
@@ -104,8 +112,8 @@ async def test_a_start_tells_how_much_is_copied_and_that_the_engine_is_built(
     def assembled(model: Path, to: Path) -> None:
         assert was_told.wait(PATIENCE)
 
-    async def start(**more: Any) -> None:
-        pass
+    async def start(**more: Any) -> Started:
+        return Started()
 
     monkeypatch.setattr(SglangEngine, "start", start)
     monkeypatch.setattr("hotreload.life.start_engine.copy_side_files", assembled)
