@@ -26,6 +26,7 @@ from hotreload.core.course import Course
 from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replica
+from hotreload.core.replicas import Replicas
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost
 from hotreload.events import Events, GenerationLive, Leaving
@@ -40,7 +41,7 @@ from hotreload.life.parts import (
     heeding,
     listening,
     longest_boot,
-    make_gate,
+    make_entrance,
     make_metrics,
     make_rules,
     make_source,
@@ -90,13 +91,13 @@ class Daemon:
         self.state = StateFile(settings.state.directory, self.events.publish)
         self.ledger = self.state.read()
         self.ledger.count_crash(time.time())
-        self.gate = make_gate(settings, self.events.publish)
-        self.rereading = Rereading(settings, read, self.events.publish, self.gate, self.limits)
+        self.entrance = make_entrance(settings, self.events.publish)
+        self.rereading = Rereading(settings, read, self.events.publish, self.entrance, self.limits)
         self.attempts = Attempts(
             self.ledger,
             save=self.state.save,
             publish=self.events.publish,
-            is_lost=lambda: self.gate.is_lost,
+            is_lost=lambda: self.entrance.is_lost,
         )
         self.rules = make_rules(settings)
         self.digests = Digests()
@@ -106,14 +107,14 @@ class Daemon:
         self.history = History(self.ledger.history, self.ledger.pins)
         self.status = Status(
             ledger_view=lambda: self.ledger,
-            gate_counts=lambda: (self.gate.inside, self.gate.held),
-            answering=self.gate.answering,
+            gate_counts=lambda: (self.entrance.inside, self.entrance.held),
+            answering=self.entrance.answering,
             last_attempt=self.history.last,
             source_kind=settings.source.kind,
         )
         self.checkpoints = Checkpoints(listed=self.source.listed, ledger=lambda: self.ledger)
         look = readings(
-            gate=self.gate,
+            entrance=self.entrance,
             arrival=self.arrival,
             ledger=self.ledger,
             previous_is_on_device=settings.reload.keep_previous == "device",
@@ -203,7 +204,7 @@ class Daemon:
                 for name, run in self._lasting.items():
                     tasks.create_task(run(), name=name)
         finally:
-            self.gate.seal("hotreload is leaving", code="stopping")  # whatever the reason is
+            self.entrance.seal("hotreload is leaving", code="stopping")  # whatever the reason is
             self.arrival.serving = None
             if switch.engine is not None:
                 await uninterrupted(switch.engine.close())
@@ -238,22 +239,23 @@ class Daemon:
         if http.lasting:
             await http.leave(patience)
             patience = 0
-        self.gate.seal("hotreload is stopping", code="stopping")
+        self.entrance.seal("hotreload is stopping", code="stopping")
         try:
-            await self.gate.drained(patience)
+            await self.entrance.drained(patience)
         except DrainTimedOut as late:
             log.warning("daemon.stop_deadline", extra={"cause": str(late)})
             if (serving := self.arrival.serving) is not None:
-                await serving.replica.engine.abort()  # so that clients hear why
+                for replica in serving.replicas:
+                    await replica.engine.abort()  # so that clients hear why
             with suppress(DrainTimedOut):
-                await self.gate.drained(ABORT_GRACE)
+                await self.entrance.drained(ABORT_GRACE)
         raise Stopped
 
     def _join(self, engine: RunningEngine, live: Generation) -> None:
         """Open the gate to an engine; the tasks in `_lasting` must run as long as it is open."""
         self._take_signals()
         chosen = choose_mode(self.settings, engine)
-        replica = Replica(engine, self.gate, live, chosen.mode)
+        replica = Replica(engine, self.entrance.gates[0], live, chosen.mode)
         reconciler = Reconciler(
             source=self.source,
             replica=replica,
@@ -264,7 +266,7 @@ class Daemon:
         )
         publish = self.events.publish
         operator = Operator(reconciler, source=self.source, replica=replica, publish=publish)
-        self.arrival.serving = Serving(replica, operator)
+        self.arrival.serving = Serving(Replicas(replica), operator)
         publish(chosen)
         replica.open()
         publish(GenerationLive(live, replica.index))
@@ -301,7 +303,7 @@ class Daemon:
     def _make_server(self, lasting: bool) -> HttpServer:
         server = self.settings.server
         app = create_app(
-            gate=self.gate,
+            gate=self.entrance,
             control=Control(self.arrival),
             view=View(self.status, self.history, self.checkpoints),
             events=self.events,
@@ -346,4 +348,4 @@ class Daemon:
         self._stop.set()
 
     def _seal(self, why: Exception) -> None:
-        self.gate.seal(str(why), code=getattr(why, "code", "engine_lost"))
+        self.entrance.seal(str(why), code=getattr(why, "code", "engine_lost"))

@@ -257,6 +257,15 @@ class Outcome(StrEnum):
     LOST = "lost"
 
 
+class ReplicaState(StrEnum):
+    """How one of the daemon's engines is."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    LOST = "lost"
+    """It answers nobody; it is started again, while others serve."""
+
+
 class GateState(StrEnum):
     """Open: requests pass. Holding: they wait, bounded. Sealed: 503."""
 

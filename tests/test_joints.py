@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.errors import NotServing
@@ -31,6 +32,7 @@ from hotreload.types import (
 )
 
 BY = By("reload", 0, 1, time.time(), "")
+ENTRANCE = Entrance(lambda index: Gate[RunningEngine](publish=Events().publish, replica=index))
 BEFORE_THE_BOOT: dict[str, Callable[[], Any]] = {
     "reload": lambda: Control(Arrival()).reload(None, by=BY, force=False),
     "rollback": lambda: Control(Arrival()).rollback(None, by=BY),
@@ -48,9 +50,8 @@ async def test_what_is_asked_before_the_boot_is_over_is_told_so(name: str) -> No
 
 
 def test_a_scrape_before_the_boot_is_over_reads_plain_numbers() -> None:
-    gate = Gate[RunningEngine](publish=Events().publish, max_held=1, hold_arrivals=True)
     ledger = Ledger()
-    read = readings(gate=gate, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
+    read = readings(entrance=ENTRANCE, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
     assert (read.recompiles(), read.staged_bytes(), read.weights()) == (0, 0, {})
     assert (read.load(), read.failed(), read.new_at()) == (EngineLoad(), None, 0.0)
     assert read.answering() == []
@@ -58,8 +59,7 @@ def test_a_scrape_before_the_boot_is_over_reads_plain_numbers() -> None:
 
 
 def readings_of(ledger: Ledger) -> Readings:
-    gate = Gate[RunningEngine](publish=Events().publish)
-    return readings(gate=gate, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
+    return readings(entrance=ENTRANCE, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
 
 
 def test_the_attempt_that_failed_last_is_found_behind_those_that_went_well() -> None:

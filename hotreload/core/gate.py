@@ -62,7 +62,7 @@ class Gate[E]:
         An older generation than `at_least` is waited out, within a timeout; then NotNewEnough.
         """
         await self._admission()
-        if self._is_before(at_least):
+        if self.is_before(at_least):
             await self._newer(at_least, within)
         # No await between the admission and this line: a swap cannot come in between.
         lease = self.lease
@@ -83,12 +83,11 @@ class Gate[E]:
         return sum(n for lease, n in self._holders.items() if lease.weights is weights)
 
     def answering(self) -> list[Answering]:
-        """Who answers, newest first: who is live, and who answers requests; for any thread."""
+        """Who answers requests, who is live first though it answers none; for any thread."""
         counts: dict[Generation, int] = {self.lease.generation: 0} if self.lease else {}
         for lease, holders in self._holders.copy().items():
             counts[lease.generation] = counts.get(lease.generation, 0) + holders
-        newest_first = sorted(counts, key=lambda generation: generation.number, reverse=True)
-        return [Answering(generation, counts[generation]) for generation in newest_first]
+        return [Answering(generation, count) for generation, count in counts.items()]
 
     def hold(self) -> None:
         """Make arrivals wait; those inside go on."""
@@ -168,7 +167,8 @@ class Gate[E]:
             self._check()
             await self._wait_held()
 
-    def _is_before(self, at_least: int) -> bool:
+    def is_before(self, at_least: int) -> bool:
+        """Whether an older generation than this one answers now."""
         return self.lease is not None and self.lease.generation.number < at_least
 
     async def _newer(self, at_least: int, within: float) -> None:
@@ -182,7 +182,7 @@ class Gate[E]:
         self.awaiting += 1
         try:
             async with asyncio.timeout(within):
-                while self.state is not GateState.OPEN or self._is_before(at_least):
+                while self.state is not GateState.OPEN or self.is_before(at_least):
                     self._check()
                     await self._moved.wait()
         except TimeoutError:

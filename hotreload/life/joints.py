@@ -6,10 +6,11 @@ The server and the metrics are there before the engine is: each joint says what 
 import asyncio
 from dataclasses import dataclass
 
-from hotreload.core.gate import Gate
+from hotreload.core.entrance import Entrance
 from hotreload.core.ledger import Ledger
 from hotreload.core.operator import Operator
 from hotreload.core.replica import Replica
+from hotreload.core.replicas import Replicas
 from hotreload.errors import NotServing
 from hotreload.events import Event
 from hotreload.life.running import RunningEngine
@@ -24,9 +25,9 @@ FAILURES = {Outcome.REJECTED, Outcome.POSTPONED, Outcome.LOST}
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What the boot brings: an engine behind the gate, and who takes orders for it."""
+    """What the boot brings: engines behind their gates, and who takes orders for them."""
 
-    replica: Replica[RunningEngine]
+    replicas: Replicas[RunningEngine]
     operator: Operator
 
 
@@ -43,8 +44,14 @@ class Arrival:
         return self.serving
 
     def is_turning(self, within: float) -> bool:
-        """Whether the engine's scheduler was seen lately; nobody looks before there is one."""
-        return self.serving is None or self.serving.replica.engine.is_turning(within)
+        """Whether any engine's scheduler was seen lately; nobody looks before there is one.
+
+        One that hangs beside others is counted as lost by its own watch.
+        """
+        serving = self.serving
+        return serving is None or any(
+            replica.engine.is_turning(within) for replica in serving.replicas
+        )
 
 
 class Control:
@@ -120,27 +127,34 @@ class View:
 
 
 def readings(
-    *, gate: Gate[RunningEngine], arrival: Arrival, ledger: Ledger, previous_is_on_device: bool
+    *,
+    entrance: Entrance[RunningEngine],
+    arrival: Arrival,
+    ledger: Ledger,
+    previous_is_on_device: bool,
 ) -> Readings:
     """What a scrape asks for; answered with plain numbers while nothing serves."""
 
+    def serving() -> Replicas[RunningEngine] | tuple[()]:
+        return arrival.serving.replicas if arrival.serving else ()
+
     def load() -> EngineLoad:
-        return arrival.serving.replica.engine.load if arrival.serving else EngineLoad()
+        return next((each.engine.load for each in serving()), EngineLoad())
 
     def recompiles() -> int:
-        return arrival.serving.replica.engine.recompiles if arrival.serving else 0
+        return sum(each.engine.recompiles for each in serving())
 
     def staged_bytes() -> int:
-        return arrival.serving.replica.staged_bytes if arrival.serving else 0
+        return sum(each.staged_bytes for each in serving())
 
     def weights() -> dict[str, int]:
-        held = arrival.serving
-        return _weights_held(held.replica, previous_is_on_device) if held else {}
+        held = [_weights_held(each, previous_is_on_device) for each in serving()]
+        return {place: sum(each[place] for each in held) for place in held[0]} if held else {}
 
     return Readings(
-        inside=lambda: gate.inside,
-        held=lambda: gate.held,
-        answering=gate.answering,
+        inside=lambda: entrance.inside,
+        held=lambda: entrance.held,
+        answering=entrance.answering,
         load=load,
         recompiles=recompiles,
         staged_bytes=staged_bytes,

@@ -14,6 +14,7 @@ from socket import AF_UNIX, socket
 from typing import Any, NoReturn
 
 from hotreload.checks.files import Digests, ServingFile, content_id, survey
+from hotreload.core.entrance import Entrance
 from hotreload.core.fading import see_old_ones_out
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
@@ -145,11 +146,14 @@ def token_of(file: Path | None) -> Callable[[], str | None]:
     return read_again
 
 
-def make_gate(settings: Settings, publish: Publish) -> Gate[RunningEngine]:
-    """The gate that every request passes; it is closed until weights are live."""
+def make_entrance(settings: Settings, publish: Publish) -> Entrance[RunningEngine]:
+    """The way in for every request; each of its gates is closed until weights are live there."""
     asked = settings.reload
     hold = asked.while_closed == "hold"
-    return Gate(publish=publish, max_held=asked.max_held, hold_arrivals=hold)
+    gate = partial(Gate[RunningEngine], publish=publish, hold_arrivals=hold)
+    return Entrance(
+        lambda index: gate(replica=index, max_held=asked.max_held), settings.engine.replicas
+    )
 
 
 def make_metrics(settings: Settings, look: Readings) -> Metrics:

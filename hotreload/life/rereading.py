@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from hotreload.core.gate import Gate
+from hotreload.core.entrance import Entrance
 from hotreload.core.reconcile import Reconciler
 from hotreload.errors import HotReloadError
 from hotreload.events import Publish, SettingsRead
@@ -32,14 +32,14 @@ class Rereading:
         settings: Settings,
         read: Callable[[], Settings] | None,
         publish: Publish,
-        gate: Gate[Any],
+        entrance: Entrance[Any],
         limits: Limits,
     ) -> None:
         """Without `read` they stay as they are."""
         self.settings = settings
         self._read = read or (lambda: settings)
         self._publish = publish
-        self._gate = gate
+        self._entrance = entrance
         self._limits = limits
         self._asked = asyncio.Event()
 
@@ -75,7 +75,7 @@ class Rereading:
         engine.judge_by(probes_of(settings), settings.checks.max_drift)  # it alone may refuse
         reconciler.rules = make_rules(settings)
         reconciler.min_interval = settings.reload.min_interval
-        self._gate.max_held = settings.reload.max_held
+        self._entrance.allow(settings.reload.max_held)
         for name, value in settings.server.limits:
             setattr(self._limits, name, value)
         before, self.settings = self.settings, settings

@@ -22,6 +22,7 @@ from hotreload.events import (
     OperatorAsked,
     PhaseEntered,
     Progress,
+    ReplicaMoved,
     RevisionWanted,
     SettingsRead,
     SourceScanned,
@@ -167,6 +168,9 @@ def event_fields(event: Event) -> Fields:
             name, fields = "generation.live", generation_fields(generation) | {"replica": replica}
         case GenerationEnded(generation, replica):
             name, fields = "generation.ended", generation_fields(generation) | {"replica": replica}
+        case ReplicaMoved(replica, moved, reason, again_in):
+            name, fields = f"replica.{moved}", {"replica": replica}
+            fields |= {"reason": reason, "again_in": again_in}
         case GateChanged(state, inside, held, reason, code, replica):
             why = {"reason": reason, "code": code, "replica": replica}
             name, fields = f"gate.{state}", {"inside": inside, "held": held, **why}
