@@ -256,17 +256,18 @@ class Daemon:
         self._take_signals()
         chosen = choose_mode(self.settings, engine)
         replica = Replica(engine, self.entrance.gates[0], live, chosen.mode)
+        replicas = Replicas({replica.index: replica})
         reconciler = Reconciler(
             source=self.source,
-            replica=replica,
+            replicas=replicas,
             attempts=self.attempts,
             validate=self._check,
             rules=self.rules,
             min_interval=self.settings.reload.min_interval,
         )
         publish = self.events.publish
-        operator = Operator(reconciler, source=self.source, replica=replica, publish=publish)
-        self.arrival.serving = Serving(Replicas(replica), operator)
+        operator = Operator(reconciler, source=self.source, replicas=replicas, publish=publish)
+        self.arrival.serving = Serving(replicas, operator)
         publish(chosen)
         replica.open()
         publish(GenerationLive(live, replica.index))

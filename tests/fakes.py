@@ -138,6 +138,11 @@ class FakeEngine(FakeAnswers):
         weights = FakeWeights(revision.id, "bad" in revision.label, "overflow" in revision.label)
         return self._spare(replace(self._staged(revision, weights), loading=self.loading))
 
+    async def twin(self, staged: Staged) -> Staged:
+        await self.steps.pass_through("twin")
+        weights = replace(staged.weights, is_on_device=True)
+        return self._spare(replace(staged, weights=weights, loading=None))
+
     async def perturb(self, revision: Revision, noise: Noise) -> Staged:
         await self.steps.pass_through("perturb")
         live, is_loud = self.live.weights, noise.scale >= 1

@@ -160,11 +160,11 @@ class Ledger:
         known = [each for each in (self.live and self.live.revision, self.wanted) if each]
         return {revision.id for revision in (*places, *known)}
 
-    def drains_in_vain(self, revision: Revision) -> int:
-        """How many drains for this revision in a row did not end in time."""
+    def in_a_row(self, revision: Revision, code: str) -> int:
+        """How many of the last attempts at this revision ended for this reason, one by one."""
         own = (a for a in self.history if a.revision == revision and not a.dry_run)
         reasons = (each.reason for each in own)
-        return len(list(takewhile(lambda why: why is not None and why.code == "drain", reasons)))
+        return len(list(takewhile(lambda why: why is not None and why.code == code, reasons)))
 
     def went_live(self, generation: Generation, path: str) -> None:
         """Record what answers from now on; it is no longer refused."""

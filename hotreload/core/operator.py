@@ -11,7 +11,7 @@ from hotreload.core.ledger import PastGeneration
 from hotreload.core.orders import ROLLED_BACK, DryRunOrder, NoiseOrder, ReloadOrder, RollbackOrder
 from hotreload.core.ports import Engine, Source
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.replica import Replica
+from hotreload.core.replicas import Replicas
 from hotreload.errors import (
     MOST_WORDS,
     BadRequest,
@@ -29,12 +29,17 @@ class Operator:
     """What the admin routes reach: reload, rollback, perturb, pin, unpin."""
 
     def __init__(
-        self, reconciler: Reconciler, *, source: Source, replica: Replica[Engine], publish: Publish
+        self,
+        reconciler: Reconciler,
+        *,
+        source: Source,
+        replicas: Replicas[Engine],
+        publish: Publish,
     ) -> None:
         self._reconciler = reconciler
         self._ledger = reconciler.ledger
         self._source = source
-        self._replica = replica
+        self._replicas = replicas
         self._publish = publish
 
     async def reload(
@@ -50,7 +55,7 @@ class Operator:
                 return first.done
             order = ReloadOrder(revision, by, force=force)
             refusal = self._ledger.refused.get(revision.id)
-            if order.is_fulfilled(self._replica.live):
+            if order.is_fulfilled(self._replicas.live):
                 order.settle(self._reconciler.unattempted(order, Outcome.LIVE, None))
             elif not force and refusal is not None:
                 again = f"{refusal.reason.message} (refused before; --force tries it again)"
@@ -71,7 +76,7 @@ class Operator:
         """Order the generation before this one, or a named one, again."""
         with self._told(by, None if number is None else str(number)):
             place = self._place_to_go_back_to(number)
-            if not self._replica.keeps(place):
+            if not self._replicas.keeps(place):
                 await self._check_files(place)
             return self._reconciler.take(RollbackOrder(place, by, reason))
 
@@ -84,7 +89,7 @@ class Operator:
     async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
         """Order noise on what is live: a swap whose checksums must differ."""
         with self._told(by, str(noise)):
-            live = self._replica.live
+            live = self._replicas.live
             if noise.num_leaves > len(live.leaves):
                 raise BadRequest(f"num_leaves: the model has {len(live.leaves)} leaves")
             return self._reconciler.take(NoiseOrder(live, by, noise))
@@ -96,7 +101,7 @@ class Operator:
         restart would forget it: then nothing is held.
         """
         with self._told(by):
-            if self._replica.live.revision.is_noise:
+            if self._replicas.live.revision.is_noise:
                 raise NotSaved(
                     "not pinned: noise answers, and a restart would forget it; "
                     "`hotreload rollback` takes it off"
@@ -130,7 +135,7 @@ class Operator:
             )
 
     def _place_to_go_back_to(self, number: int | None) -> PastGeneration:
-        live = self._replica.live
+        live = self._replicas.live
         if number == live.number:
             raise BadRequest(f"generation {number} is live already")
         ledger = self._ledger

@@ -82,6 +82,13 @@ class Engine(Protocol):
         """
         ...
 
+    async def twin(self, staged: Staged) -> Staged:
+        """Stage the weights that another engine of the same model holds as `staged`: a copy.
+
+        Complete, of the live ones' signature, and bit for bit the same. It fails as `stage` does.
+        """
+        ...
+
     async def exchange(self, staged: Staged) -> Staged:
         """Make `staged` live and return what was live: its own inverse.
 

@@ -82,6 +82,8 @@ class Replica[E: Engine]:
         self.alone = asyncio.Lock()
         """Held by whoever changes which weights answer or are kept, or cleans up after them."""
         self._ended = asyncio.Event()
+        self._loss: EngineLost | None = None
+        self._is_lost = asyncio.Event()
         self._was_live_as: tuple[Generation, ...] = ()
         """What else the live weights were live as, if a rollback found them still answering."""
 
@@ -164,6 +166,18 @@ class Replica[E: Engine]:
         if previous is not None:
             await self._engine.release(previous)
 
+    def lose(self, why: EngineLost) -> None:
+        """Let nobody in any more: nobody knows by which weights they would be answered."""
+        self.gate.seal(str(why), code=why.code)
+        self._loss = self._loss or why
+        self._is_lost.set()
+
+    async def lost(self) -> EngineLost:
+        """Wait until it is lost, and say why."""
+        await self._is_lost.wait()
+        assert self._loss is not None
+        return self._loss
+
     @contextmanager
     def sealed_when_lost(self) -> Iterator[None]:
         """Seal the gate before anybody hears that the engine is lost.
@@ -173,7 +187,7 @@ class Replica[E: Engine]:
         try:
             yield
         except EngineLost as lost:
-            self.gate.seal(str(lost), code=lost.code)
+            self.lose(lost)
             raise
 
 

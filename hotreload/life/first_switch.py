@@ -65,7 +65,9 @@ class FirstSwitch:
         last = ledger.last_good
         if last is not None and ledger.pinned and not _is(last, staged):
             _tell_of_lost_pin(last, staged)
-        return self._attempts.went_live(staged, path, _number_again(ledger, staged))
+        generation = self._attempts.mint(staged, _number_again(ledger, staged))
+        self._attempts.record(generation, path)
+        return generation
 
 
 def _number_again(ledger: Ledger, staged: Staged) -> int | None:

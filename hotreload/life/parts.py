@@ -206,6 +206,7 @@ def make_rules(settings: Settings) -> Rules:
         drain_timeout=reload.drain_timeout,
         abort_on_drain_timeout=reload.on_drain_timeout != "postpone",
         sets=reload.sets,
+        together=reload.rollout == "together",
         finish_timeout=reload.finish_timeout or settings.server.limits.request_seconds,
         longest_drain=settings.server.limits.request_seconds,
         probe_timeout=reload.probe_timeout,
