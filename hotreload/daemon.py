@@ -9,7 +9,6 @@ import gc
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -18,9 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotreload.checks.check import check_checkpoint
 from hotreload.checks.files import Digests
-from hotreload.checks.fit import Policy
 from hotreload.core.attempts import Attempts
 from hotreload.core.course import Course
 from hotreload.core.operator import Operator
@@ -31,14 +28,15 @@ from hotreload.core.switch import ABORT_GRACE
 from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost
 from hotreload.events import Events, GenerationLive, Leaving
 from hotreload.life.boot import Start
+from hotreload.life.checking import Checking
 from hotreload.life.first_switch import FirstSwitch
 from hotreload.life.joints import Arrival, Control, Serving, View, readings
+from hotreload.life.lasting import tasks_of
 from hotreload.life.parts import (
     admin_group,
     api_keys,
     checkpoint_roots,
     choose_mode,
-    heeding,
     listening,
     longest_boot,
     make_entrance,
@@ -47,12 +45,11 @@ from hotreload.life.parts import (
     make_source,
     make_webhook,
     model_name,
-    seeing_out,
-    verifying,
 )
+from hotreload.life.replica_life import ReplicaLife, Shared
 from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
-from hotreload.life.start_engine import start_engine
+from hotreload.life.start_engine import start_engine, start_twin
 from hotreload.life.state import StateFile
 from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import History
@@ -64,8 +61,8 @@ from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer
 from hotreload.server.turning_away import turn_away
 from hotreload.settings.load import Settings
-from hotreload.threads import in_thread, uninterrupted
-from hotreload.types import Checkpoint, Generation, Revision, Served
+from hotreload.threads import uninterrupted
+from hotreload.types import Checkpoint, Generation
 
 log = logging.getLogger("hotreload")
 
@@ -103,6 +100,12 @@ class Daemon:
         self.digests = Digests()
         """Digests of files that the source or the checks have read; both look here first."""
         self.source = make_source(settings, self.events.publish, self.ledger, self.digests)
+        self.checking = Checking(
+            lambda: self.rereading.settings,
+            content_of=self.source.content_of,
+            roots=checkpoint_roots(settings),
+            digests=self.digests,
+        )
         self.arrival = Arrival()
         self.history = History(self.ledger.history, self.ledger.pins)
         self.status = Status(
@@ -130,7 +133,6 @@ class Daemon:
         self._api_keys = api_keys(settings)
         self._stop = asyncio.Event()
         self._ended_by: Exception | None = None
-        self._served = Served({}, {}, {})
         self._lasting: dict[str, Run] = {}
 
     # --- a life ------------------------------------------------------------------------
@@ -192,8 +194,8 @@ class Daemon:
             self.settings,
             attempts=self.attempts,
             source=self.source,
-            validate=self._check,
-            serve=self._serve,
+            validate=self.checking,
+            serve=self.checking.serve,
             switch=switch,
             rules=self.rules,
         )
@@ -209,25 +211,21 @@ class Daemon:
             if switch.engine is not None:
                 await uninterrupted(switch.engine.close())
 
-    def _serve(self, served: Served) -> None:
-        self._served = served
-
     async def _start_engine(
         self, model: Path, weights: Checkpoint | None, course: Course
     ) -> RunningEngine:
         engine = await start_engine(self.settings, model, weights, course)
-        if not self._served.tensors:  # a folder without weights; now there are some
+        if not self.checking.served.tensors:  # a folder without weights; now there are some
             tensors = weights.tensors if weights else engine.expected_tensors()
-            self._served = replace(self._served, tensors=tensors)
+            self.checking.serve(replace(self.checking.served, tensors=tensors))
         log.info("engine.started", extra=engine.facts())
         return engine
 
-    async def _seal_when_lost(self, engine: RunningEngine) -> None:
-        try:
-            await engine.died()
-        except EngineLost as lost:
-            self._seal(lost)
-            raise
+    async def _start_twin(self, index: int, twin: RunningEngine) -> RunningEngine:
+        engine = await start_twin(self.rereading.settings, index, twin)
+        self._take_signals()
+        log.info("engine.started", extra={**engine.facts(), "replica": index})
+        return engine
 
     async def _wait_for_stop(self, http: HttpServer) -> None:
         """SIGTERM: refuse newcomers, let those inside be answered, then end everything.
@@ -256,12 +254,13 @@ class Daemon:
         self._take_signals()
         chosen = choose_mode(self.settings, engine)
         replica = Replica(engine, self.entrance.gates[0], live, chosen.mode)
-        replicas = Replicas({replica.index: replica})
+        by_index = {replica.index: replica}
+        replicas = Replicas(by_index)
         reconciler = Reconciler(
             source=self.source,
             replicas=replicas,
             attempts=self.attempts,
-            validate=self._check,
+            validate=self.checking,
             rules=self.rules,
             min_interval=self.settings.reload.min_interval,
         )
@@ -271,35 +270,33 @@ class Daemon:
         publish(chosen)
         replica.open()
         publish(GenerationLive(live, replica.index))
+        shared = Shared(
+            entrance=self.entrance,
+            by_index=by_index,
+            replicas=replicas,
+            start=self._start_twin,
+            tasks=partial(
+                tasks_of,
+                settings=self.settings,
+                reconciler=reconciler,
+                operator=operator,
+                publish=publish,
+            ),
+            publish=publish,
+            backoff=self.attempts.backoff,
+            probe_within=lambda: reconciler.rules.probe_timeout,
+            starting=asyncio.Lock(),
+        )
+        others = range(1, self.settings.engine.replicas)
         self._lasting = {
             "reconcile": reconciler.run,
-            "watch the engine": partial(self._seal_when_lost, engine),
             "save what is not": partial(self.state.keep_trying, self.ledger),
-            "heed answers": heeding(self.settings, reconciler, replica, operator, publish),
-            "reread the settings": partial(self.rereading.run, engine, reconciler),
-            "see old generations out": seeing_out(self.settings, replica, publish),
-            **verifying(self.settings, replica, publish),
+            "reread the settings": partial(self.rereading.run, replicas, reconciler),
+            "engine 0": partial(ReplicaLife(0, shared).run, replica),
+            **{f"engine {index}": ReplicaLife(index, shared).run for index in others},
         }
 
     # --- the parts ---------------------------------------------------------------------
-
-    async def _check(self, revision: Revision, path: Path) -> Checkpoint:
-        """Every check, in a thread that is left behind when a read hangs."""
-        checks = self.rereading.settings.checks
-        run = partial(
-            check_checkpoint,
-            revision,
-            path,
-            served=self._served,
-            policy=Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite),
-            root=checkpoint_roots(self.settings),
-            digests=self.digests,
-        )
-
-        def work(cancel: threading.Event) -> Checkpoint:
-            return run(content_id=self.source.content_of(revision), cancel=cancel)
-
-        return await in_thread(work, leave_as=f"a check of {revision}")
 
     def _make_server(self, lasting: bool) -> HttpServer:
         server = self.settings.server

@@ -16,7 +16,8 @@ from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError, NotServing
 from hotreload.events import Event, GenerationLive, ModeChosen
 from hotreload.life.joints import _weights_held
-from hotreload.life.parts import make_rules, verifying
+from hotreload.life.lasting import verifying
+from hotreload.life.parts import make_rules
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
 from hotreload.types import Generation, Lease, Mode, Revision
@@ -168,7 +169,7 @@ async def test_old_generations_are_seen_out_and_kept_as_decided(
     daemon._join(engine, LIVE)
     assert daemon.arrival.serving is not None
     replica = daemon.arrival.serving.replicas.first
-    task = asyncio.create_task(daemon._lasting["see old generations out"]())
+    task = asyncio.create_task(daemon._lasting["engine 0"]())
     async with daemon.entrance.passing():
         staged = await engine.stage(unread(Revision("new")))
         replica.pass_on(replace(LIVE, number=2), await engine.flip(staged))

@@ -117,8 +117,8 @@ class Entrance[E]:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nobody is let in any more because every engine is lost."""
-        return all(gate.is_lost for gate in self.gates)
+        """Whether nobody is let in any more because the engines are lost."""
+        return not self.lets_in and any(gate.is_lost for gate in self.gates)
 
     async def drained(self, within: float) -> None:
         """Wait until nobody is inside; DrainTimedOut names how many still are."""

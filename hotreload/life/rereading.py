@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from hotreload.core.entrance import Entrance
 from hotreload.core.reconcile import Reconciler
+from hotreload.core.replicas import Replicas
 from hotreload.errors import HotReloadError
 from hotreload.events import Publish, SettingsRead
 from hotreload.life.parts import make_rules
@@ -47,14 +48,14 @@ class Rereading:
         """Have them read again, as soon as something serves."""
         self._asked.set()
 
-    async def run(self, engine: RunningEngine, reconciler: Reconciler) -> NoReturn:
+    async def run(self, replicas: Replicas[RunningEngine], reconciler: Reconciler) -> NoReturn:
         """Read them each time it was asked for, for ever, and tell what came of it."""
         while True:
             await self._asked.wait()
             self._asked.clear()  # who asks from now on may mean a file that is changed meanwhile
             try:
                 found = reread(self.settings, await self._wished())
-                self._go_by(found.settings, engine, reconciler)
+                self._go_by(found.settings, replicas, reconciler)
             except HotReloadError as fault:
                 self._publish(SettingsRead(error=str(fault)))
             except Exception as fault:  # a fault of ours must not end what serves
@@ -70,9 +71,12 @@ class Rereading:
             name = "a read of the settings"
             return await in_thread(lambda cancel: self._read(), leave_as=name, is_read=False)
 
-    def _go_by(self, settings: Settings, engine: RunningEngine, reconciler: Reconciler) -> None:
+    def _go_by(
+        self, settings: Settings, replicas: Replicas[RunningEngine], reconciler: Reconciler
+    ) -> None:
         """Have the parts go by these; ConfigError, and no change, if one of them cannot."""
-        engine.judge_by(probes_of(settings), settings.checks.max_drift)  # it alone may refuse
+        for replica in replicas:  # the first alone may refuse: those of one model do it alike
+            replica.engine.judge_by(probes_of(settings), settings.checks.max_drift)
         reconciler.rules = make_rules(settings)
         reconciler.min_interval = settings.reload.min_interval
         self._entrance.allow(settings.reload.max_held)
