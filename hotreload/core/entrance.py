@@ -5,11 +5,12 @@ HTTP, weights or what an engine is.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any
 
 from hotreload.core.gate import Gate
-from hotreload.errors import NotServing
+from hotreload.errors import EngineLost, NotServing
 from hotreload.types import Answering, GateState, Generation, Lease
 
 
@@ -34,12 +35,15 @@ class Entrance[E]:
             gate.seal(reason, code=code)
         return gate
 
-    def preparer(self) -> E:
+    @contextmanager
+    def preparing(self) -> Iterator[E]:
         """An engine that makes a request ready before it is let in; NotServing when none will be.
 
         Every engine checks and encodes alike. Which one answers, the lease alone says.
         """
-        return self._best(0).preparer()
+        gate = self._best(0)
+        with _sealed_when_lost(gate):
+            yield gate.preparer()
 
     @asynccontextmanager
     async def passing(self, at_least: int = 0, within: float = 0.0) -> AsyncIterator[Lease[E]]:
@@ -48,15 +52,19 @@ class Entrance[E]:
         An older generation than `at_least` is waited out, within a timeout; then NotNewEnough.
         """
         async with AsyncExitStack() as inside:
-            yield await self._let_in(inside, at_least, within)
+            gate, lease = await self._let_in(inside, at_least, within)
+            with _sealed_when_lost(gate):
+                yield lease
 
-    async def _let_in(self, inside: AsyncExitStack, at_least: int, within: float) -> Lease[E]:
+    async def _let_in(
+        self, inside: AsyncExitStack, at_least: int, within: float
+    ) -> tuple[Gate[E], Lease[E]]:
         until = asyncio.get_running_loop().time() + within
         while True:
             gate = self._best(at_least)
             left = max(0.0, until - asyncio.get_running_loop().time())
             try:
-                return await inside.enter_async_context(gate.passing(at_least, left))
+                return gate, await inside.enter_async_context(gate.passing(at_least, left))
             except NotServing:
                 # Its engine was lost while it waited there: another one may answer.
                 if gate.state is not GateState.SEALED or not self.lets_in:
@@ -123,3 +131,14 @@ class Entrance[E]:
     async def drained(self, within: float) -> None:
         """Wait until nobody is inside; DrainTimedOut names how many still are."""
         await asyncio.gather(*(gate.drained(within) for gate in self.gates))
+
+
+@contextmanager
+def _sealed_when_lost(gate: Gate[Any]) -> Iterator[None]:
+    """Let nobody in after the first who hears that the engine is lost: who asks again goes on to
+    another one."""
+    try:
+        yield
+    except EngineLost as lost:
+        gate.seal(str(lost), code=lost.code)
+        raise

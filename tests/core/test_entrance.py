@@ -134,7 +134,7 @@ async def test_once_sealed_no_engine_that_comes_later_lets_anybody_in(
     with pytest.raises(NotServing, match="stopping"):
         await who_answers(entrance)
     with pytest.raises(NotServing, match="stopping"):
-        entrance.preparer()
+        entrance.preparing().__enter__()
 
 
 async def test_before_the_first_opens_everybody_is_told_that_it_boots() -> None:
@@ -144,7 +144,8 @@ async def test_before_the_first_opens_everybody_is_told_that_it_boots() -> None:
     assert (told.value.code, entrance.answering(), entrance.is_lost) == ("booting", [], False)
     entrance.gates[0].open(lease(ONE, 0))
     assert await who_answers(entrance) == "1 on engine 0"
-    assert entrance.preparer() == "engine 0"
+    with entrance.preparing() as preparer:
+        assert preparer == "engine 0"
 
 
 async def test_who_answers_is_counted_over_all_the_live_ones_first(
@@ -156,3 +157,16 @@ async def test_who_answers_is_counted_over_all_the_live_ones_first(
         with pytest.raises(DrainTimedOut):
             await entrance.drained(0.0)
     await entrance.drained(0.0)
+
+
+async def test_who_hears_of_a_loss_seals_the_gate_so_that_the_next_goes_to_another(
+    entrance: Entrance[str],
+) -> None:
+    with pytest.raises(EngineLost):
+        async with entrance.passing() as let_in:
+            raise EngineLost("it died")
+    lost = int(let_in.engine[-1])
+    assert entrance.gates[lost].is_lost
+    with pytest.raises(EngineLost), entrance.preparing():
+        raise EngineLost("it died too")
+    assert len([gate for gate in entrance.gates if gate.is_lost]) == 2

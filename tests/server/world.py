@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
@@ -214,7 +215,14 @@ class World:
     ) -> None:
         self.path = path
         self.events = Events()
-        self.gate = Gate[FakeEngine](publish=self.events.publish, max_held=1024)
+        self.entrance = Entrance(
+            lambda index: Gate[FakeEngine](
+                publish=self.events.publish, max_held=1024, replica=index
+            ),
+            2,
+        )
+        self.gate = self.entrance.gates[0]
+        """That of the first engine; another one answers only where a test opens its gate."""
         self.engine = self.another_engine("served by step 1")
         self.control = FakeControl()
         self.view = View(self.events, self.gate)
@@ -223,7 +231,7 @@ class World:
         """What woke the source."""
         self.app = create_app(
             webhook=Webhook(webhook, self.woken.append) if webhook else None,
-            gate=self.gate,
+            gate=self.entrance,
             control=self.control,
             view=self.view,
             events=self.events,
