@@ -1,0 +1,126 @@
+"""Two engines in one daemon: rolling reloads under load, one that says no, one that dies."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hotreload.engine.sglang import SglangEngine
+from hotreload.errors import ProbeFailed
+from hotreload.events import GateChanged, ReplicaMoved
+from hotreload.types import GateState, Mode, Outcome, ReplicaState
+from tests.integration.running import Load, Running, mixed, post
+
+pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
+
+WAYS = [(Mode.OVERLAP, "rolling"), (Mode.DRAIN, "rolling"), (Mode.OVERLAP, "together")]
+
+
+def engine(running: Running, index: int) -> Any:
+    """The real one, for what only a test looks at."""
+    found = {each.index: each.engine for each in running.daemon.arrival.expect().replicas}[index]
+    assert isinstance(found, SglangEngine)
+    return found
+
+
+async def both_serve(running: Running, times: int = 1) -> None:
+    """Until the engine beside the first has joined so often."""
+    moved = ReplicaMoved(1, ReplicaState.SERVING)
+    await running.until(lambda: running.happened.count(moved) >= times)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=WAYS, ids="-".join)
+async def running(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Running]:
+    mode, rollout = request.param
+    folder = tmp_path_factory.mktemp("daemon")
+    sets = ("engine.replicas=2", f"reload.mode={mode}", f"reload.rollout={rollout}")
+    running = Running(folder, *sets, "reload.sets=3")
+    running.drop(1)
+    async with running.serving():
+        await both_serve(running)
+        yield running
+    assert running.exit_code == 0
+
+
+async def test_reloads_under_load_reach_both_and_nobody_waits_or_fails(running: Running) -> None:
+    first = running.live.number
+    began = len(running.happened)
+    read = [engine(running, index)._sets.loaders for index in range(2)]
+    async with Load(running).on() as load:
+        for number in range(2, 8):
+            attempt = await running.attempted(running.drop(number))
+            assert attempt.outcome is Outcome.LIVE, attempt
+    assert load.failures == []
+    assert mixed(load.answers, running.generations) == []
+    assert {number for number, _ in load.answers} >= set(range(first, first + 6))
+    held = [each.held for each in running.happened[began:] if isinstance(each, GateChanged)]
+    assert set(held) <= {0}
+    live = running.daemon.ledger.live
+    assert live is not None
+    for index in range(2):
+        assert engine(running, index).live.fingerprint == live.fingerprint
+        assert await engine(running, index).checksums() == live.leaves
+    assert read[0] is not read[1]
+
+
+async def test_what_the_second_says_no_to_is_put_back_on_the_first(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = running.daemon.ledger.live
+    assert before is not None
+
+    async def no(*staged: Any) -> None:
+        raise ProbeFailed("it talks nonsense on this device")
+
+    with monkeypatch.context() as broken:
+        for step in ("prove", "probe"):
+            broken.setattr(engine(running, 1), step, no)
+        async with Load(running).on() as load:
+            attempt = await running.attempted(running.drop(20))
+    assert (attempt.outcome, attempt.generation) == (Outcome.REJECTED, None)
+    assert load.failures == []
+    assert mixed(load.answers, running.generations) == []
+    assert running.daemon.ledger.live is before
+    for index in range(2):
+        assert engine(running, index).live.fingerprint == before.fingerprint
+    assert (await running.attempted(running.drop(21))).outcome is Outcome.LIVE
+
+
+async def test_a_rollback_reaches_both(running: Running) -> None:
+    answer = await post(running, "rollback")
+    assert answer.status_code == 200, answer.text
+    live = running.daemon.ledger.live
+    assert live is not None
+    for index in range(2):
+        assert engine(running, index).live.fingerprint == live.fingerprint
+    assert (await post(running, "reload_weights")).status_code == 200
+
+
+async def test_one_that_dies_is_started_again_while_the_other_answers(running: Running) -> None:
+    died = engine(running, 1)
+    async with Load(running, clients=8).on() as load:
+        died._parts.running_scheduler.scheduler.get_next_batch_to_run = None
+        await both_serve(running, times=2)
+        attempt = await running.attempted(running.drop(30))
+        assert attempt.outcome is Outcome.LIVE
+    # Those that it answered already were told the truth; all others another engine answered.
+    assert all("503" in each or "without its end" in each for each in load.failures)
+    assert mixed(load.answers, running.generations) == []
+    lost = [each for each in running.happened if isinstance(each, ReplicaMoved) and each.reason]
+    assert [each.state for each in lost] == [ReplicaState.LOST]
+    assert "thread" in (lost[0].reason or "")
+    assert engine(running, 1) is not died
+    assert engine(running, 1).live.fingerprint == engine(running, 0).live.fingerprint
+    assert all(gate.state is GateState.OPEN for gate in running.daemon.entrance.gates)
+
+
+async def test_in_the_end_nothing_of_it_is_left(tmp_path: Path) -> None:
+    running = Running(tmp_path, "engine.replicas=2")
+    running.drop(1)
+    async with running.serving():
+        pass  # told to stop while the second engine is started
+    assert running.exit_code == 0
