@@ -26,10 +26,11 @@ def engine(running: Running, index: int) -> Any:
     return found
 
 
-async def both_serve(running: Running, times: int = 1) -> None:
-    """Until the engine beside the first has joined so often."""
-    moved = ReplicaMoved(1, ReplicaState.SERVING)
-    await running.until(lambda: running.happened.count(moved) >= times)
+async def all_serve(running: Running, engines: int = 2, times: int = 1) -> None:
+    """Until each engine beside the first has joined so often."""
+    for index in range(1, engines):
+        moved = ReplicaMoved(index, ReplicaState.SERVING)
+        await running.until(lambda moved=moved: running.happened.count(moved) >= times)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=WAYS, ids="-".join)
@@ -42,7 +43,7 @@ async def running(
     running = Running(folder, *sets, "reload.sets=3")
     running.drop(1)
     async with running.serving():
-        await both_serve(running)
+        await all_serve(running)
         yield running
     assert running.exit_code == 0
 
@@ -104,7 +105,7 @@ async def test_one_that_dies_is_started_again_while_the_other_answers(running: R
     died = engine(running, 1)
     async with Load(running, clients=8).on() as load:
         died._parts.running_scheduler.scheduler.get_next_batch_to_run = None
-        await both_serve(running, times=2)
+        await all_serve(running, times=2)
         attempt = await running.attempted(running.drop(30))
         assert attempt.outcome is Outcome.LIVE
     # Those that it answered already were told the truth; all others another engine answered.
