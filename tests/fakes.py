@@ -18,6 +18,7 @@ from hotreload.errors import (
     EngineLost,
     ProbeFailed,
     SourceUnavailable,
+    TryAgain,
 )
 from hotreload.types import (
     Checkpoint,
@@ -42,6 +43,7 @@ class FakeWeights:
     is_bad: bool = False
     overflows: bool = False
     is_on_device: bool = True
+    is_held: bool = True
 
 
 def unread(
@@ -139,9 +141,11 @@ class FakeEngine(FakeAnswers):
         return self._spare(replace(self._staged(revision, weights), loading=self.loading))
 
     async def twin(self, staged: Staged) -> Staged:
+        original = replace(staged.weights)
+        if not original.is_held:
+            raise TryAgain(f"{staged.revision} was released")
         await self.steps.pass_through("twin")
-        weights = replace(staged.weights, is_on_device=True)
-        return self._spare(replace(staged, weights=weights, loading=None))
+        return self._spare(self._staged(staged.revision, original, staged.leaves))
 
     async def perturb(self, revision: Revision, noise: Noise) -> Staged:
         await self.steps.pass_through("perturb")
@@ -231,6 +235,7 @@ class FakeEngine(FakeAnswers):
     async def release(self, staged: Staged) -> None:
         await self.steps.pass_through("release")
         self.spares.remove(staged)
+        staged.weights.is_held = False
 
     async def checksums(self) -> dict[str, int]:
         return {**self.live.leaves, **self.damage}
@@ -263,6 +268,7 @@ class FakeEngine(FakeAnswers):
     async def close(self) -> None:
         await self.steps.pass_through("close")
         self.is_closed = True
+        self.live.weights.is_held = False
         self.end_all()
 
     def check_answer(self, request: Mapping[str, Any], weights: Staged) -> None:

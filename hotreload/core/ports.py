@@ -70,6 +70,15 @@ class Engine(Protocol):
         """
         ...
 
+    async def twin(self, staged: Staged) -> Staged:
+        """Stage the weights that another engine of the same model holds as `staged`.
+
+        They are copied from its devices to this one's, bit for bit; complete and of the live
+        ones' signature. Answers under way stay bit-identical. A cancelled or failed call leaves
+        nothing behind. TryAgain when the copy is not the same, or they are not held any more.
+        """
+        ...
+
     @property
     def staging(self) -> HowFar | None:
         """How far `stage` is with a checkpoint; None while it is with none. For any thread."""
@@ -79,13 +88,6 @@ class Engine(Protocol):
         """Stage a copy of the live weights with noise on some leaves, under this name.
 
         CheckpointRejected when that is no other, finite set of weights. Else as `stage`.
-        """
-        ...
-
-    async def twin(self, staged: Staged) -> Staged:
-        """Stage the weights that another engine of the same model holds as `staged`: a copy.
-
-        Complete, of the live ones' signature, and bit for bit the same. It fails as `stage` does.
         """
         ...
 

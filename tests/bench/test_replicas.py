@@ -4,11 +4,11 @@ import asyncio
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hotreload.types import Outcome
 from tests.bench.figures import median
+from tests.bench.test_memory import resident
 from tests.bench.test_overlap import Tokens, percentile
 from tests.engine.real import device_bytes
 from tests.integration.running import Running
@@ -64,7 +64,7 @@ async def test_what_more_engines_give_and_cost(tmp_path: Path, replicas: int) ->
     running = Running(tmp_path, ENGINE, f"engine.replicas={replicas}", "source.settle=0")
     running.patience = 600.0
     running.drop(1)
-    process, before = psutil.Process(), await device_bytes()
+    before = await device_bytes()
     async with running.serving():
         await all_serve(running, replicas)
         device = await device_bytes() - before
@@ -82,5 +82,5 @@ async def test_what_more_engines_give_and_cost(tmp_path: Path, replicas: int) ->
             took.append(time.monotonic() - dropped)
     print(
         f"\n{replicas} engines: {rate:6.0f} tokens/s, {device / 1e6:6.1f} MB on devices, "
-        f"resident {process.memory_info().rss / 1e9:.2f} GB, a reload {median(took):.2f} s"
+        f"resident {resident() / 1e9:.2f} GB, a reload {median(took):.2f} s"
     )

@@ -5,10 +5,10 @@ Knows upstream's parts (scheduler, detokenizer, tokenizer manager, sockets); not
 
 import asyncio
 import dataclasses
-import gc
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,7 @@ from typing import Any
 from hotreload.engine import versions
 from hotreload.engine.model_folder import unservable
 from hotreload.engine.source_text import unknown_arguments
-from hotreload.engine.upstream import embedding, logprobs, patches
+from hotreload.engine.upstream import embedding, frozen, logprobs, patches
 from hotreload.engine.upstream.devices import find_devices
 from hotreload.engine.upstream.legs import Leg
 from hotreload.engine.upstream.scheduler import (
@@ -42,6 +42,10 @@ MESSAGE_SECONDS = 30.0
 
 DOES_NOT_START = "does_not_start"
 """The code of upstream's own refusals, which may be about the weights it was given."""
+
+_STARTING = threading.Lock()
+"""One engine starts at a time: what a start replaces, in upstream and in the process, is there once
+for all. What runs meanwhile does not use it."""
 
 Report = Callable[[str], None]
 
@@ -91,14 +95,15 @@ def build(
     dtype: str,
     load_format: str,
     args: Mapping[str, Any],
-    log_level: int,
     report: Report,
     first_device: int = 0,
+    log_level: int = logging.WARNING,
 ) -> Parts:
     """Start an engine; blocks until it could serve. ConfigError says what to change."""
     if not (model / "config.json").is_file():
         raise ConfigError(f"[engine] model: {model} is no model folder (it has no config.json)")
-    entry, server_args = _ready_upstream(log_level)
+    with _STARTING:
+        entry, server_args = _ready_upstream(log_level)
     devices = find_devices(device, tp, first_device)
     device = devices[0].platform
     given = {
@@ -122,7 +127,7 @@ def build(
         devices=devices,
     )
     try:
-        with launching, sockets.holding(sys.modules[server_args.__module__]):
+        with _STARTING, launching, sockets.holding(sys.modules[server_args.__module__]):
             parts.engine = entry.Engine(**arguments)
     except ConfigError:
         take_apart(parts)
@@ -271,9 +276,10 @@ def take_apart(parts: Parts) -> None:
     if parts.engine is not None:
         _close_loop(parts.engine)
     parts.sockets.remove()
+    left = None if scheduler is None else weakref.ref(scheduler.scheduler)
     parts.engine = parts.scheduler = parts.detokenizer = parts.detokenizer_thread = None
-    gc.unfreeze()
-    gc.collect()
+    del scheduler
+    frozen.thaw(parts, left)
 
 
 def discard(parts: Parts) -> None:

@@ -147,10 +147,16 @@ def _raise_file_limit() -> None:
 
 @contextmanager
 def _on_devices(devices: Sequence[Any]) -> Iterator[None]:
-    """0.0.2 builds its mesh of every device there is, whatever tp says; main has an argument."""
-    from sgl_jax.srt.managers import scheduler
+    """0.0.2 builds its mesh of every device there is, whatever tp says; main has an argument.
 
-    create = scheduler.create_device_mesh
+    It also takes the fullest device of the machine for its own, so beside another engine it would
+    find no room for a KV pool. And it first drops every compiled program of the process: others
+    would compile anew while clients wait. main does neither.
+    """
+    from sgl_jax.srt.managers import scheduler
+    from sgl_jax.srt.model_executor import model_runner
+
+    create, measure = scheduler.create_device_mesh, model_runner.get_available_device_memory
     if "device_indexes" in inspect.signature(create).parameters:
         yield
         return
@@ -158,7 +164,16 @@ def _on_devices(devices: Sequence[Any]) -> Iterator[None]:
     def create_on(*args: Any, **kwargs: Any) -> Any:
         return create(*args, **{**kwargs, "devices": list(devices)})
 
-    with _replaced(scheduler, "create_device_mesh", create_on):
+    def free_on(device: str, *args: Any, **kwargs: Any) -> Any:
+        if device == "cpu":  # the machine's memory
+            return measure(device, *args, **kwargs)
+        stats = [each.memory_stats() for each in devices]
+        return min(each["bytes_limit"] - each["bytes_in_use"] for each in stats)
+
+    with (
+        _replaced(scheduler, "create_device_mesh", create_on),
+        _replaced(model_runner, "get_available_device_memory", free_on),
+    ):
         yield
 
 

@@ -27,6 +27,8 @@ class Weights:
     """Copies by place; of what the live weights shared, the leaf itself."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """What each tensor was of which leaves were made, by its name; not all may be known."""
+    paths: tuple[str, ...] = ()
+    """What stands at each place; another engine of the same model may have another order."""
     lane: int | None = None
     """The number of the lane in which they answer; None while they are spare."""
 
