@@ -1,6 +1,7 @@
 """Two engines in one daemon: rolling reloads under load, one that says no, one that dies."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest_asyncio
 
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import ProbeFailed
-from hotreload.events import GateChanged, ReplicaMoved
+from hotreload.events import Event, GateChanged, ReplicaMoved
 from hotreload.types import GateState, Mode, Outcome, ReplicaState
 from tests.engine.real import device_bytes
 from tests.integration.running import Load, Running, mixed, post
@@ -29,8 +30,12 @@ def engine(running: Running, index: int) -> Any:
 async def all_serve(running: Running, engines: int = 2, times: int = 1) -> None:
     """Until each engine beside the first has joined so often."""
     for index in range(1, engines):
-        moved = ReplicaMoved(index, ReplicaState.SERVING)
-        await running.until(lambda moved=moved: running.happened.count(moved) >= times)
+        joined = ReplicaMoved(index, ReplicaState.SERVING)
+        await running.until(partial(_have_happened, running, joined, times))
+
+
+def _have_happened(running: Running, event: Event, times: int) -> bool:
+    return running.happened.count(event) >= times
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=WAYS, ids="-".join)
