@@ -52,7 +52,7 @@ async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> Sgl
     state = settings.state.directory
     model = settings.engine.model or await in_thread(lambda cancel: kept_model(state))
     if model is None:
-        raise TryAgain(f"the model's files are gone from {state}", code="no_model")
+        raise TryAgain(f"the model's files are gone from {state}")
     assert isinstance(twin, SglangEngine), "what a daemon starts is one"
     engine = await SglangEngine.start(
         **_asked(settings, state / "staging"),
