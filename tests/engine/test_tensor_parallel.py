@@ -4,6 +4,7 @@ The model has one head of keys and values, of which each device has a copy.
 """
 
 import ctypes
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -339,6 +340,26 @@ def flipped_bit(leaf: jax.Array) -> Iterator[None]:
     byte.value ^= 1
 
 
+async def test_noise_for_the_host_leaves_no_copy_of_what_is_live_there(
+    engine: Engine, voices: Wide
+) -> None:
+    """JAX keeps what a leaf that is split was asked for, for as long as the leaf lives."""
+    first, noise = (
+        await engine.exchange(await engine.stage(voices.checkpoint(2))),
+        Noise(7, 0.05, 1),
+    )
+    await engine.release(await engine.perturb(Revision("noisy"), noise))  # compiles
+    tracemalloc.start()
+    try:
+        with memory(engine, "host"):
+            await engine.release(await engine.perturb(Revision("noisy"), noise))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < engine.weights_bytes / 4
+    await back_to(engine, first)
+
+
 async def test_equal_noise_is_equal_on_any_number_of_devices_and_in_every_copy(
     engine: Engine, agreed: Callable[[str, object], bool]
 ) -> None:
@@ -363,7 +384,7 @@ async def test_where_an_engine_would_repeat_the_wrong_axis_it_is_refused_by_the_
     folder = widened(Voices(tmp_path).folder(1), kv_heads=2)
     try:
         async with real.engine_of(folder, tmp_path / "spool", tp=4) as engine:
-            assert (await tell(engine, 9)).is_whole
+            told = "served" if (await tell(engine, 9)).is_whole else "served wrongly"
     except ConfigError as refused:
-        assert "[engine] tp: " in str(refused)
-        assert str(refused).endswith("set tp to 2 or less")
+        told = str(refused)
+    assert told == "served" or told.endswith("set tp to 2 or less")
