@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.engine import versions
-from hotreload.engine.model_folder import unservable
+from hotreload.engine.model_folder import unservable, unshared
 from hotreload.engine.source_text import unknown_arguments
 from hotreload.engine.upstream import embedding, frozen, logprobs, patches
 from hotreload.engine.upstream.devices import find_devices
@@ -104,6 +104,8 @@ def build(
         raise ConfigError(f"[engine] model: {model} is no model folder (it has no config.json)")
     with _STARTING:
         entry, server_args = _ready_upstream(log_level)
+    if why := unshared(model, tp, args):
+        raise ConfigError(why)
     devices = find_devices(device, tp, first_device)
     device = devices[0].platform
     given = {

@@ -104,6 +104,7 @@ def starting(
     `_set_envs_and_config` also raises the file limit, and warns where it may not: we raise it,
     without the warning. Goes when the engine can be embedded.
     """
+    _read_configs_anew()
     no_exit_hook = types.SimpleNamespace(register=lambda *args: None)
     replaced = {
         "_set_envs_and_config": lambda server_args: _raise_file_limit(),
@@ -118,6 +119,18 @@ def starting(
         undo.enter_context(_on_devices(devices))
         undo.enter_context(_naming(devices[0].platform))
         yield
+
+
+def _read_configs_anew() -> None:
+    """Forget the models' configs that were read in this process.
+
+    0.0.2 writes into the one it keeps how many key and value heads there are once each device has
+    a copy: the next engine on that model repeated those, and failed at its first step. Goes with
+    0.0.2; main changes a copy.
+    """
+    from sgl_jax.srt.hf_transformers_utils import get_config
+
+    get_config.cache_clear()
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import numpy as np
 
 from hotreload import fingerprint
 from hotreload.engine.weights.host_arrays import in_order, is_on_host, on_host
+from hotreload.engine.weights.leaves import freely_split
 from hotreload.engine.weights.rules import Array, Ingredient, Ingredients, Rule
 
 CHECKSUM_BITS = 53
@@ -86,7 +87,7 @@ def measure_leaf(leaf: jax.Array, parts: Sequence[Ingredient]) -> One:
             tally.add(part.tensor, in_order(part.rule.restored(_share(held, part))))
         return tally.one
     rules = tuple((part.rule, part.expert) for part in parts)
-    results = jax.device_get(_measured(leaf, rules))
+    results = jax.device_get(_measured(freely_split(leaf), rules))
     sums = {
         part.tensor: fingerprint.joined(lanes)
         for part, (*lanes, _) in zip(parts, results, strict=True)
@@ -163,11 +164,12 @@ def _measured(
     made = []
     for rule, expert in rules:
         tensor = rule.restored(leaf if expert is None else leaf[expert])
-        made.append((*_sums(tensor), jnp.sum(jnp.square(tensor.astype(jnp.float32)))))
+        made.append((*sums_of(tensor), jnp.sum(jnp.square(tensor.astype(jnp.float32)))))
     return made
 
 
-def _sums(tensor: jax.Array) -> tuple[jax.Array, ...]:
+def sums_of(tensor: jax.Array) -> tuple[jax.Array, ...]:
+    """Both sums of what lies on a device, to be computed there."""
     words, at = _words(tensor)
     fold = fingerprint.folded(words)
     block = fingerprint.number_of_block(at // fingerprint.BLOCK)

@@ -118,7 +118,8 @@ class Reader:
         tensor = memory.view(stored).reshape(part.rule.shape)
         tensor = tensor if stored == dtype else tensor.astype(dtype)
         tally.add(part.tensor, tensor)
-        return part.rule.applied(tensor)
+        made: Array = part.rule.applied(tensor)
+        return made
 
     def _room(self, size: int) -> Array:
         """Memory for tensors that the leaf does not keep, one after the other."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hotreload.engine.weights import staging
+from hotreload.engine.weights.copies import unlike
 from hotreload.engine.weights.headroom import size_of, why_one_set
 from hotreload.engine.weights.leaves import layout_of
 from hotreload.engine.weights.loaders import Destination, Loaders, Verdict
@@ -193,12 +194,18 @@ class Sets:
 
     async def checksums(self, staged: Staged) -> dict[str, int]:
         """Each leaf's checksum, computed on what lies on the device now."""
-        leaves, measure = staged.weights.leaves, self.loaders.measure
         # A cancel waits for the thread: it holds leaves that a trade must be able to free.
-        now = (await in_thread(lambda cancel: measure(leaves))).checksums
+        now = await in_thread(lambda cancel: self._checksums(staged.weights.leaves))
         if now != staged.leaves:
             staged.weights.sources = {}  # nothing is shared with damaged weights: all is read anew
         return now
+
+    def _checksums(self, leaves: Sequence[Any]) -> dict[str, int]:
+        """Where copies differ none of them speaks for the leaf: its checksum is another then."""
+        checksums = self.loaders.measure(leaves).checksums
+        for path in unlike(self.layout.named(leaves), self.plan.parts):
+            checksums[path] ^= 1
+        return checksums
 
     async def _staged(
         self,
