@@ -79,12 +79,14 @@ class SglangEngine:
         probes: Sequence[Probe] = (),
         checkpoint: Checkpoint | None = None,
         first_device: int = 0,
+        engines: int = 1,
         twin: "SglangEngine | None" = None,
     ) -> "SglangEngine":
         """Start an engine that answers from `model`, whose weights are called `revision`.
 
         `checkpoint` holds the same weights, in files that stay: our own loader is compared with
-        upstream's on them. The loop stays free meanwhile. ConfigError names the setting to change.
+        upstream's on them. ConfigError names the setting to change, also when there are not devices
+        for so many `engines` in all.
         With a `twin`, a running engine of the same model, nothing is read: what is live there once
         this one is built is copied, under its name. TryAgain when that engine has ended.
         """
@@ -93,7 +95,7 @@ class SglangEngine:
         make_parts = partial(build.build, model=model, device=device, tp=tp, dtype=dtype)
         make_parts = partial(make_parts, load_format=load_format, args=args or {})
         make_parts = partial(make_parts, first_device=first_device, report=watch.report)
-        parts = await in_thread(lambda cancel: make_parts(), discard=build.discard)
+        parts = await in_thread(lambda cancel: make_parts(engines=engines), discard=build.discard)
         make = partial(cls, parts, watch, probes=probes, terms=terms)
         try:
             async with named(revision) if twin is None else twin._lent() as first:

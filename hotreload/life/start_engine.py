@@ -89,6 +89,7 @@ def _asked(settings: Settings, spool: Path) -> dict[str, Any]:
     return {
         "device": engine.device,
         "tp": engine.tp,
+        "engines": engine.replicas,
         "dtype": engine.dtype,
         "args": engine.args,
         "terms": _terms(settings, spool),

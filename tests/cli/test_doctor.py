@@ -228,7 +228,10 @@ def test_more_devices_than_there_are_or_than_the_heads_can_be_shared_by_are_told
     monkeypatch.setattr(checkup, "ASK_JAX", "print('cpu', 2, 'CPU_0, CPU_1', sep='\\n')")
     assert check_jax(facts(world, "engine.tp=2", ask_jax=True)).verdict == "ok"
     few = check_jax(facts(world, "engine.tp=4", ask_jax=True))
-    assert (few.verdict, few.says) == ("fail", "JAX finds CPU_0, CPU_1, and [engine] tp is 4")
+    assert (few.verdict, few.says) == (
+        "fail",
+        "JAX finds CPU_0, CPU_1; [engine] tp times replicas is 4",
+    )
     assert check_model(facts(world, "engine.tp=2")).verdict == "ok"
     many = check_model(facts(world, "engine.tp=4"))
     assert (many.verdict, "[engine] tp = 4: the model has 2 attention heads" in many.says) == (

@@ -36,6 +36,13 @@ async def test_another_device_than_jax_platforms_names_is_a_wrong_setting() -> N
         find_devices("tpu", 1, 0)
 
 
+async def test_the_first_of_several_engines_looks_for_the_devices_of_all() -> None:
+    here = len(find_devices("cpu", 4, 0))
+    with pytest.raises(ConfigError, match=r"tp = 2 and replicas = 3 need 6 devices, .* has 4"):
+        find_devices("cpu", 2, 0, engines=3)
+    assert len(find_devices("cpu", 2, here - 2, engines=2)) == 2
+
+
 @pytest.mark.parametrize("named", [None, "tpu", "tpu,cpu"])
 async def test_an_accelerator_that_is_not_there_never_becomes_a_cpu(named: str | None) -> None:
     done = found("tpu", named)

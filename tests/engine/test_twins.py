@@ -48,7 +48,7 @@ class Side:
         if path == "r":
             return jax.random.key(seed)
         # Bits that no number has: a copy must keep them.
-        bits = np.random.default_rng([seed, ord(path)]).bytes(np.prod(SHAPES[path]) * 2)
+        bits = np.random.default_rng([seed, ord(path)]).bytes(int(np.prod(SHAPES[path])) * 2)
         return jax.device_put(np.frombuffer(bits, np.float16).reshape(SHAPES[path]), self.sharding)
 
     @staticmethod

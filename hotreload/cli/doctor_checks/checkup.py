@@ -108,16 +108,17 @@ def check_jax(facts: Facts) -> Advice:
 
 
 def _found(facts: Facts, platform: str, count: int, found: str) -> Advice:
-    wanted, tp = facts.settings.engine.device, facts.settings.engine.tp
+    engine = facts.settings.engine
+    wanted, needed = engine.device, engine.tp * engine.replicas
     if wanted not in {"auto", platform}:
         todo = f"set JAX_PLATFORMS to {wanted}, install jax[{wanted}], or change [engine] device"
         return Advice("fail", f"JAX finds {found}, and [engine] device is {wanted!r}", todo)
     if wanted == "auto" and platform == "cpu" and facts.devices:
         todo = "install jax[tpu], or look at JAX_PLATFORMS"
         return Advice("warn", f"JAX finds {found}, and not the accelerator that is here", todo)
-    if count < tp:
-        todo = f"set [engine] tp to {count} or less, or look for the devices that are missing"
-        return Advice("fail", f"JAX finds {found}, and [engine] tp is {tp}", todo)
+    if count < needed:
+        todo = f"set [engine] tp times replicas to {count} or less, or look for the missing devices"
+        return Advice("fail", f"JAX finds {found}; [engine] tp times replicas is {needed}", todo)
     return Advice("ok", f"JAX finds {found}")
 
 

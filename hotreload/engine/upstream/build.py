@@ -97,6 +97,7 @@ def build(
     args: Mapping[str, Any],
     report: Report,
     first_device: int = 0,
+    engines: int = 1,
     log_level: int = logging.WARNING,
 ) -> Parts:
     """Start an engine; blocks until it could serve. ConfigError says what to change."""
@@ -106,7 +107,7 @@ def build(
         entry, server_args = _ready_upstream(log_level)
     if why := unshared(model, tp, args):
         raise ConfigError(why)
-    devices = find_devices(device, tp, first_device)
+    devices = find_devices(device, tp, first_device, engines)
     device = devices[0].platform
     given = {
         "model_path": str(model),
