@@ -9,7 +9,7 @@ from hotreload.engine.lanes.shadow import ShadowPool
 from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream.scheduler import SchedulerThread
 from hotreload.engine.upstream.watch import EngineWatch
-from hotreload.engine.weights.loaders import Verdict
+from hotreload.engine.weights.loaders import Comparison
 from hotreload.engine.weights.one_set import stand_ins
 from hotreload.engine.weights.sets import Sets, StagingTerms
 from hotreload.engine.weights.twins import Original
@@ -26,7 +26,7 @@ def begin_with(
     answered yet.
     """
     runner = scheduler.scheduler.tp_worker.get_model_runner()
-    sets = Sets(runner, terms, first.verdict if isinstance(first, Original) else Verdict())
+    sets = Sets(runner, terms, first.comparison if isinstance(first, Original) else Comparison())
     # A list of our own: main's ahead-of-time programs know upstream's by its identity.
     leaves: list[Any] = list(find_slot(runner).read())
     scheduler.bind(stand_ins(leaves))  # what is replaced goes at once, one by one
@@ -67,4 +67,4 @@ def check_running(watch: EngineWatch) -> None:
 async def lent(generations: Generations, sets: Sets) -> AsyncIterator[Original]:
     """What is live in an engine, for a twin to copy: it is not traded for others meanwhile."""
     async with generations.unchanged:
-        yield Original(generations.live, sets.loaders.verdict)
+        yield Original(generations.live, sets.loaders.comparison)

@@ -125,7 +125,9 @@ async def test_each_answers_by_weights_of_its_own_and_compiles_nothing_for_other
             for number, engine in enumerate(engines.each, start=11)
         )
     )
-    assert {each.loading.loader for each in staged} == {"own"}  # twins share the verdict
+    assert {each.loading.loader for each in staged} == {
+        "own"
+    }  # twins share what came of the comparison
     compiled = [engine.recompiles for engine in engines.each]
     old = await flipped(engines.each, staged)
     assert await texts(engines.each) == says(11, 12, 13, 14)

@@ -1,5 +1,6 @@
 """Weights are copied from one engine's devices to another's; here without an engine."""
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -48,7 +49,7 @@ class Side:
         if path == "r":
             return jax.random.key(seed)
         # Bits that no number has: a copy must keep them.
-        bits = np.random.default_rng([seed, ord(path)]).bytes(int(np.prod(SHAPES[path])) * 2)
+        bits = np.random.default_rng([seed, ord(path)]).bytes(math.prod(SHAPES[path]) * 2)
         return jax.device_put(np.frombuffer(bits, np.float16).reshape(SHAPES[path]), self.sharding)
 
     @staticmethod

@@ -48,7 +48,7 @@ class Destination:
 
 
 @dataclass(slots=True)
-class Verdict:
+class Comparison:
     """Whether our own loader makes what upstream's makes of a model; twins share one."""
 
     is_tried: bool = False
@@ -69,9 +69,9 @@ class Loaders:
         spool: Path,
         choice: Literal["auto", "upstream"],
         quiet: Quiet,
-        verdict: Verdict,
+        comparison: Comparison,
     ) -> None:
-        self.verdict = verdict
+        self.comparison = comparison
         self.quiet = quiet
         self._runner = model_runner
         self._layout = layout
@@ -83,9 +83,9 @@ class Loaders:
     @property
     def why_upstream(self) -> str | None:
         """Why checkpoints are loaded by upstream's loader; None while our own does it."""
-        if self._why_upstream is None and not self.verdict.is_tried:
+        if self._why_upstream is None and not self.comparison.is_tried:
             return "ours has not been compared with it yet"
-        return self._why_upstream or self.verdict.distrust or None
+        return self._why_upstream or self.comparison.distrust or None
 
     def load(
         self,
@@ -111,7 +111,11 @@ class Loaders:
 
         It stays unknown while the files cannot be read.
         """
-        if self._why_upstream or self.verdict.distrust or self._not_for_us(checkpoint) is not None:
+        if (
+            self._why_upstream
+            or self.comparison.distrust
+            or self._not_for_us(checkpoint) is not None
+        ):
             return
         places, make = self._layout.places, Reader.made
         try:
@@ -124,12 +128,12 @@ class Loaders:
         except HotReloadError as fault:
             log.warning("loader.not_compared", extra={"why": str(fault)})
             return
-        self.verdict.is_tried = True
+        self.comparison.is_tried = True
         log.info("loader.trusted", extra={"revision": str(checkpoint.revision)})
 
     def _distrust(self, checkpoint: Checkpoint, path: str) -> None:
-        self.verdict.is_tried = True
-        self.verdict.distrust = f"ours made another {path} of {checkpoint.revision}"
+        self.comparison.is_tried = True
+        self.comparison.distrust = f"ours made another {path} of {checkpoint.revision}"
 
     def _not_for_us(self, checkpoint: Checkpoint) -> str | None:
         """Why a checkpoint can be nothing for our own loader."""
@@ -210,7 +214,7 @@ class Loaders:
         leaves = load(cancel=cancel, told=count)
         try:
             made = Weights(leaves, self.measure(leaves))
-            if not self.verdict.is_tried:
+            if not self.comparison.is_tried:
                 self.compare(checkpoint, made, cancel)
             if place.is_host:
                 made.host = {at: np.array(leaves[at]) for at in self._layout.places}

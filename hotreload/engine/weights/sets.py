@@ -12,7 +12,7 @@ from hotreload.engine.weights import staging
 from hotreload.engine.weights.copies import unlike
 from hotreload.engine.weights.headroom import size_of, why_one_set
 from hotreload.engine.weights.leaves import layout_of
-from hotreload.engine.weights.loaders import Destination, Loaders, Verdict
+from hotreload.engine.weights.loaders import Comparison, Destination, Loaders
 from hotreload.engine.weights.noise import perturb
 from hotreload.engine.weights.plan import record_plan
 from hotreload.engine.weights.quiet import QUIET, Quiet
@@ -38,7 +38,7 @@ class StagingTerms:
 class Sets:
     """Knows how the sets of one model look; which of them answers, it is told at each call."""
 
-    def __init__(self, model_runner: Any, terms: StagingTerms, verdict: Verdict) -> None:
+    def __init__(self, model_runner: Any, terms: StagingTerms, comparison: Comparison) -> None:
         self.layout = layout_of(model_runner.model)
         self.plan = record_plan(model_runner, self.layout)
         self.loaders = Loaders(
@@ -48,7 +48,7 @@ class Sets:
             spool=terms.spool,
             choice=terms.loader,
             quiet=terms.quiet,
-            verdict=verdict,
+            comparison=comparison,
         )
         self.bytes = 0
         """Of one set; known when the first was adopted."""
@@ -93,17 +93,17 @@ class Sets:
         made = Weights(list(live.leaves), live.measured)
         await in_thread(lambda cancel: self.loaders.compare(checkpoint, made, cancel))
         self._note_distrust()
-        if self.loaders.verdict.is_tried:
+        if self.loaders.comparison.is_tried:
             live.sources = sources_of(checkpoint)
 
     def _note_distrust(self) -> None:
-        if self.loaders.verdict.distrust:
+        if self.loaders.comparison.distrust:
             self._is_distrusted.set()
 
     async def distrusted(self) -> str:
         """Wait until our own loader was found to make other weights than upstream's; say which."""
         await self._is_distrusted.wait()
-        return self.loaders.verdict.distrust
+        return self.loaders.comparison.distrust
 
     def decide(self, live: Staged, beside: Sequence[Any] = ()) -> None:
         """Decide where spare sets wait; `beside` describes what must fit beside one that is staged.

@@ -13,7 +13,7 @@ from hotreload import failpoints
 from hotreload.engine.weights.headroom import check_headroom, size_of, telling_lack_of_memory
 from hotreload.engine.weights.host_arrays import copied_to_host
 from hotreload.engine.weights.leaves import Layout, like, wait_for
-from hotreload.engine.weights.loaders import Destination, Verdict
+from hotreload.engine.weights.loaders import Comparison, Destination
 from hotreload.engine.weights.measuring import Measured, One, gathered, measure
 from hotreload.engine.weights.quiet import Quiet, done_quietly
 from hotreload.engine.weights.rules import Ingredients
@@ -30,14 +30,14 @@ class Original:
     Whatever becomes of them there, nobody changes a leaf: it only may be let go.
     """
 
-    def __init__(self, staged: Staged, verdict: Verdict | None = None) -> None:
-        """`verdict` is what the other engine knows of our own loader."""
+    def __init__(self, staged: Staged, comparison: Comparison | None = None) -> None:
+        """`comparison` is what the other engine knows of our own loader."""
         weights: Weights = staged.weights
         held = weights.host.items() if weights.host else enumerate(weights.leaves)
         self.revision: Revision = staged.revision
         self.measured = weights.measured
         self.sources = dict(weights.sources)
-        self.verdict = verdict or Verdict()
+        self.comparison = comparison or Comparison()
         self._leaves = {weights.paths[place]: leaf for place, leaf in held}
         if not self._leaves:
             raise TryAgain(
