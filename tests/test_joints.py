@@ -15,14 +15,13 @@ from hotreload.life.joints import Arrival, Control, View, readings
 from hotreload.life.running import RunningEngine
 from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import History
-from hotreload.observe.readings import Readings
+from hotreload.observe.readings import Readings, ReplicaReading
 from hotreload.observe.status import Status
 from hotreload.types import (
     NOISY,
     Answering,
     Attempt,
     By,
-    EngineLoad,
     Generation,
     Lease,
     Noise,
@@ -52,8 +51,8 @@ async def test_what_is_asked_before_the_boot_is_over_is_told_so(name: str) -> No
 def test_a_scrape_before_the_boot_is_over_reads_plain_numbers() -> None:
     ledger = Ledger()
     read = readings(entrance=ENTRANCE, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
-    assert (read.recompiles(), read.staged_bytes(), read.weights()) == (0, 0, {})
-    assert (read.load(), read.failed(), read.new_at()) == (EngineLoad(), None, 0.0)
+    assert read.replicas() == [ReplicaReading()]
+    assert (read.failed(), read.new_at()) == (None, 0.0)
     assert read.answering() == []
     assert Arrival().is_turning(0.0)
 

@@ -26,7 +26,7 @@ from hotreload.events import (
 )
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
-from hotreload.observe.readings import Readings
+from hotreload.observe.readings import Readings, ReplicaReading
 from hotreload.types import NOISY, Answering, GateState, Generation, Revision
 from tests.integration.process import Process
 from tests.integration.running import request_for
@@ -197,7 +197,10 @@ def another_replica() -> Metrics:
     """What a daemon exports in which all is `ODD`; it needs no second engine."""
     both = (Answering(NINTH, 0), Answering(EIGHTH, 1))
     told = Readings(
-        overruled=lambda: True, answering=lambda: both, held=lambda: 1, new_at=lambda: 1.0
+        replicas=lambda: (ReplicaReading(held=1),),
+        overruled=lambda: True,
+        answering=lambda: both,
+        new_at=lambda: 1.0,
     )
     metrics = Metrics(readings=told, expect_every=60.0)
     metrics.observe(GenerationLive(NINTH))
