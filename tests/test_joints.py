@@ -57,6 +57,18 @@ def test_a_scrape_before_the_boot_is_over_reads_plain_numbers() -> None:
     assert Arrival().is_turning(0.0)
 
 
+async def test_a_scrape_reads_who_is_at_each_gate() -> None:
+    two = Entrance(lambda index: Gate[RunningEngine](publish=print, replica=index), replicas=2)
+    engine: Any = object()
+    for gate in two.gates:
+        gate.open(Lease(Generation(1, Revision("one"), "fp", 0.0), engine))
+    read = readings(entrance=two, arrival=Arrival(), ledger=Ledger(), previous_is_on_device=True)
+    async with two.passing(), two.gates[1].passing(), two.gates[1].passing():
+        inside = [each.inside for each in read.replicas()]
+        assert inside == [gate.inside for gate in two.gates]
+        assert sum(inside) == 3
+
+
 def readings_of(ledger: Ledger) -> Readings:
     return readings(entrance=ENTRANCE, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
 

@@ -125,12 +125,12 @@ def attempt(outcome: Outcome = Outcome.LIVE, reason: Reason | None = None) -> At
 class SeenEntrance:
     """The one gate, as the status sees it; a test says what else still answers."""
 
-    def __init__(self, gate: Gate[FakeEngine], older: list[Answering]) -> None:
+    def __init__(self, gate: Gate[FakeEngine], older: Callable[[], list[Answering]]) -> None:
         self.gates = [gate]
         self._older = older
 
     def answering(self) -> list[Answering]:
-        return [*self.gates[0].answering(), *self._older]
+        return [*self.gates[0].answering(), *self._older()]
 
 
 class View:
@@ -143,7 +143,7 @@ class View:
         """Generations from before the live one that still answer."""
         self._status = Status(
             ledger_view=lambda: self.ledger,
-            entrance=SeenEntrance(gate, self.older),
+            entrance=SeenEntrance(gate, lambda: self.older),
         )
         self.listed: list[Listed] = []
         """What the source sees."""
