@@ -40,8 +40,6 @@ class ReplicaNow:
     live: Generation | None = None
     fading: list[Generation] = field(default_factory=list)
     """What was live in it and still answers, newest first."""
-    mode: Mode | None = None
-    mode_reason: str | None = None
 
     @property
     def lets_in(self) -> bool:
@@ -58,10 +56,10 @@ class ReplicaNow:
         if state is not ReplicaState.SERVING:
             self.gate, self.live, self.fading = GateState.SEALED, None, []
 
-    def went_live(self, generation: Generation) -> None:
+    def went_live(self, generation: Generation, mode: Mode | None) -> None:
         """Note who answers; by overlap whoever did before still does, until it is said to end."""
         before, self.live = self.live, generation
-        if before is not None and before != generation and self.mode is Mode.OVERLAP:
+        if before is not None and before != generation and mode is Mode.OVERLAP:
             weights = (generation.revision, generation.fingerprint)
             older = [before, *self.fading]  # without those that a rollback made live again
             self.fading = [g for g in older if (g.revision, g.fingerprint) != weights]
@@ -74,8 +72,6 @@ class ReplicaNow:
             "reason": self.reason,
             "again_in": left,
             "restarts": self.restarts,
-            "mode": self.mode.value if self.mode else None,
-            "mode_reason": self.mode_reason,
         }
 
 
@@ -94,18 +90,21 @@ class ReplicasNow(Collector):
         self.ending: str | None = None
         """Why nobody is let in any more, unless engines were lost."""
         self.has_opened = False
+        self.mode: Mode | None = None
+        """How new weights take over."""
+        self.mode_reason: str | None = None
 
     def observe(self, event: Event) -> None:
         """Take in what happened to one of them."""
         match event:
             case ReplicaMoved():
                 self._moved(event)
-            case ModeChosen(mode, why, replica):
-                self.all[replica].mode, self.all[replica].mode_reason = mode, why
+            case ModeChosen(mode, why):  # engines of one model do it alike
+                self.mode, self.mode_reason = mode, why
             case GateChanged():
                 self._gate_moved(event)
             case GenerationLive(generation, replica):
-                self.all[replica].went_live(generation)
+                self.all[replica].went_live(generation, self.mode)
                 if all(each.live in (None, generation) for each in self.all):
                     self._went_live(generation)
             case GenerationEnded(generation, replica):

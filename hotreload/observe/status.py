@@ -38,7 +38,6 @@ from hotreload.observe.views import EntranceView, LedgerView, Overruled
 from hotreload.types import (
     Answering,
     Attempt,
-    GateState,
     Generation,
     Revision,
 )
@@ -184,7 +183,9 @@ class Status:
             "state": self.state.value,
             "reasons": self.ready()[1],
             **live,
-            **_together(replicas, self._answering(), self._replicas.gate),
+            **self._mode_fields(),
+            "answering": answering_fields(self._answering()),
+            "gate": self._gate_fields(replicas),
             "wanted": self._wanted.id if self._wanted else None,
             "wanted_label": self._wanted.label if self._wanted else None,
             "waiting_for": self._waiting_for,
@@ -234,6 +235,7 @@ class Status:
             "devices": list(range(index * self._tp, (index + 1) * self._tp)),
             **now.fields(self._wall()),
             "since": iso(now.since),
+            **self._mode_fields(),
             **(generation_fields(now.live) if now.live else NOBODY),
             "answering": answering_fields(gate.answering() if gate else ()),
             "gate": {
@@ -244,19 +246,15 @@ class Status:
             **self._integrity.fields_of(index),
         }
 
+    def _mode_fields(self) -> Fields:
+        """How weights are exchanged: engines of one model do it alike."""
+        mode = self._replicas.mode
+        return {"mode": mode and mode.value, "mode_reason": self._replicas.mode_reason}
 
-def _together(
-    replicas: Sequence[Fields], answering: Sequence[Answering], gate: GateState
-) -> Fields:
-    """How weights are exchanged, who answers and the gates, of all engines taken together."""
-    first = next((each for each in replicas if each["mode"]), replicas[0])
-    counts = {name: sum(each["gate"][name] for each in replicas) for name in ("inside", "held")}
-    return {
-        "mode": first["mode"],
-        "mode_reason": first["mode_reason"],
-        "answering": answering_fields(answering),
-        "gate": {"state": gate.value, **counts},
-    }
+    def _gate_fields(self, replicas: Sequence[Fields]) -> Fields:
+        """The gates of all engines, taken together."""
+        counts = {name: sum(each["gate"][name] for each in replicas) for name in ("inside", "held")}
+        return {"state": self._replicas.gate.value, **counts}
 
 
 def answering_fields(answering: Sequence[Answering]) -> list[Fields]:

@@ -38,7 +38,6 @@ def opened(replica: int) -> tuple[Event, ...]:
     """A further engine begins to serve."""
     return (
         ReplicaMoved(replica, STARTING),
-        ModeChosen(Mode.OVERLAP, replica=replica),
         GateChanged(GateState.OPEN, 0, 0, replica=replica),
         GenerationLive(OLD, replica),
         ReplicaMoved(replica, SERVING),
