@@ -110,8 +110,8 @@ class Daemon:
         self.history = History(self.ledger.history, self.ledger.pins)
         self.status = Status(
             ledger_view=lambda: self.ledger,
-            gate_counts=lambda: (self.entrance.inside, self.entrance.held),
-            answering=self.entrance.answering,
+            entrance=self.entrance,
+            tp=settings.engine.tp,
             last_attempt=self.history.last,
             source_kind=settings.source.kind,
         )
@@ -124,7 +124,10 @@ class Daemon:
         )
         self.metrics = make_metrics(settings, look)
         self.systemd = Systemd(
-            Notifier(), is_alive=self.arrival.is_turning, longest_boot=longest_boot(settings)
+            Notifier(),
+            is_alive=self.arrival.is_turning,
+            longest_boot=longest_boot(settings),
+            replicas=settings.engine.replicas,
         )
         shown = (self.history, self.status, self.checkpoints)
         for observer in (LogObserver(), *shown, self.metrics, self.systemd):

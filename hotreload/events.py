@@ -43,6 +43,8 @@ class PhaseEntered:
 
     revision: Revision
     phase: Phase | None
+    replica: int = 0
+    """On which engine, if it is done on one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,9 +224,9 @@ def test_so_many_leaves_are_exported_as_decided(
 async def test_a_scrape_reads_how_busy_the_engine_is(tmp_path: Path) -> None:
     engine: Any = FakeEngine(Steps(), LIVE.revision)
     daemon = Daemon(settings(tmp_path))
-    assert 'hotreload_kv_tokens{use="free"} 0.0' in daemon.metrics.render().decode()
+    assert 'hotreload_kv_tokens{replica="0",use="free"} 0.0' in daemon.metrics.render().decode()
     daemon._join(engine, LIVE)
-    assert 'hotreload_kv_tokens{use="free"} 9.0' in daemon.metrics.render().decode()
+    assert 'hotreload_kv_tokens{replica="0",use="free"} 9.0' in daemon.metrics.render().decode()
 
 
 def test_live_weights_are_verified_only_if_so_decided(tmp_path: Path) -> None:

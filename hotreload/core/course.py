@@ -51,7 +51,7 @@ class Course:
         self, phase: Phase, within: float | None = None, setting: str = ""
     ) -> AsyncIterator[None]:
         """Publish and time a phase; one that takes too long puts the attempt off."""
-        self.publish(PhaseEntered(self.revision, phase))
+        self.publish(PhaseEntered(self.revision, phase, self.replica))
         started = self._clock()
         try:
             async with deadline(within, f"{phase} {self.revision}", f"[reload] {setting}"):

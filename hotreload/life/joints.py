@@ -7,6 +7,7 @@ import asyncio
 from dataclasses import dataclass
 
 from hotreload.core.entrance import Entrance
+from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.core.operator import Operator
 from hotreload.core.replica import Replica
@@ -16,9 +17,9 @@ from hotreload.events import Event
 from hotreload.life.running import RunningEngine
 from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import Fields, History, attempt_fields
-from hotreload.observe.readings import Readings
+from hotreload.observe.readings import Readings, ReplicaReading
 from hotreload.observe.status import Status
-from hotreload.types import Attempt, By, EngineLoad, Generation, Noise, Outcome
+from hotreload.types import Attempt, By, Generation, Noise, Outcome
 
 FAILURES = {Outcome.REJECTED, Outcome.POSTPONED, Outcome.LOST}
 
@@ -135,30 +136,17 @@ def readings(
 ) -> Readings:
     """What a scrape asks for; answered with plain numbers while nothing serves."""
 
-    def serving() -> Replicas[RunningEngine] | tuple[()]:
-        return arrival.serving.replicas if arrival.serving else ()
-
-    def load() -> EngineLoad:
-        return next((each.engine.load for each in serving()), EngineLoad())
-
-    def recompiles() -> int:
-        return sum(each.engine.recompiles for each in serving())
-
-    def staged_bytes() -> int:
-        return sum(each.staged_bytes for each in serving())
-
-    def weights() -> dict[str, int]:
-        held = [_weights_held(each, previous_is_on_device) for each in serving()]
-        return {place: sum(each[place] for each in held) for place in held[0]} if held else {}
+    def replicas() -> list[ReplicaReading]:
+        serving = arrival.serving.replicas if arrival.serving else ()
+        by_index = {replica.index: replica for replica in serving}
+        return [
+            _reading(gate, by_index.get(gate.replica), previous_is_on_device)
+            for gate in tuple(entrance.gates)
+        ]
 
     return Readings(
-        inside=lambda: entrance.inside,
-        held=lambda: entrance.held,
+        replicas=replicas,
         answering=entrance.answering,
-        load=load,
-        recompiles=recompiles,
-        staged_bytes=staged_bytes,
-        weights=weights,
         lost_at=lambda: ledger.lost_at,
         overruled=lambda: ledger.overruled is not None,
         failed=lambda: _last_failure(ledger),
@@ -179,6 +167,22 @@ def _new_at(ledger: Ledger) -> float:
         if not place.revision.is_noise:
             first.setdefault(place.revision.id, place.since)
     return max(first.values(), default=0.0)
+
+
+def _reading(
+    gate: Gate[RunningEngine], replica: Replica[RunningEngine] | None, previous_is_on_device: bool
+) -> ReplicaReading:
+    """What a scrape reads of one engine; of one that does not serve who is at its gate."""
+    if replica is None:
+        return ReplicaReading(inside=gate.inside, held=gate.held)
+    return ReplicaReading(
+        inside=gate.inside,
+        held=gate.held,
+        load=replica.engine.load,
+        recompiles=replica.engine.recompiles,
+        staged_bytes=replica.staged_bytes,
+        weights=_weights_held(replica, previous_is_on_device),
+    )
 
 
 def _weights_held(replica: Replica[RunningEngine], previous_is_on_device: bool) -> dict[str, int]:

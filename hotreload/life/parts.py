@@ -150,7 +150,12 @@ def make_metrics(settings: Settings, look: Readings) -> Metrics:
     """What Prometheus reads."""
     asked = settings.metrics
     most = asked.max_leaves if asked.per_leaf else 0
-    return Metrics(max_leaves=most, expect_every=asked.expect_every, readings=look)
+    return Metrics(
+        max_leaves=most,
+        expect_every=asked.expect_every,
+        readings=look,
+        replicas=settings.engine.replicas,
+    )
 
 
 def admin_group(settings: Settings) -> int | None:

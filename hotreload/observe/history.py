@@ -155,8 +155,8 @@ def event_fields(event: Event) -> Fields:
             name, fields = "revision.wanted", revision_fields(revision)
         case Waiting(waiting_for, who):
             name, fields = f"{who}.waiting", {"waiting_for": waiting_for}
-        case PhaseEntered(revision, phase):
-            entered = {"phase": phase.value if phase else None}
+        case PhaseEntered(revision, phase, replica):
+            entered = {"phase": phase.value if phase else None, "replica": replica}
             name, fields = "reload.phase", entered | revision_fields(revision)
         case Progress(revision, phase, done, total):
             there = {"phase": phase.value, "done": done, "total": total}

@@ -122,6 +122,21 @@ async def test_one_that_dies_is_started_again_while_the_other_answers(running: R
     assert engine(running, 1) is not died
     assert engine(running, 1).live.fingerprint == engine(running, 0).live.fingerprint
     assert all(gate.state is GateState.OPEN for gate in running.daemon.entrance.gates)
+    await is_shown(running)
+
+
+async def is_shown(running: Running) -> None:
+    """That the status and the metrics tell of each, and of all together."""
+    async with running.client() as client:
+        status = (await client.get("/status")).json()
+        page = (await client.get("/metrics")).text
+    assert (status["state"], status["generation"]) == ("serving", running.live.number)
+    for replica in status["replicas"]:
+        assert (replica["state"], replica["reason"]) == ("serving", None)
+        assert replica["generation"] == running.live.number
+    assert [each["restarts"] for each in status["replicas"]] == [0, 1]
+    assert "hotreload_replicas_serving 2.0" in page
+    assert 'hotreload_replica_restarts_total{replica="1"} 1.0' in page
 
 
 async def test_in_the_end_nothing_of_it_is_left(tmp_path: Path) -> None:

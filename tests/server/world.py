@@ -122,6 +122,17 @@ def attempt(outcome: Outcome = Outcome.LIVE, reason: Reason | None = None) -> At
     )
 
 
+class SeenEntrance:
+    """The one gate, as the status sees it; a test says what else still answers."""
+
+    def __init__(self, gate: Gate[FakeEngine], older: Callable[[], list[Answering]]) -> None:
+        self.gates = [gate]
+        self._older = older
+
+    def answering(self) -> list[Answering]:
+        return [*self.gates[0].answering(), *self._older()]
+
+
 class View:
     """The real observers, so that what clients read here is what they read from a daemon."""
 
@@ -132,8 +143,7 @@ class View:
         """Generations from before the live one that still answer."""
         self._status = Status(
             ledger_view=lambda: self.ledger,
-            gate_counts=lambda: (gate.inside, gate.held),
-            answering=lambda: [*gate.answering(), *self.older],
+            entrance=SeenEntrance(gate, lambda: self.older),
         )
         self.listed: list[Listed] = []
         """What the source sees."""
