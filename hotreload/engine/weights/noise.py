@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotreload.engine.weights.headroom import check_headroom, size_of, telling_lack_of_memory
-from hotreload.engine.weights.host_arrays import on_host
+from hotreload.engine.weights.host_arrays import copied_to_host
 from hotreload.engine.weights.leaves import Layout, freely_split
 from hotreload.engine.weights.measuring import Measured, measure
 from hotreload.engine.weights.rules import Ingredients, Rule
@@ -110,7 +110,7 @@ class _Noisy:
             with telling_lack_of_memory():
                 for place in _until(cancel, self._layout.places):
                     leaf = self._leaf(place) if place in self._keys else self._live.leaves[place]
-                    made.host[place] = np.array(on_host(leaf))  # which keeps no copy for itself
+                    made.host[place] = copied_to_host(leaf)
         except BaseException:
             made.drop()
             raise
