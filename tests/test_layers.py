@@ -25,10 +25,11 @@ SIBLINGS = {"sources", "checks", "observe", "server", "tiny"}
 """They never import each other."""
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "__init__": set(),
+    "__init__": {"hot", "engine.answering"},
     "types": set(),
     **{fact: set() for fact in FACTS},
     "reading": set(),
+    "in_memory": {"reading", "errors", "types"},
     "fingerprint": set(),
     "failpoints": set(),
     "errors": {"types"},
@@ -37,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "threads": {"errors"},
     "core": CORE,
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
-    "checks": {"checks", "reading", "fingerprint", *CORE},
+    "checks": {"checks", "reading", "in_memory", "fingerprint", *CORE},
     "engine": {*ENGINE, *CORE},
     "engine.grammar_trials": {"engine.grammar_trials", *VOCABULARY},
     "engine.lanes": {"engine.lanes", "engine", *VOCABULARY},
@@ -47,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine.answering": {*ENGINE, *CORE} - {"engine.weights"},
     "settings": {"settings", *VOCABULARY},
     "life": {"life", "settings", *SIBLINGS, *ENGINE, *CORE},
+    "hot": {"hot", "checks", "in_memory", "engine", "engine.answering", "engine.weights", *CORE},
     "library": {"checks", "engine", "engine.weights", "sources", *CORE},
     "daemon": {"life", "settings", *SIBLINGS, *ENGINE, *CORE},
     "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings"}

@@ -238,6 +238,11 @@ class SglangEngine:
         """How long the scheduler thread took for the last change of weights."""
         return self._generations.last_exchange_seconds
 
+    @property
+    def upstream(self) -> Any:
+        """sglang-jax's own Engine."""
+        return self._parts.engine
+
     def facts(self) -> dict[str, Any]:
         """What runs, and on what, for people and logs."""
         return facts.facts_of(self._parts)

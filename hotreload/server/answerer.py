@@ -258,15 +258,6 @@ def oldest_wanted(request: Request, fields: Fields) -> int:
     return max(wanted, int(header))
 
 
-def stamp_of(generation: Generation) -> Fields:
-    """The fields of an answer's body that say which generation made it."""
-    return {
-        "generation": generation.number,
-        "revision": generation.revision.id,
-        "fingerprint": generation.fingerprint,
-    }
-
-
 def _answers(item: Item) -> list[Fields]:
     return item if isinstance(item, list) else [item]
 

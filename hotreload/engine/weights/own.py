@@ -4,11 +4,9 @@ Nothing is copied to disk and nothing is mapped: each piece of memory that a lea
 to that leaf alone. Knows rules and arrays, and nothing of engines.
 """
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,8 +17,9 @@ import numpy as np
 from hotreload.engine.weights.faults import words_for
 from hotreload.engine.weights.host_arrays import fresh, in_order, is_within
 from hotreload.engine.weights.measuring import One, Tally
+from hotreload.engine.weights.opening import opened
 from hotreload.engine.weights.rules import Array, Ingredient
-from hotreload.reading import Changed, Hashing, Opened
+from hotreload.reading import Changed, Hashing, Readable
 from hotreload.types import Checkpoint, TensorBytes
 
 PIECE = 16 << 20
@@ -57,7 +56,7 @@ class Reader:
         self._checkpoint = checkpoint
         self._cancel = cancel
         self._told = told
-        self._files: dict[str, Opened] = {}
+        self._files: dict[str, Readable] = {}
         self._scratch = fresh(0)
 
     def made(self, recipes: Sequence[Recipe]) -> list[Made]:
@@ -137,10 +136,9 @@ class Reader:
             if hashing.digest() != held.digest:
                 raise Changed(f"the bytes of {tensor} are different now")
 
-    def _file(self, name: str) -> Opened:
+    def _file(self, name: str) -> Readable:
         if name not in self._files:
-            real = Path(os.path.realpath(self._checkpoint.path / name, strict=True))
-            self._files[name] = Opened(real, name, self._cancel)
+            self._files[name] = opened(self._checkpoint, name, self._cancel)
         return self._files[name]
 
 

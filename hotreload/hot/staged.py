@@ -1,0 +1,123 @@
+"""Weights that wait beside the live ones, in the hands of a program."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from hotreload.core.course import Course
+from hotreload.core.switch import Switch
+from hotreload.errors import BadRequest, CheckpointRejected, EngineLost
+from hotreload.types import Generation, Loading, Staged
+
+
+class AsyncStagedWeights:
+    """Held until they go live, their answers are bad, or they are released."""
+
+    def __init__(
+        self,
+        staged: Staged,
+        held: AsyncExitStack,
+        *,
+        switch: Switch,
+        course: Course,
+        path: Path | None,
+        why_unprovable: str | None,
+        one_at_a_time: asyncio.Lock,
+    ) -> None:
+        """`held` is what frees them, unless they went live by the switch."""
+        self.name = staged.revision.label
+        self.fingerprint = staged.fingerprint
+        self.loading: Loading | None = staged.loading
+        """How they were loaded, and how far they are from those that were live."""
+        self.is_proven = False
+        """Whether the probes found their answers good."""
+        self._staged: Staged | None = staged
+        self._held = held
+        self._switch = switch
+        self._course = course
+        self._path = path
+        self._why_unprovable = why_unprovable
+        self._one_at_a_time = one_at_a_time
+
+    @property
+    def is_held(self) -> bool:
+        """Whether they still wait beside the live ones."""
+        return self._staged is not None
+
+    @property
+    def generation(self) -> Generation | None:
+        """What they went live as; None if they did not."""
+        return self._course.generation
+
+    async def probe(self) -> None:
+        """Ask the probes, where nobody sees the answers; ProbeFailed, and they are released."""
+        async with self._one_at_a_time, self._released_when_bad():
+            staged = self._waiting()
+            if self._why_unprovable is not None:
+                raise BadRequest(
+                    f"{self.name} can be asked only once it is live, which flip does, and goes "
+                    f"back if an answer is bad: {self._why_unprovable}",
+                    code="cannot_overlap",
+                )
+            await self._proven(staged)
+
+    async def flip(self) -> Generation:
+        """Answer by them from now on; those that are unproven are proven first, or not flipped to.
+
+        ProbeFailed, and they are released. After any other error they are held as before.
+        """
+        async with self._one_at_a_time, self._released_when_bad():
+            staged = self._waiting()
+            await self._proven(staged)
+            await self._switch.go_live(staged, self._path)
+            self.is_proven = True
+            await self._let_go(None)
+        assert self.generation is not None, "the switch says what they are live as"
+        return self.generation
+
+    async def release(self) -> None:
+        """Free them, unless they went live or were released before."""
+        async with self._one_at_a_time:
+            await self._let_go(None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.release()
+
+    def _waiting(self) -> Staged:
+        if self._staged is not None:
+            return self._staged
+        live = self.generation
+        became = "was released" if live is None else f"went live as generation {live.number}"
+        raise BadRequest(f"{self.name} is no longer staged: it {became}", code="not_staged")
+
+    async def _proven(self, staged: Staged) -> None:
+        if not self.is_proven:
+            await self._switch.prove(staged)
+            self.is_proven = self._why_unprovable is None
+
+    @asynccontextmanager
+    async def _released_when_bad(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except (CheckpointRejected, EngineLost) as error:
+            with suppress(CheckpointRejected, EngineLost):
+                await self._let_go(error)
+            raise
+
+    async def _let_go(self, error: Exception | None) -> None:
+        """Have the switch put away what is spare now; of a lost engine it touches nothing."""
+        if self._staged is not None:
+            self._staged = None
+            trace = error.__traceback__ if error else None
+            await self._held.__aexit__(type(error) if error else None, error, trace)

@@ -1,0 +1,116 @@
+"""Changes the weights of an engine that a program holds, by the switches of the daemon."""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+
+from hotreload.core.attempts import Attempts
+from hotreload.core.course import Course, StillWanted
+from hotreload.core.ledger import PastGeneration
+from hotreload.core.orders import ROLLED_BACK
+from hotreload.core.ports import Engine
+from hotreload.core.reconcile import SWITCHES
+from hotreload.core.replica import Replica
+from hotreload.core.rules import Rules
+from hotreload.core.switch import Switch
+from hotreload.errors import BadRequest, Busy, NothingOfThatName
+from hotreload.hot.staged import AsyncStagedWeights
+from hotreload.types import Checkpoint, Generation, Mode, Revision
+
+
+class Switching:
+    """Belongs to one engine. One change at a time: who comes meanwhile waits."""
+
+    def __init__(self, replica: Replica[Engine], attempts: Attempts, rules: Rules) -> None:
+        self.staged: AsyncStagedWeights | None = None
+        """The last that were staged; others can be once they are not held any more."""
+        self._replica = replica
+        self._attempts = attempts
+        self._ledger = attempts.ledger
+        self._rules = rules
+        self._one_at_a_time = asyncio.Lock()
+
+    async def stage(self, checkpoint: Checkpoint) -> AsyncStagedWeights:
+        """Load checked weights beside the live ones; Busy while others wait there."""
+        async with self._one_at_a_time:
+            self.check_free()
+            switch, course = self._new_switch(checkpoint.revision)
+            held = AsyncExitStack()
+            staged = await held.enter_async_context(switch.beside(checkpoint))
+            if checkpoint.memory is not None:
+                checkpoint.memory.drop()  # the caller's arrays are the caller's again
+            self.staged = AsyncStagedWeights(
+                staged,
+                held,
+                switch=switch,
+                course=course,
+                path=None if checkpoint.memory is not None else checkpoint.path,
+                why_unprovable=self._why_unprovable,
+                one_at_a_time=self._one_at_a_time,
+            )
+            return self.staged
+
+    def check_free(self) -> None:
+        """Busy while staged weights wait: there is room for them alone."""
+        if self.staged is not None and self.staged.is_held:
+            name = self.staged.name
+            raise Busy(f"{name} is staged and neither live nor released: flip or release it first")
+
+    @property
+    def _why_unprovable(self) -> str | None:
+        if self._replica.mode is Mode.OVERLAP:
+            return None
+        return self._replica.engine.cannot_overlap or "mode = 'drain'"
+
+    # --- the way back ---------------------------------------------------------------------------
+
+    def place_to_go_back_to(self, number: int | None) -> PastGeneration:
+        """The generation of this number, or the newest before the live one that can be had."""
+        live = self._replica.live
+        if number == live.number:
+            raise BadRequest(f"generation {number} is live already")
+        if number is not None:
+            place = self._ledger.past(number)
+            known = ", ".join(str(place.number) for place in self._ledger.generations)
+            if place is None:
+                raise NothingOfThatName(f"generation {number} is not remembered; known are {known}")
+            return place
+        older = (place for place in reversed(self._ledger.generations) if self._is_before(place))
+        place = next((place for place in older if place.path or self._replica.keeps(place)), None)
+        if place is None:
+            raise BadRequest(
+                f"nothing before generation {live.number} is kept, or has files: stage it again"
+            )
+        return place
+
+    def _is_before(self, place: PastGeneration) -> bool:
+        live, refused = self._replica.live, self._ledger.refused
+        is_other = place.fingerprint != live.fingerprint and place.revision.id not in refused
+        return place.number < live.number and is_other
+
+    async def back(self, place: PastGeneration) -> Generation | None:
+        """Answer by an earlier generation again; None when it is not in memory any more."""
+        async with self._one_at_a_time:
+            left = self._replica.live.revision
+            switch, course = self._new_switch(place.revision)
+            if not await switch.back(place):
+                return None
+            self.leave(left)
+            assert course.generation is not None, "the switch says what they are live as"
+            return course.generation
+
+    def leave(self, left: Revision) -> None:
+        """Remember that it was rolled back from: another rollback goes further back."""
+        self._ledger.refuse(left, ROLLED_BACK, time.time())
+
+    def _new_switch(self, revision: Revision) -> tuple[Switch, Course]:
+        course = self._attempts.course(revision)
+        switch = SWITCHES[self._replica.mode](
+            self._replica,
+            course,
+            StillWanted(course, asyncio.Event()),
+            commit=self._attempts.went_live,
+            remember=self._attempts.save,
+            rules=self._rules,
+        )
+        return switch, course
