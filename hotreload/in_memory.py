@@ -128,14 +128,14 @@ class OpenedMemory:
 
 def _check_array(name: Any, array: Any) -> None:
     if not isinstance(name, str):
-        raise BadRequest(f"the mapping: {shown(name)} is no name of a tensor", code="no_name")
-    if not isinstance(array, np.ndarray) and not _is_of_jax(array):
+        raise BadRequest(f"the mapping: {shown(name)} is no name of a tensor")
+    if not isinstance(array, np.ndarray | np.generic) and not _is_of_jax(array):
         kind = f"{type(array).__module__}.{type(array).__qualname__}"
         words = f"tensor {shown(name)} is a {kind}: give an array of numpy or JAX"
-        raise BadRequest(f"the mapping: {words}", code="no_array")
+        raise BadRequest(f"the mapping: {words}")
     if not getattr(array, "is_fully_addressable", True):
         words = f"tensor {shown(name)} lies partly on other hosts: gather it first"
-        raise BadRequest(f"the mapping: {words}", code="no_array")
+        raise BadRequest(f"the mapping: {words}")
 
 
 def _is_of_jax(array: Any) -> bool:
@@ -167,7 +167,8 @@ def _header(arrays: list[tuple[str, Any]]) -> bytes:
 def _bytes_of(name: str, array: Any) -> Bytes:
     """A tensor's bytes as a file has them: its own memory, or a copy where that lies otherwise."""
     try:
-        held = array if isinstance(array, np.ndarray) else _on_host(array)
+        is_ours = isinstance(array, np.ndarray | np.generic)
+        held = np.asarray(array) if is_ours else _on_host(array)
     except RuntimeError as gone:
         raise Changed(f"{name} cannot be read: {gone}") from gone
     if held.dtype.byteorder == ">":

@@ -256,7 +256,7 @@ class AsyncHotEngine:
         if self._is_closed:
             return
         self._is_closed = True
-        self._gate.seal("the engine is closed", code="closed")
+        self._gate.seal("the engine is closed")
         with suppress(DrainTimedOut, EngineLost):
             await self._replica.engine.abort()
             await self._gate.drained(ABORT_GRACE)

@@ -30,7 +30,7 @@ class LoopThread:
         assert threading.current_thread() is not self._thread, "it would wait for itself"
         if not self.is_open:
             work.close()
-            raise NotServing("the engine is closed", code="closed")
+            raise NotServing("the engine is closed")
         result: Future[T] = Future()
         begun: list[asyncio.Task[T]] = []
 

@@ -59,8 +59,7 @@ class AsyncStagedWeights:
             if self._why_unprovable is not None:
                 raise BadRequest(
                     f"{self.name} can be asked only once it is live, which flip does, and goes "
-                    f"back if an answer is bad: {self._why_unprovable}",
-                    code="cannot_overlap",
+                    f"back if an answer is bad: {self._why_unprovable}"
                 )
             await self._proven(staged)
 
@@ -99,7 +98,7 @@ class AsyncStagedWeights:
             return self._staged
         live = self.generation
         became = "was released" if live is None else f"went live as generation {live.number}"
-        raise BadRequest(f"{self.name} is no longer staged: it {became}", code="not_staged")
+        raise BadRequest(f"{self.name} is no longer staged: it {became}")
 
     async def _proven(self, staged: Staged) -> None:
         if not self.is_proven:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from hotreload.core.attempts import Attempts
@@ -19,7 +20,10 @@ from hotreload.types import Checkpoint, Generation, Mode, Revision
 
 
 class Switching:
-    """Belongs to one engine. One change at a time: who comes meanwhile waits."""
+    """Belongs to one engine. One change at a time: who comes meanwhile waits, but for a rollback.
+
+    That overrules what is not live yet: it does not wait for a load, or for older answers.
+    """
 
     def __init__(self, replica: Replica[Engine], attempts: Attempts, rules: Rules) -> None:
         self.staged: AsyncStagedWeights | None = None
@@ -29,12 +33,15 @@ class Switching:
         self._ledger = attempts.ledger
         self._rules = rules
         self._one_at_a_time = asyncio.Lock()
+        self._rollbacks = 0
+        """How many wait for their turn, or are carried out."""
+        self._news = asyncio.Event()
 
     async def stage(self, checkpoint: Checkpoint) -> AsyncStagedWeights:
         """Load checked weights beside the live ones; Busy while others wait there."""
         async with self._one_at_a_time:
             self.check_free()
-            switch, course = self._new_switch(checkpoint.revision)
+            switch, course = self._new_switch(checkpoint.revision, lambda: not self._rollbacks)
             held = AsyncExitStack()
             staged = await held.enter_async_context(switch.beside(checkpoint))
             if checkpoint.memory is not None:
@@ -90,25 +97,37 @@ class Switching:
 
     async def back(self, place: PastGeneration) -> Generation | None:
         """Answer by an earlier generation again; None when it is not in memory any more."""
-        async with self._one_at_a_time:
-            left = self._replica.live.revision
-            switch, course = self._new_switch(place.revision)
-            if not await switch.back(place):
-                return None
-            self.leave(left)
-            assert course.generation is not None, "the switch says what they are live as"
-            return course.generation
+        self._rollbacks += 1
+        self._news.set()
+        try:
+            async with self._one_at_a_time:
+                return await self._back(place)
+        finally:
+            self._rollbacks -= 1
+
+    async def _back(self, place: PastGeneration) -> Generation | None:
+        left = self._replica.live.revision
+        switch, course = self._new_switch(place.revision, lambda: True)
+        if not await switch.back(place):
+            return None
+        self.leave(left)
+        assert course.generation is not None, "the switch says what they are live as"
+        return course.generation
 
     def leave(self, left: Revision) -> None:
         """Remember that it was rolled back from: another rollback goes further back."""
         self._ledger.refuse(left, ROLLED_BACK, time.time())
 
-    def _new_switch(self, revision: Revision) -> tuple[Switch, Course]:
+    def _new_switch(
+        self, revision: Revision, is_wanted: Callable[[], bool]
+    ) -> tuple[Switch, Course]:
         course = self._attempts.course(revision)
+        wanted = StillWanted(course, self._news)
+        wanted.ask(is_wanted)
         switch = SWITCHES[self._replica.mode](
             self._replica,
             course,
-            StillWanted(course, asyncio.Event()),
+            wanted,
             commit=self._attempts.went_live,
             remember=self._attempts.save,
             rules=self._rules,

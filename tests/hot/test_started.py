@@ -1,0 +1,65 @@
+"""What is refused before an engine is built, and what an import costs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import hotreload
+from hotreload import HotEngine
+from hotreload.errors import CheckpointCorrupt, ConfigError, HotReloadError, SourceUnavailable
+from hotreload.hot.checking import held_by
+from hotreload.hot.started import start
+from hotreload.tiny import write_tiny
+
+RUNS: Any = SimpleNamespace(
+    server_args=SimpleNamespace(model_path="/models/qwen"), tokenizer_manager=None
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "words"),
+    [
+        (RUNS, ConfigError, r"cannot be taken over.*HotEngine\('/models/qwen', …\)"),
+        (7, ConfigError, "model must be a folder's path, not a int"),
+        ("/nowhere", CheckpointCorrupt, "nowhere: the folder cannot be read"),
+    ],
+)
+async def test_what_is_no_model_is_refused(
+    model: Any, kind: type[HotReloadError], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        await start(model)
+
+
+async def test_a_damaged_model_is_refused_before_an_engine_is_built(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointCorrupt, match="NaN or infinite"):
+        await start(write_tiny(tmp_path / "model", damage="nan"))
+
+
+def test_a_program_that_could_not_start_keeps_no_thread(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointCorrupt):
+        HotEngine(tmp_path)
+
+
+def test_what_is_no_folder_is_no_checkpoint() -> None:
+    with pytest.raises(SourceUnavailable, match="nowhere is no folder"):
+        held_by("/nowhere")
+
+
+def test_jax_is_imported_when_an_engine_is_asked_for_and_not_before() -> None:
+    code = (
+        "import sys, json, hotreload; before = 'jax' in sys.modules or 'numpy' in sys.modules;"
+        "from hotreload import HotEngine; print(json.dumps([before, 'jax' in sys.modules]))"
+    )
+    assert json.loads(subprocess.check_output([sys.executable, "-c", code])) == [False, True]
+
+
+def test_each_name_that_is_exported_is_there() -> None:
+    assert all(getattr(hotreload, name).__name__ == name for name in hotreload.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'HotEngin'"):
+        getattr(hotreload, "HotEngin")  # noqa: B009
