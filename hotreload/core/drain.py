@@ -26,12 +26,12 @@ class DrainingSwitch(Switch):
 
     @override
     @asynccontextmanager
-    async def ready(self, make: Make, *, asked: bool = True) -> AsyncIterator[Ready]:
+    async def held(self, make: Make, *, asked: bool = True) -> AsyncIterator[Ready]:
         async with self._staged(make) as spare:
-            if asked:
-                self._wanted.check()  # the last cheap exit
-                self.is_staged = True
-            yield Ready(spare.weights, partial(self._go, spare, asked))
+            yield Ready(spare.weights, self._prove, partial(self._go, spare, asked))
+
+    async def _prove(self) -> None:
+        """Nothing: it is done while they are live and nobody is inside, before they stay."""
 
     async def _go(self, spare: "_Spare", asked: bool) -> None:
         swap = self._swap_probe_or_roll_back if asked else self._swap_unprobed
@@ -46,12 +46,6 @@ class DrainingSwitch(Switch):
         async with self._unstowed(previous) as spare:
             await self._go(spare, asked)
         return True
-
-    @override
-    @asynccontextmanager
-    async def _beside(self, make: Make) -> AsyncIterator[Staged]:
-        async with self._staged(make) as spare:
-            yield spare.weights
 
     @asynccontextmanager
     async def _staged(self, make: Make) -> AsyncIterator["_Spare"]:

@@ -7,7 +7,7 @@ are answered by the new weights, those who came before by the old ones, to their
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import override
 
@@ -26,19 +26,13 @@ class OverlappingSwitch(Switch):
 
     @override
     @asynccontextmanager
-    async def ready(self, make: Make, *, asked: bool = True) -> AsyncIterator[Ready]:
+    async def held(self, make: Make, *, asked: bool = True) -> AsyncIterator[Ready]:
         async with self._staged(make) as staged:
-            if asked:
-                self._wanted.check()
-                self.is_staged = True
-                with self.replica.sealed_when_lost():
-                    await self._wanted.during(self._proven(staged))
-                await self._course.reach("proven")
-            yield Ready(staged, partial(self._go_live, staged))
+            yield Ready(staged, partial(self._prove, staged), partial(self._go_live, staged))
 
-    @override
-    def _beside(self, make: Make) -> AbstractAsyncContextManager[Staged]:
-        return self._staged(make)
+    async def _prove(self, staged: Staged) -> None:
+        await self._proven(staged)
+        await self._course.reach("proven")
 
     @asynccontextmanager
     async def _staged(self, make: Make) -> AsyncIterator[Staged]:

@@ -6,8 +6,8 @@ nobody waits. `drain` empties the engine first, for one that answers by one set 
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -36,6 +36,8 @@ class Ready:
     """New weights beside the live ones of one engine; freed at the end unless they went live."""
 
     weights: Staged
+    prove: Callable[[], Awaitable[None]]
+    """Have the probes asked where that disturbs nobody; bad answers raise why."""
     go: Callable[[], Awaitable[None]]
     """Have them go live, or raise why not: then what answered before answers still."""
 
@@ -85,11 +87,24 @@ class Switch(ABC):
         """The weights that answer new requests."""
         return self._engine.live
 
-    @abstractmethod
-    def ready(self, make: Make, *, asked: bool = True) -> AbstractAsyncContextManager[Ready]:
+    @asynccontextmanager
+    async def ready(self, make: Make, *, asked: bool = True) -> AsyncIterator[Ready]:
         """Make new weights, and prove them where that disturbs nobody; bad ones raise why.
 
         Without being asked the probes they go live whatever they answer.
+        """
+        async with self.held(make, asked=asked) as ready:
+            if asked:
+                self._wanted.check()  # the last cheap exit
+                self.is_staged = True
+                await ready.prove()
+            yield ready
+
+    @abstractmethod
+    def held(self, make: Make, *, asked: bool = True) -> AbstractAsyncContextManager[Ready]:
+        """Make new weights and hold them, for who says himself when they are proven, and go live.
+
+        Where only live weights can be proven, `asked` says whether they are, before they stay.
         """
 
     @abstractmethod
@@ -99,24 +114,24 @@ class Switch(ABC):
         Without being asked the probes it does whatever it answers.
         """
 
-    @abstractmethod
-    def _beside(self, make: Make) -> AbstractAsyncContextManager[Staged]:
-        """Hold new weights beside the live ones, and free them at the end."""
-
     async def rehearse(self, checkpoint: Checkpoint) -> None:
         """Do all that is done before anything goes live: stage, and prove where nobody sees it."""
         self._rules = replace(self._rules, abort_on_drain_timeout=False)  # nobody is cut off for it
-        async with self._beside(self.stage(checkpoint)) as staged:
+        async with self.held(self.stage(checkpoint)) as ready:
             self._wanted.check()
             why_not = self._engine.cannot_overlap
             if why_not is not None:
                 self._course.unproven = why_not
                 return
-            with self.replica.sealed_when_lost():
-                await self._wanted.during(self._proven(staged))
+            await self._proven(ready.weights)
 
     async def _proven(self, staged: Staged) -> None:
-        """Ask the probes where nobody sees the answers; bad ones cost nobody anything."""
+        """Ask the probes where nobody sees the answers, for as long as the weights are wanted."""
+        with self.replica.sealed_when_lost():
+            await self._wanted.during(self._judged(staged))
+
+    async def _judged(self, staged: Staged) -> None:
+        """Ask them; bad answers cost nobody anything."""
         try:
             await self._probed(partial(self._engine.prove, staged))
         except (EngineLost, TryAgain):  # no room for the shadow says nothing about the weights

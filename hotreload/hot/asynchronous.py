@@ -56,12 +56,13 @@ class AsyncHotEngine:
         self.subscribe(_tell)
         self._is_closed = False
         self._started = started
-        self._checking = started.checking
+        self._checks = started.checks
         self._gate = Gate[SglangEngine](publish=publish)
         attempts = Attempts(
             Ledger(), save=_nothing_to_save, publish=publish, is_lost=lambda: self._gate.is_lost
         )
-        live = attempts.went_live(engine.live, started.path)
+        live = attempts.mint(engine.live)
+        attempts.record(live, started.path)
         mode = Mode(terms.mode) if engine.cannot_overlap is None else Mode.DRAIN
         self._replica = Replica(engine, self._gate, live, mode)
         self._switching = Switching(self._replica, attempts, terms.rules)
@@ -110,7 +111,7 @@ class AsyncHotEngine:
         """
         self._check()
         self._switching.check_free()
-        checkpoint = await self._checking.check(given, name)
+        checkpoint = await self._checks.check(given, name)
         return await self._switching.stage(checkpoint)
 
     async def update(self, given: Given, name: str = "") -> Generation:
@@ -143,7 +144,7 @@ class AsyncHotEngine:
         gone = f"generation {place.number} is no longer kept in memory"
         if not place.path:
             raise NothingOfThatName(f"{gone}, and has no files: stage it again")
-        checkpoint = await self._checking.check(place.path, place.revision.label)
+        checkpoint = await self._checks.check(place.path, place.revision.label)
         if checkpoint.revision != place.revision:
             raise NothingOfThatName(f"{gone}, and {place.path} holds other bytes now")
         async with await self._switching.stage(checkpoint) as staged:
@@ -151,7 +152,7 @@ class AsyncHotEngine:
 
     async def fingerprint_of(self, given: Given) -> str | None:
         """The fingerprint these weights will have when they are live; None if they are cast."""
-        return await self._checking.fingerprint_of(given)
+        return await self._checks.fingerprint_of(given)
 
     # --- what answers -------------------------------------------------------------------------
 
@@ -283,7 +284,7 @@ class AsyncHotEngine:
         try:
             await work
         except EngineLost as lost:
-            self._gate.seal(str(lost), code=lost.code)
+            self._replica.lose(lost)
 
     def _check(self) -> None:
         """EngineLost when it is lost, NotServing when it is closed."""

@@ -18,7 +18,7 @@ Given = str | Path | Mapping[str, Any]
 """New weights: a checkpoint's folder, or arrays of numpy or JAX by their Hugging Face names."""
 
 
-class Checking:
+class GivenChecks:
     """Belongs to one engine: what it serves is what new weights are compared with."""
 
     def __init__(self, served: Served, policy: Policy, dtype: str) -> None:
@@ -31,7 +31,8 @@ class Checking:
         """The weights as a checkpoint, called by this name; CheckpointRejected says why not."""
         held = held_by(given)
         check = partial(check_checkpoint, None, held, served=self._served, policy=self._policy)
-        checkpoint = await in_thread(lambda cancel: check(cancel=cancel))
+        what = f"a check of {held.name}"
+        checkpoint = await in_thread(lambda cancel: check(cancel=cancel), leave_as=what)
         revision = replace(checkpoint.revision, label=name or held.name)
         return replace(checkpoint, revision=revision)
 
@@ -47,7 +48,7 @@ class Checking:
                 raise rejection(report.findings)
             return report.fingerprint
 
-        return await in_thread(look)
+        return await in_thread(look, leave_as=f"a look at {held.name}")
 
 
 def held_by(given: Given) -> Path | InMemory:

@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from hotreload.core.course import Course
-from hotreload.core.switch import Switch
+from hotreload.core.switch import Ready
 from hotreload.errors import BadRequest, CheckpointRejected, EngineLost
-from hotreload.types import Generation, Loading, Staged
+from hotreload.types import Generation, Loading
 
 
 class AsyncStagedWeights:
@@ -18,34 +17,31 @@ class AsyncStagedWeights:
 
     def __init__(
         self,
-        staged: Staged,
+        ready: Ready,
         held: AsyncExitStack,
         *,
-        switch: Switch,
         course: Course,
-        path: Path | None,
         why_unprovable: str | None,
         one_at_a_time: asyncio.Lock,
     ) -> None:
-        """`held` is what frees them, unless they went live by the switch."""
+        """`held` is what frees them, unless they went live."""
+        staged = ready.weights
         self.name = staged.revision.label
         self.fingerprint = staged.fingerprint
         self.loading: Loading | None = staged.loading
         """How they were loaded, and how far they are from those that were live."""
         self.is_proven = False
         """Whether the probes found their answers good."""
-        self._staged: Staged | None = staged
+        self._ready: Ready | None = ready
         self._held = held
-        self._switch = switch
         self._course = course
-        self._path = path
         self._why_unprovable = why_unprovable
         self._one_at_a_time = one_at_a_time
 
     @property
     def is_held(self) -> bool:
         """Whether they still wait beside the live ones."""
-        return self._staged is not None
+        return self._ready is not None
 
     @property
     def generation(self) -> Generation | None:
@@ -55,13 +51,13 @@ class AsyncStagedWeights:
     async def probe(self) -> None:
         """Ask the probes, where nobody sees the answers; ProbeFailed, and they are released."""
         async with self._one_at_a_time, self._released_when_bad():
-            staged = self._waiting()
+            ready = self._waiting()
             if self._why_unprovable is not None:
                 raise BadRequest(
                     f"{self.name} can be asked only once it is live, which flip does, and goes "
                     f"back if an answer is bad: {self._why_unprovable}"
                 )
-            await self._proven(staged)
+            await self._proven(ready)
 
     async def flip(self) -> Generation:
         """Answer by them from now on; those that are unproven are proven first, or not flipped to.
@@ -69,9 +65,9 @@ class AsyncStagedWeights:
         ProbeFailed, and they are released. After any other error they are held as before.
         """
         async with self._one_at_a_time, self._released_when_bad():
-            staged = self._waiting()
-            await self._proven(staged)
-            await self._switch.go_live(staged, self._path)
+            ready = self._waiting()
+            await self._proven(ready)
+            await ready.go()
             self.is_proven = True
             await self._let_go(None)
         assert self.generation is not None, "the switch says what they are live as"
@@ -93,16 +89,16 @@ class AsyncStagedWeights:
     ) -> None:
         await self.release()
 
-    def _waiting(self) -> Staged:
-        if self._staged is not None:
-            return self._staged
+    def _waiting(self) -> Ready:
+        if self._ready is not None:
+            return self._ready
         live = self.generation
         became = "was released" if live is None else f"went live as generation {live.number}"
         raise BadRequest(f"{self.name} is no longer staged: it {became}")
 
-    async def _proven(self, staged: Staged) -> None:
+    async def _proven(self, ready: Ready) -> None:
         if not self.is_proven:
-            await self._switch.prove(staged)
+            await ready.prove()
             self.is_proven = self._why_unprovable is None
 
     @asynccontextmanager
@@ -116,7 +112,7 @@ class AsyncStagedWeights:
 
     async def _let_go(self, error: Exception | None) -> None:
         """Have the switch put away what is spare now; of a lost engine it touches nothing."""
-        if self._staged is not None:
-            self._staged = None
+        if self._ready is not None:
+            self._ready = None
             trace = error.__traceback__ if error else None
             await self._held.__aexit__(type(error) if error else None, error, trace)

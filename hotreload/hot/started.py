@@ -12,7 +12,7 @@ from hotreload.checks.fit import served_by
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import ConfigError
-from hotreload.hot.checking import Checking
+from hotreload.hot.checking import GivenChecks
 from hotreload.hot.terms import HotTerms
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Checkpoint, Revision
@@ -26,7 +26,7 @@ class Started:
     """A running engine, and what belongs to it."""
 
     engine: SglangEngine
-    checking: Checking
+    checks: GivenChecks
     path: Path | None
     """The folder of the weights it answers from; None where they are random."""
     spool: tempfile.TemporaryDirectory[str]
@@ -72,8 +72,9 @@ async def start(
         raise
     tensors = served.tensors or engine.expected_tensors()
     ignorable = served.ignorable | engine.ignorable
-    checking = Checking(replace(served, tensors=tensors, ignorable=ignorable), terms.policy, dtype)
-    started = Started(engine, checking, folder if checkpoint else None, spool)
+    served = replace(served, tensors=tensors, ignorable=ignorable)
+    checks = GivenChecks(served, terms.policy, dtype)
+    started = Started(engine, checks, folder if checkpoint else None, spool)
     await _proven_or_ended(started)
     return started
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 from hotreload.core.attempts import Attempts
 from hotreload.core.course import Course, StillWanted
@@ -16,7 +17,7 @@ from hotreload.core.rules import Rules
 from hotreload.core.switch import Switch
 from hotreload.errors import BadRequest, Busy, NothingOfThatName
 from hotreload.hot.staged import AsyncStagedWeights
-from hotreload.types import Checkpoint, Generation, Mode, Revision
+from hotreload.types import Checkpoint, Generation, Mode, Revision, Staged
 
 
 class Switching:
@@ -41,17 +42,17 @@ class Switching:
         """Load checked weights beside the live ones; Busy while others wait there."""
         async with self._one_at_a_time:
             self.check_free()
-            switch, course = self._new_switch(checkpoint.revision, lambda: not self._rollbacks)
+            path = checkpoint.path if checkpoint.memory is None else None
+            course = self._attempts.course(checkpoint.revision)
+            switch = self._new_switch(course, path, lambda: not self._rollbacks)
             held = AsyncExitStack()
-            staged = await held.enter_async_context(switch.beside(checkpoint))
+            ready = await held.enter_async_context(switch.held(switch.stage(checkpoint)))
             if checkpoint.memory is not None:
                 checkpoint.memory.drop()  # the caller's arrays are the caller's again
             self.staged = AsyncStagedWeights(
-                staged,
+                ready,
                 held,
-                switch=switch,
                 course=course,
-                path=None if checkpoint.memory is not None else checkpoint.path,
                 why_unprovable=self._why_unprovable,
                 one_at_a_time=self._one_at_a_time,
             )
@@ -107,8 +108,8 @@ class Switching:
 
     async def _back(self, place: PastGeneration) -> Generation | None:
         left = self._replica.live.revision
-        switch, course = self._new_switch(place.revision, lambda: True)
-        if not await switch.back(place):
+        course = self._attempts.course(place.revision)
+        if not await self._new_switch(course, None, lambda: True).back(place):
             return None
         self.leave(left)
         assert course.generation is not None, "the switch says what they are live as"
@@ -119,17 +120,20 @@ class Switching:
         self._ledger.refuse(left, ROLLED_BACK, time.time())
 
     def _new_switch(
-        self, revision: Revision, is_wanted: Callable[[], bool]
-    ) -> tuple[Switch, Course]:
-        course = self._attempts.course(revision)
+        self, course: Course, path: Path | None, is_wanted: Callable[[], bool]
+    ) -> Switch:
+        def commit(switch: Switch, fresh: Staged) -> Generation:
+            course.generation = self._attempts.mint(fresh)
+            self._attempts.record(course.generation, path)
+            return course.generation
+
         wanted = StillWanted(course, self._news)
         wanted.ask(is_wanted)
-        switch = SWITCHES[self._replica.mode](
+        return SWITCHES[self._replica.mode](
             self._replica,
             course,
             wanted,
-            commit=self._attempts.went_live,
+            commit=commit,
             remember=self._attempts.save,
             rules=self._rules,
         )
-        return switch, course

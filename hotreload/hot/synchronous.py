@@ -230,7 +230,8 @@ class HotEngine:
             while (piece := self._loop.run(_next(pieces))) is not None:
                 yield piece
         finally:
-            self._loop.run(_closed(pieces))
+            if self._loop.is_open:  # who closes the engine ends its answers
+                self._loop.run(_closed(pieces))
 
     # --- the end --------------------------------------------------------------------------------
 

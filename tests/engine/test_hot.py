@@ -131,7 +131,7 @@ def test_what_is_live_does_not_change_with_the_arrays_it_was_made_of(hot: HotEng
 
 def test_arrays_that_are_written_to_while_they_are_read_are_refused(hot: HotEngine) -> None:
     inside, arrays = hot.asynchronous, saying(64)
-    checkpoint = hot._loop.run(inside._checking.check(arrays))
+    checkpoint = hot._loop.run(inside._checks.check(arrays))
     arrays["model.norm.weight"][0] += 1
     with pytest.raises(CheckpointCorrupt, match=r"the bytes of model\.norm\.weight are different"):
         hot._loop.run(inside._switching.stage(checkpoint))
@@ -155,7 +155,7 @@ def test_a_trainers_float32_is_cast_where_that_is_allowed(
     wide = {name: tensor.astype(np.float32) for name, tensor in saying(66).items()}
     with pytest.raises(CheckpointIncompatible, match="is F32, the engine serves BF16"):
         hot.update(wide)
-    monkeypatch.setattr(hot.asynchronous._checking, "_policy", Policy(dtype_change="cast"))
+    monkeypatch.setattr(hot.asynchronous._checks, "_policy", Policy(dtype_change="cast"))
     assert hot.fingerprint_of(wide) is None
     with hot.stage(wide) as staged:
         assert staged.fingerprint == wanted

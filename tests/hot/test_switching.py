@@ -43,7 +43,8 @@ class Program:
         attempts = Attempts(
             Ledger(), save=nothing, publish=lambda event: None, is_lost=lambda: self.gate.is_lost
         )
-        live = attempts.went_live(self.engine.live, Path("model"))
+        live = attempts.mint(self.engine.live)
+        attempts.record(live, Path("model"))
         self.replica = Replica(self.engine, self.gate, live, mode)
         self.replica.open()
         self.switching = Switching(self.replica, attempts, RULES)
