@@ -9,6 +9,7 @@ from typing import Self
 from hotreload.core.course import Course
 from hotreload.core.switch import Ready
 from hotreload.errors import BadRequest, CheckpointRejected, EngineLost
+from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Loading
 
 
@@ -67,9 +68,12 @@ class AsyncStagedWeights:
         async with self._one_at_a_time, self._released_when_bad():
             ready = self._waiting()
             await self._proven(ready)
-            await ready.go()
-            self.is_proven = True
-            await self._let_go(None)
+            try:
+                await ready.go()
+            finally:
+                if self.generation is not None:  # also when it was cancelled meanwhile
+                    self.is_proven = True
+                    await uninterrupted(self._let_go(None))
         assert self.generation is not None, "the switch says what they are live as"
         return self.generation
 

@@ -170,6 +170,22 @@ async def test_a_drain_that_takes_too_long_leaves_the_weights_staged(program: Pr
     assert (await staged.flip()).number == 2
 
 
+async def test_a_flip_that_is_cancelled_too_late_has_gone_live(program: Program) -> None:
+    change = CHANGES[program.replica.mode]
+    program.steps.faults[change] = HANG
+    staged = await program.stage("step 1")
+    flipping = asyncio.create_task(staged.flip())
+    await program.steps.entered[change].wait()
+    flipping.cancel()
+    await asyncio.sleep(0)
+    program.steps.released[change].set()
+    with pytest.raises(asyncio.CancelledError):
+        await flipping
+    assert (program.says, staged.is_held, program.replica.live.number) == ("step 1", False, 2)
+    await program.rested()
+    assert await program.rollback() is not None
+
+
 # --- the way back -----------------------------------------------------------------------------
 
 
