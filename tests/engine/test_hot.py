@@ -46,7 +46,7 @@ def hot(model: Path) -> Iterator[HotEngine]:
     hot.close()  # twice is once
     with pytest.raises(NotServing):
         hot.generate("Who?")
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def saying(number: int, words: str = "policy") -> Tensors:
