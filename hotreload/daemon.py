@@ -137,6 +137,8 @@ class Daemon:
         self._stop = asyncio.Event()
         self._ended_by: Exception | None = None
         self._lasting: dict[str, Run] = {}
+        self._by_index: dict[int, Replica[RunningEngine]] = {}
+        """The engines that there are, behind their gates."""
 
     # --- a life ------------------------------------------------------------------------
 
@@ -211,8 +213,10 @@ class Daemon:
         finally:
             self.entrance.seal("hotreload is leaving", code="stopping")  # whatever the reason is
             self.arrival.serving = None
-            if switch.engine is not None:
-                await uninterrupted(switch.engine.close())
+            engines = [replica.engine for replica in self._by_index.values()]
+            for engine in (switch.engine, *engines):
+                if engine is not None:
+                    await uninterrupted(engine.close())
 
     async def _start_engine(
         self, model: Path, weights: Checkpoint | None, course: Course
@@ -257,8 +261,8 @@ class Daemon:
         self._take_signals()
         chosen = choose_mode(self.settings, engine)
         replica = Replica(engine, self.entrance.gates[0], live, chosen.mode)
-        by_index = {replica.index: replica}
-        replicas = Replicas(by_index)
+        self._by_index[replica.index] = replica
+        replicas = Replicas(self._by_index)
         reconciler = Reconciler(
             source=self.source,
             replicas=replicas,
@@ -275,9 +279,10 @@ class Daemon:
         publish(GenerationLive(live, replica.index))
         shared = Shared(
             entrance=self.entrance,
-            by_index=by_index,
+            by_index=self._by_index,
             replicas=replicas,
             start=self._start_twin,
+            judge=self.rereading.have_judge,
             tasks=partial(
                 tasks_of,
                 settings=self.settings,
@@ -290,13 +295,14 @@ class Daemon:
             probe_within=lambda: reconciler.rules.probe_timeout,
             starting=asyncio.Lock(),
         )
-        others = range(1, self.settings.engine.replicas)
         self._lasting = {
             "reconcile": reconciler.run,
             "save what is not": partial(self.state.keep_trying, self.ledger),
             "reread the settings": partial(self.rereading.run, replicas, reconciler),
-            "engine 0": partial(ReplicaLife(0, shared).run, replica),
-            **{f"engine {index}": ReplicaLife(index, shared).run for index in others},
+            **{
+                f"engine {index}": ReplicaLife(index, shared).run
+                for index in range(self.settings.engine.replicas)
+            },
         }
 
     # --- the parts ---------------------------------------------------------------------

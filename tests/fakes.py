@@ -45,6 +45,10 @@ class FakeWeights:
     is_on_device: bool = True
     is_held: bool = True
 
+    def drop(self) -> None:
+        """Free them, whatever the engine is like."""
+        self.is_held = False
+
 
 def unread(
     revision: Revision, path: Path = Path(), tensors: Mapping[str, TensorSpec] | None = None
@@ -259,9 +263,12 @@ class FakeEngine(FakeAnswers):
 
     def die(self) -> None:
         """As if a thread of it had ended: nobody is answered any more."""
-        if self.is_closed:
+        self.lose(str(lost()))
+
+    def lose(self, why: str) -> None:
+        if self.is_closed or self._lost is not None:
             return
-        self._lost = lost()
+        self._lost = lost(why)
         self._death.set()
         self.end_all()
 

@@ -38,6 +38,7 @@ class Lives(Witness):
         self.made: list[Any] = []
         self.steps = Steps()
         self.rests: list[int] = []
+        self.judged: list[Any] = []
         self.may_start_again = asyncio.Event()
         self.may_start_again.set()
         self.shared = Shared(
@@ -48,6 +49,7 @@ class Lives(Witness):
             tasks=lambda replica: {},
             publish=self.note,
             backoff=self._backoff,
+            judge=self.judged.append,
             probe_within=lambda: 0.25,
             starting=asyncio.Lock(),
         )
@@ -77,7 +79,7 @@ class Lives(Witness):
 
     @asynccontextmanager
     async def living(self) -> AsyncIterator["Lives"]:
-        lives = (ReplicaLife(0, self.shared).run(self.replica), ReplicaLife(1, self.shared).run())
+        lives = (ReplicaLife(0, self.shared).run(), ReplicaLife(1, self.shared).run())
         self.tasks = [asyncio.create_task(life) for life in lives]
         try:
             yield self
@@ -209,3 +211,48 @@ async def test_an_attempt_under_way_is_waited_for_before_it_joins() -> None:
         await turn_until(lambda: bool(lives.made))
         await asyncio.sleep(0)
         assert len(lives.replicas) == 1
+
+
+async def test_a_lost_one_is_closed_only_when_no_attempt_works_on_it(lives: Lives) -> None:
+    await lives.serving(1)
+    async with lives.shared.replicas.changing:
+        lives.made[0].die()
+        await turn_until(lambda: len(lives.replicas) == 1)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not lives.made[0].is_closed
+    await lives.serving(2)
+    assert lives.made[0].is_closed
+
+
+async def test_nothing_that_a_lost_one_held_stays_on_its_devices(lives: Lives) -> None:
+    await lives.serving(1)
+    replica = lives.by_index[1]
+    staged = await lives.made[0].stage(unread(Revision("newer", "step_1")))
+    replica.previous = staged
+    lives.made[0].die()
+    await lives.serving(2)
+    assert not staged.weights.is_held
+    assert replica.previous is None
+
+
+async def test_told_to_leave_it_closes_nothing_that_may_be_worked_on(lives: Lives) -> None:
+    await lives.serving(1)
+    for task in lives.tasks:
+        task.cancel()
+    await asyncio.wait(lives.tasks, timeout=PATIENCE)
+    assert not lives.first.is_closed
+    assert not lives.made[0].is_closed
+    assert sorted(lives.by_index) == [0, 1]
+
+
+async def test_who_is_inside_a_lost_one_hears_of_it_though_no_part_of_it_died(lives: Lives) -> None:
+    await lives.serving(1)
+    lives.by_index[1].lose(EngineLost("the way back failed"))
+    with pytest.raises(EngineLost, match="the way back failed"):
+        lives.made[0].check_alive()
+
+
+async def test_one_that_joins_judges_by_the_settings_of_the_moment(lives: Lives) -> None:
+    await lives.serving(1)
+    assert lives.made[0] in lives.judged

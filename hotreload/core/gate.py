@@ -83,11 +83,13 @@ class Gate[E]:
         return sum(n for lease, n in self._holders.items() if lease.weights is weights)
 
     def answering(self) -> list[Answering]:
-        """Who answers requests, who is live first though it answers none; for any thread."""
+        """Who answers requests: who is live first, then the newest first; for any thread."""
         counts: dict[Generation, int] = {self.lease.generation: 0} if self.lease else {}
         for lease, holders in self._holders.copy().items():
             counts[lease.generation] = counts.get(lease.generation, 0) + holders
-        return [Answering(generation, count) for generation, count in counts.items()]
+        live = self.lease.generation if self.lease else None
+        order = sorted(counts, key=lambda each: (each is not live, -each.number))
+        return [Answering(generation, counts[generation]) for generation in order]
 
     def hold(self) -> None:
         """Make arrivals wait; those inside go on."""

@@ -152,3 +152,7 @@ class Engine(Protocol):
     async def release(self, staged: Staged) -> None:
         """Free spare weights; `staged` is spent."""
         ...
+
+    def lose(self, why: str) -> None:
+        """Count it as lost, if it is not yet: whoever waits for it hears EngineLost."""
+        ...

@@ -229,9 +229,8 @@ class Reconciler:
         self._say_waiting(None)
         self._idle.clear()
         try:
-            async with self._replicas.changing:
-                reload = self._reload = self._new_reload(revision)
-                return await self._attempts.make(reload.course, partial(run, reload), terms)
+            reload = self._reload = self._new_reload(revision)
+            return await self._attempts.make(reload.course, partial(run, reload), terms)
         finally:
             self._reload = None
             self._idle.set()
@@ -246,7 +245,8 @@ class Reconciler:
             prepare=Prepare(
                 course, wanted, fetch=self._source.fetch, validate=self._validate, rules=rules
             ),
-            rollout=Rollout(
+            changing=self._replicas.changing,
+            rollout=lambda: Rollout(
                 course,
                 wanted,
                 self._replicas,

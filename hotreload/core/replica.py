@@ -167,16 +167,30 @@ class Replica[E: Engine]:
             await self._engine.release(previous)
 
     def lose(self, why: EngineLost) -> None:
-        """Let nobody in any more: nobody knows by which weights they would be answered."""
+        """Let nobody in any more, and have who is inside hear of it.
+
+        Nobody knows by which weights they would be answered.
+        """
         self.gate.seal(str(why), code=why.code)
-        self._loss = self._loss or why
+        # Not the error itself: its frames would hold the engine's weights.
+        self._loss = self._loss or EngineLost(str(why), code=why.code)
         self._is_lost.set()
+        self._engine.lose(str(why))
 
     async def lost(self) -> EngineLost:
         """Wait until it is lost, and say why."""
         await self._is_lost.wait()
         assert self._loss is not None
         return self._loss
+
+    def let_go(self) -> None:
+        """Hold no set of weights any more: the engine is closed, and they were on its devices."""
+        held = [self.previous, self.staged, *(each.weights for each in self.fading)]
+        self.previous = self.staged = None
+        self.fading = []
+        for each in held:
+            if each is not None:
+                each.weights.drop()
 
     @contextmanager
     def sealed_when_lost(self) -> Iterator[None]:

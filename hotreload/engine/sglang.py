@@ -292,9 +292,9 @@ class SglangEngine:
         """Whether the scheduler thread turned in the last `within` seconds, or is in a step."""
         return self._scheduler.is_turning(within)
 
-    def sigquit(self) -> None:
-        """Count the engine as lost: SIGQUIT is how upstream says that a part of it failed."""
-        self._watch.lose("the engine sent SIGQUIT: a part of it failed")
+    def lose(self, why: str) -> None:
+        """Count it as lost: whoever waits for it hears EngineLost."""
+        self._watch.lose(why)
 
     async def close(self) -> None:
         """End the threads, close the sockets, free the device; a second call does nothing."""

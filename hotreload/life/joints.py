@@ -49,10 +49,8 @@ class Arrival:
 
         One that hangs beside others is counted as lost by its own watch.
         """
-        serving = self.serving
-        return serving is None or any(
-            replica.engine.is_turning(within) for replica in serving.replicas
-        )
+        engines = [each.engine for each in self.serving.replicas] if self.serving else []
+        return not engines or any(engine.is_turning(within) for engine in engines)
 
 
 class Control:

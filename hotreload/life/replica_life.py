@@ -1,7 +1,8 @@
 """One of the daemon's engines from its start to its loss, and again, as long as another serves.
 
 The first engine comes from the boot. Every other one, and each that is started again, is a twin: it
-copies the weights of one that serves, so nothing is read and nothing else can answer in it.
+copies the weights of one that serves, so nothing is read and nothing else can answer in it. Those
+that are there when the daemon leaves are the daemon's to close, once nothing works on them.
 """
 
 import asyncio
@@ -14,11 +15,12 @@ from typing import Any, NoReturn
 from hotreload.core.entrance import Entrance
 from hotreload.core.replica import Replica
 from hotreload.core.replicas import Replicas
-from hotreload.errors import EngineLost
+from hotreload.errors import EngineLost, TryAgain
 from hotreload.events import GenerationLive, Publish, ReplicaMoved
+from hotreload.life.first_switch import FIRST_ANSWER_SECONDS
 from hotreload.life.running import RunningEngine
 from hotreload.threads import uninterrupted
-from hotreload.types import Generation, ReplicaState
+from hotreload.types import Generation, Mode, ReplicaState
 
 log = logging.getLogger("hotreload.replica")
 
@@ -38,9 +40,12 @@ class Shared:
 
     entrance: Entrance[RunningEngine]
     by_index: dict[int, Replica[RunningEngine]]
+    """All that are there, those that are lost and not yet closed among them."""
     replicas: Replicas[RunningEngine]
-    """Those of `by_index` that serve."""
+    """Those of them that serve."""
     start: StartTwin
+    judge: Callable[[RunningEngine], None]
+    """Have it judge weights as the settings of the moment say."""
     tasks: Tasks
     publish: Publish
     backoff: Callable[[int], float]
@@ -57,24 +62,24 @@ class ReplicaLife:
         self._shared = shared
         self._failures = 0
 
-    async def run(self, booted: Replica[RunningEngine] | None = None) -> NoReturn:
-        """Serve with what the boot brought, else with a twin, for ever.
+    async def run(self) -> NoReturn:
+        """Serve with what the boot brought, if it did, else with a twin, for ever.
 
         EngineLost, the one that was lost, ends it when no other engine serves.
         """
-        replica = booted
         while True:
-            if replica is None:
-                replica = await self._started()
-            lost, replica = await self._served(replica), None
+            if self._index not in self._shared.by_index:
+                await self._started()
+            lost = await self._served(self._shared.by_index[self._index])
             if len(self._shared.replicas) == 0:
                 raise lost
+            await self._closed()
             await self._rest(str(lost))
 
     # --- as long as it serves ----------------------------------------------------------------
 
     async def _served(self, replica: Replica[RunningEngine]) -> EngineLost:
-        """Do what must be done while it serves; return why it was lost, once it is closed."""
+        """Do what must be done while it serves; return why it was lost."""
         began = time.monotonic()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -84,12 +89,17 @@ class ReplicaLife:
                 tasks.create_task(_until_lost(replica), name="see whether it is lost")
         except* EngineLost as losses:
             replica.lose(_first(losses))
-        finally:
-            self._shared.by_index.pop(self._index, None)
-            await uninterrupted(replica.engine.close())
         if time.monotonic() - began >= LONG_ENOUGH:
             self._failures = 0
         return await replica.lost()
+
+    async def _closed(self) -> None:
+        """Free what it held, once no attempt works on it; nothing of it is left here."""
+        async with self._shared.replicas.changing:
+            replica = self._shared.by_index[self._index]
+            await uninterrupted(replica.engine.close())
+            replica.let_go()
+            del self._shared.by_index[self._index]
 
     async def _rest(self, why: str) -> None:
         """Tell of the loss, and wait before the next start: longer each time."""
@@ -100,42 +110,52 @@ class ReplicaLife:
 
     # --- its start ---------------------------------------------------------------------------
 
-    async def _started(self) -> Replica[RunningEngine]:
+    async def _started(self) -> None:
         """Start it as a twin of one that serves, again and again until it joins."""
         while True:
             try:
                 async with self._shared.starting:
-                    return await self._twin()
+                    await self._twin()
+                return
             except Exception as fault:
                 log.warning("replica.not_started", exc_info=fault)
                 why = f"it does not start: {type(fault).__name__}: {fault}"
             await self._rest(why)
 
-    async def _twin(self) -> Replica[RunningEngine]:
+    async def _twin(self) -> None:
         shared = self._shared
         shared.publish(ReplicaMoved(self._index, ReplicaState.STARTING))
         engine = await shared.start(self._index, shared.replicas.first.engine)
         try:
+            # The first answer compiles, which takes its time, and no attempt waits for it.
+            async with asyncio.timeout(FIRST_ANSWER_SECONDS):
+                await self._proven(engine, shared.replicas.live)
             async with shared.replicas.changing:
-                return await self._joined(engine)
+                await self._join(engine)
         except BaseException:
             await uninterrupted(engine.close())
             raise
 
-    async def _joined(self, engine: RunningEngine) -> Replica[RunningEngine]:
+    async def _proven(self, engine: RunningEngine, live: Generation) -> None:
+        """Ask it the probes of the moment; what noise answers tells nothing."""
+        self._shared.judge(engine)
+        if not live.revision.is_noise:
+            await engine.probe()
+
+    async def _join(self, engine: RunningEngine) -> None:
         """Bring it to what is live now, prove that it answers, and let requests in."""
         shared, live = self._shared, self._shared.replicas.live
+        mode = shared.replicas.mode
+        if mode is Mode.OVERLAP and engine.cannot_overlap:
+            raise TryAgain(f"it cannot do what the others do: {engine.cannot_overlap}")
         await _catch_up(engine, live, shared.replicas.first.engine)
-        if not live.revision.is_noise:  # what noise answers tells nothing
-            async with asyncio.timeout(shared.probe_within()):
-                await engine.probe()
-        gate = shared.entrance.renew(self._index)
-        replica = Replica(engine, gate, live, shared.replicas.mode)
+        async with asyncio.timeout(shared.probe_within()):
+            await self._proven(engine, live)
+        replica = Replica(engine, shared.entrance.renew(self._index), live, mode)
         shared.by_index[self._index] = replica
         replica.open()
         shared.publish(GenerationLive(live, self._index))
         shared.publish(ReplicaMoved(self._index, ReplicaState.SERVING))
-        return replica
 
 
 async def _catch_up(engine: RunningEngine, live: Generation, first: RunningEngine) -> None:

@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from hotreload.core.entrance import Entrance
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replicas import Replicas
-from hotreload.errors import HotReloadError
+from hotreload.errors import ConfigError, HotReloadError
 from hotreload.events import Publish, SettingsRead
 from hotreload.life.parts import make_rules
 from hotreload.life.running import RunningEngine
@@ -71,12 +71,25 @@ class Rereading:
             name = "a read of the settings"
             return await in_thread(lambda cancel: self._read(), leave_as=name, is_read=False)
 
+    def have_judge(self, engine: RunningEngine) -> None:
+        """Have an engine judge weights by the settings that are gone by."""
+        engine.judge_by(probes_of(self.settings), self.settings.checks.max_drift)
+
+    def _judge_by(self, settings: Settings, engines: Sequence[RunningEngine]) -> None:
+        """Have all engines judge by these; none does when one of them cannot."""
+        try:
+            for engine in engines:
+                engine.judge_by(probes_of(settings), settings.checks.max_drift)
+        except ConfigError:
+            for engine in engines:
+                self.have_judge(engine)
+            raise
+
     def _go_by(
         self, settings: Settings, replicas: Replicas[RunningEngine], reconciler: Reconciler
     ) -> None:
         """Have the parts go by these; ConfigError, and no change, if one of them cannot."""
-        for replica in replicas:  # the first alone may refuse: those of one model do it alike
-            replica.engine.judge_by(probes_of(settings), settings.checks.max_drift)
+        self._judge_by(settings, [replica.engine for replica in replicas])
         reconciler.rules = make_rules(settings)
         reconciler.min_interval = settings.reload.min_interval
         self._entrance.allow(settings.reload.max_held)

@@ -156,8 +156,7 @@ class RealCase:
             yield engine
 
     def kill(self, engine: RunningEngine) -> None:
-        assert isinstance(engine, SglangEngine)
-        engine.sigquit()
+        engine.lose("it was killed")
 
     def checkpoint(self, number: int) -> Checkpoint:
         return self._folders.checkpoint(number)
