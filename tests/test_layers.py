@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {*ENGINE, *CORE},
     "engine.grammar_trials": {"engine.grammar_trials", *VOCABULARY},
     "engine.lanes": {"engine.lanes", "engine", *VOCABULARY},
-    "engine.ranks": {"engine.ranks", "engine", *VOCABULARY},
+    "engine.ranks": {*ENGINE, "ranks", *CORE},
     "engine.upstream": {"engine.upstream", "engine", "engine.lanes", "threads"}
     | {"engine.grammar_trials", *VOCABULARY},
     "engine.weights": {"engine.weights", "engine", "reading", "fingerprint", *CORE},

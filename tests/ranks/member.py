@@ -57,15 +57,20 @@ class Asked:
 @contextmanager
 def in_processes() -> Iterator[list[Asked]]:
     """The store as each of two processes sees it; they are ended by their ids."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
     with ExitStack() as ended:
+        address = free_address()
         members = [_started(address, rank, ended) for rank in (0, 1)]
         stores = [Asked(each) for each in members]
         for each in stores:
             each.get("nothing", 0.01)  # it has joined
         yield stores
+
+
+def free_address() -> str:
+    """Where rank 0 can be met; upstream takes the fifth and sixth port after it too."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 def _started(address: str, rank: int, ended: ExitStack) -> subprocess.Popen[str]:
