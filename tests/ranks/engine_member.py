@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from hotreload.ranks.steps import in_step
 from tests.ranks.member import free_address
 
 PATIENCE = 240.0
@@ -108,15 +109,17 @@ class Doing:
     def __init__(self, member: Any, checkpoints: dict[int, Any]) -> None:
         self._member = member
         self._checkpoints = checkpoints
+        self._following: Any = None
+        self._over: Any = None
         self._staged: Any = None
         self._before: Any = None
-        self._prompts: Any = None
-
-    async def step(self, name: str) -> None:
-        self._member.begin(name)
 
     async def patience(self, seconds: float) -> None:
         self._member.meeting.within = seconds
+
+    async def listen(self, looks: int) -> None:
+        """Count another rank as gone after so many looks, ten a second."""
+        self._member.beats.every, self._member.beats.silent_looks = 0.1, looks
 
     async def live(self) -> str:
         return str(self._member.live.fingerprint)
@@ -137,11 +140,8 @@ class Doing:
     async def drop(self) -> None:
         await self._member.release(self._staged)
 
-    async def prove(self, prompt: str) -> str | None:
-        async with self._member.shadow(self._staged) as lane:
-            if self._member.parts.tokenizer_manager is not None:
-                return await self._said(prompt, lane)
-        return None
+    async def prove(self) -> None:
+        await self._member.prove(self._staged)
 
     async def flip(self) -> None:
         self._before = await self._member.flip(self._staged)
@@ -174,21 +174,54 @@ class Doing:
     async def close(self) -> None:
         await self._member.close()
 
+    async def follow(self) -> None:
+        """From now on this rank does what rank 0 says."""
+        from hotreload.engine.ranks.store import DistributedStore
+        from hotreload.ranks.following import Following
+        from hotreload.ranks.vote import Follower
+
+        follower = Follower(DistributedStore(), 1)
+        following = follower.follow(Following(self._member, self._prepare))
+        self._following = asyncio.create_task(following)
+
+    async def _prepare(self, revision: Any) -> Any:
+        from hotreload.errors import CheckpointCorrupt
+
+        if revision.label == "torn here":
+            raise CheckpointCorrupt("it is torn on this host", code="truncated")
+        if revision.label == "slow here":
+            await asyncio.sleep(PATIENCE)
+        return self._checkpoints[int(revision.id.removeprefix("step_"))]
+
+    async def lead(self) -> None:
+        """From now on the other rank does what this one says."""
+        from hotreload.engine.ranks.store import DistributedStore
+        from hotreload.ranks.over import OverRanks
+        from hotreload.ranks.vote import Chair
+
+        chair = Chair(DistributedStore(), [1])
+        self._over = OverRanks(self._member, chair, stage_within=PATIENCE, within=PATIENCE)
+
+    async def reload(self, number: int, label: str = "", within: float = PATIENCE) -> str:
+        """Stage, prove, flip, and let what answered before end."""
+        from dataclasses import replace
+
+        checkpoint = self._checkpoints[number]
+        revision = replace(checkpoint.revision, label=label)
+        self._over._stage_within = within
+        staged = await self._over.stage(replace(checkpoint, revision=revision))
+        await self._over.prove(staged)
+        before = await self._over.flip(staged)
+        await self._over.retire(before)
+        await self._over.release(before)
+        return str(self._member.live.fingerprint)
+
     async def _said(self, prompt: str, lane: int, **sampling: Any) -> str:
-        self._prompts = self._prompts or _prompts_of(self._member.parts)
         params = {"temperature": 0, "max_new_tokens": 12, **sampling}
-        parsed = await self._prompts.prepare({"text": prompt, "sampling_params": params})
+        parsed = await self._member.prompts.prepare({"text": prompt, "sampling_params": params})
         async for answer in self._member.front.generate(parsed, lane):
             text = answer["text"]
         return str(text)
-
-
-def _prompts_of(parts: Any) -> Any:
-    from hotreload.engine import facts
-    from hotreload.engine.answering.prompts import Prompts
-
-    can = facts.capabilities_of(parts, grammars=False)
-    return Prompts(parts.tokenizer_manager.tokenizer, facts.limits_of(parts), can, None)
 
 
 async def _run(address: str, rank: int, root: Path, told: Callable[[list[Any]], None]) -> None:
@@ -210,12 +243,16 @@ async def _run(address: str, rank: int, root: Path, told: Callable[[list[Any]], 
         checkpoint=checkpoints[1],
         args=real.ARGS,
         within=120,
-        longest=64,
     )
     doing, tasks = Doing(member, checkpoints), set()
+    step = "start"
     async for number, name, *about in _lines():
-        work: Awaitable[Any] = getattr(doing, name)(*about)
-        task = asyncio.create_task(_told(number, work, told))
+        if name == "step":
+            step, work = about[0], asyncio.sleep(0)
+        else:
+            work = getattr(doing, name)(*about)
+        with in_step(f"{step} {name}"):
+            task = asyncio.create_task(_told(number, work, told))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 

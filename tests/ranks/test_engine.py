@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.ranks.engine_member import Pair, Refused, pair
+from tests.ranks.engine_member import PATIENCE, Pair, Refused, pair
 
 pytestmark = pytest.mark.real_engine
 
@@ -43,11 +43,11 @@ def test_weights_are_exchanged_on_all_ranks_in_the_same_turn(both: Pair) -> None
 
 def test_new_weights_are_proven_and_flipped_to_while_older_ones_answer(both: Pair) -> None:
     assert both.do("cannot_overlap") == [None, None]
-    for number in (2, 3, 1):
+    for number in (2, 1):
         both.do("step", f"flip {number}")
         old = both.leader.does("ask", "Who serves?")
         both.do("stage", number)
-        assert both.do("prove", "Who will serve?") == [saying(number), None]
+        both.do("prove")
         older = both.leader.ask("ask", "Who goes on?", LONG)
         both.do("flip")
         newer = both.leader.ask("ask", "Who serves now?")
@@ -68,13 +68,51 @@ def test_nothing_is_flipped_when_one_rank_does_not_come(both: Pair) -> None:
     both.do("drop")
     assert both.do("live") == [before, before]
     assert both.leader.does("ask", "Who serves?") == saying(1)
-    both.leader.does("patience", 60)
+    both.leader.does("patience", PATIENCE)
 
 
-def test_a_rank_that_is_killed_is_noticed_at_the_next_step(both: Pair) -> None:
+FLIPS = 20
+
+
+def test_twenty_reloads_under_load_mix_no_answer_and_both_ranks_say_the_same(both: Pair) -> None:
+    """From here on rank 0 leads, and the other one follows what it puts into the store."""
+    both.other.does("follow")
+    both.leader.does("lead")
+    sayings = {saying(number) for number in (1, 2, 3)}
+    for at in range(FLIPS):
+        asked = [both.leader.ask("ask", f"Who {at} serves {n}?", 16) for n in range(2)]
+        number = at % 3 + 1
+        fingerprint = both.leader.does("reload", number)
+        assert both.do("live") == [fingerprint] * 2
+        for answer in asked:
+            heard = answer.result()
+            assert len([each for each in sayings if each in heard]) == 1, heard
+        assert both.leader.does("ask", "Who serves?") == saying(number)
+    assert len({batches for _, batches in both.do("batches")}) == 1
+
+
+@pytest.mark.parametrize(
+    ("label", "within", "words"),
+    [
+        ("torn here", PATIENCE, "CheckpointRejected: rank 1: it is torn on this host"),
+        ("slow here", 1.0, "TryAgain: rank 1 did not stage in time"),
+    ],
+)
+def test_nothing_is_flipped_against_a_rank_that_says_no_or_is_slow(
+    both: Pair, label: str, within: float, words: str
+) -> None:
+    before = both.do("live")
+    with pytest.raises(Refused, match=words):
+        both.leader.does("reload", 1, label, within)
+    assert both.do("live") == before
+    fingerprint = both.leader.does("reload", 3)
+    assert both.do("live") == [fingerprint] * 2
+
+
+def test_a_rank_that_is_killed_is_noticed_though_nobody_asks_anything(both: Pair) -> None:
+    both.leader.does("listen", 20)
     lost = both.leader.ask("lost")
     both.other.process.kill()
-    answer = both.leader.ask("ask", "Who serves?")
-    assert "failed" in lost.result()
+    assert lost.result(PATIENCE) == "rank 1 has not been heard of for 2 s"
     with pytest.raises(Refused, match="EngineLost"):
-        answer.result()
+        both.leader.does("ask", "Who serves?")

@@ -16,18 +16,18 @@ from hotreload.engine.answering.answers import Answers
 from hotreload.engine.answering.canaries import Canaries
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.prompts import Prompts
+from hotreload.engine.first_weights import begin_with, shadow_pool
 from hotreload.engine.generations import Generations
-from hotreload.engine.lanes.shadow import ShadowPool
 from hotreload.engine.ranks.store import DistributedStore
 from hotreload.engine.ranks.together import BetweenStepsOfAll, Meeting, known_to_all
-from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream import build
 from hotreload.engine.upstream.joining import Ranks, join, leave
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.measuring import splits_words
-from hotreload.engine.weights.sets import Sets, StagingTerms
-from hotreload.errors import ConfigError
+from hotreload.engine.weights.sets import StagingTerms
+from hotreload.errors import CheckpointIncompatible, ConfigError
+from hotreload.ranks.beats import Beats
 from hotreload.ranks.steps import in_step
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Checkpoint, HowFar, Revision, Staged
@@ -56,14 +56,19 @@ class Member:
         parts: build.Parts,
         watch: EngineWatch,
         ranks: Ranks,
+        *,
+        revision: Revision,
         terms: StagingTerms,
         probes: Sequence[Probe],
     ) -> None:
         self.parts = parts
         self.watch = watch
+        self.front: Any = NoFront()
+        self._tasks: list[asyncio.Task[None]] = []
         self._ranks = ranks
         self._scheduler = parts.running_scheduler
-        self._sets = Sets(parts.model_runner, terms)
+        self._sets, self._first = begin_with(revision, self._scheduler, terms)
+        self._check_shares()
         # 0.1.0rc0 looks again and again whether a grammar is compiled, each rank by its own clock.
         can = facts.capabilities_of(parts, grammars=False)
         tokenizer = self._scheduler.scheduler.tokenizer
@@ -95,7 +100,13 @@ class Member:
         make = partial(make, load_format="auto", args=args, log_level=logging.WARNING)
         make = partial(make, report=watch.report, ranks=ranks)
         parts = await in_thread(lambda cancel: make(), discard=build.discard)
-        member = await in_thread(lambda cancel: cls(parts, watch, ranks, terms, probes))
+        take_over = partial(cls, parts, watch, ranks, terms=terms, probes=probes)
+        try:
+            member = await in_thread(lambda cancel: take_over(revision=checkpoint.revision))
+        except BaseException:
+            watch.close()
+            await uninterrupted(build.taken_apart(parts))
+            raise
         try:
             with in_step("start"):
                 await member._begin(checkpoint)
@@ -128,7 +139,7 @@ class Member:
         why = self._sets.loaders.why_not_ours(checkpoint)
         if why is not None:
             # Upstream's loader waits for the others', in the middle of what the engine computes.
-            raise ConfigError(f"over several hosts only our own loader can load: {why}")
+            raise CheckpointIncompatible(f"on several hosts only our own loader loads: {why}")
         return await self._sets.stage(checkpoint, self.live)
 
     async def exchange(self, staged: Staged) -> Staged:
@@ -137,6 +148,7 @@ class Member:
 
     async def prove(self, staged: Staged) -> None:
         """Ask staged weights the canary prompts in a lane of their own; the others compute them."""
+        assert self._shadow_pool is not None, self.cannot_overlap
         async with self._generations.shadow(staged, self._shadow_pool) as lane:
             if self._ranks.leads:
                 await self._canaries.ask(partial(self.front.generate, lane=lane))
@@ -172,6 +184,9 @@ class Member:
         if self.watch.is_closed:
             return
         self.watch.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.front.close()
         self._scheduler.ask_to_stop()
         self.front.send(Wake())
@@ -179,13 +194,16 @@ class Member:
         await asyncio.to_thread(leave)
 
     async def _begin(self, checkpoint: Checkpoint) -> None:
-        self.front: Any = NoFront()
         if self._ranks.leads:
             manager = self.parts.tokenizer_manager
             self.front = Answers(manager, self.watch, self.parts.to_loop)
-        self.meeting = Meeting(DistributedStore(), self._ranks)
+        store, others = DistributedStore(), list(self._ranks.others)
+        self.meeting = Meeting(store, self._ranks)
+        self.beats = Beats(store, self._ranks.own, others, self.watch.lose)
+        self._tasks.append(asyncio.create_task(self.beats.run(), name="beats"))
         self._between = BetweenStepsOfAll(self._scheduler, self.front, self.watch, self.meeting)
-        first = await self._adopted(checkpoint.revision)
+        first = await self._known_whole(self._first)
+        del self._first  # who holds it would keep its leaves
         self._generations = Generations(
             self._scheduler,
             self.front,
@@ -195,23 +213,18 @@ class Member:
             between=self._between,
         )
         await self._generations.scrub()
-        if self.cannot_overlap is None:
-            allocator = self._scheduler.lanes.allocator
-            self._shadow_pool = ShadowPool(allocator, self._canaries.longest)
-        self._sets.decide(first, () if self.cannot_overlap else self._shadow_pool.buffers)
-        self._sets.compare_with(checkpoint, first)
+        longest = self._canaries.longest
+        self._shadow_pool = shadow_pool(self._scheduler, self._sets, first, longest)
+        self._tasks.append(self._sets.compare_with(checkpoint, first))
 
-    async def _adopted(self, revision: Revision) -> Staged:
-        leaves = list(find_slot(self.parts.model_runner).read())
-        self._check_shares(leaves)
-        own = await in_thread(lambda cancel: self._sets.adopt(leaves, revision))
-        self._scheduler.bind(leaves)
-        whole = await known_to_all(self.meeting, "start", own.weights.measured)
-        own.weights.measured = whole
-        return replace(own, fingerprint=whole.fingerprint, leaves=whole.checksums)
+    async def _known_whole(self, first: Staged) -> Staged:
+        """The same with the fingerprint of all ranks' shares together."""
+        whole = await known_to_all(self.meeting, "start", first.weights.measured)
+        first.weights.measured = whole
+        return replace(first, fingerprint=whole.fingerprint, leaves=whole.checksums)
 
-    def _check_shares(self, leaves: list[Any]) -> None:
-        for path, leaf in self._sets.layout.named(leaves).items():
+    def _check_shares(self) -> None:
+        for path, leaf in self._sets.layout.named(self._first.weights.leaves).items():
             if splits_words(leaf, self._sets.plan.parts.get(path, ())):
                 raise ConfigError(
                     f"[engine] nnodes: {path} would be cut within four bytes, so nobody could "
