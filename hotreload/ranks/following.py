@@ -59,6 +59,10 @@ class OwnPart(Protocol):
         """Free spare weights."""
         ...
 
+    def withdraw(self, step: int) -> None:
+        """Let no rank wait any more to do its part of this step; rank 0 alone asks."""
+        ...
+
 
 class Following:
     """Belongs to one rank; the sets of weights have the names that rank 0 gives them."""

@@ -155,6 +155,7 @@ class OverRanks:
 
     async def _give_up(self, step: Step) -> None:
         """Have others that are still at a step give it up, and free what they made in it."""
+        self._own.withdraw(step.number)  # some wait for it who cannot be cancelled
         dropping = await self._chair.call("drop", {"set": str(step.number)})
         await self._heard(dropping, self._within)
 

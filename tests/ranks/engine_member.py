@@ -210,7 +210,11 @@ class Doing:
         revision = replace(checkpoint.revision, label=label)
         self._over._stage_within = within
         staged = await self._over.stage(replace(checkpoint, revision=revision))
-        await self._over.prove(staged)
+        try:
+            await self._over.prove(staged)
+        except BaseException:
+            await self._over.release(staged)
+            raise
         before = await self._over.flip(staged)
         await self._over.retire(before)
         await self._over.release(before)

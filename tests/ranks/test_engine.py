@@ -109,6 +109,18 @@ def test_nothing_is_flipped_against_a_rank_that_says_no_or_is_slow(
     assert both.do("live") == [fingerprint] * 2
 
 
+def test_no_rank_waits_for_what_rank_0_has_given_up(both: Pair) -> None:
+    """The other one has its part ready, which no cancel reaches, when rank 0 waits no longer."""
+    before = both.do("live")
+    both.leader.does("patience", 0)
+    with pytest.raises(Refused, match="TryAgain: rank 1 has not come"):
+        both.leader.does("reload", 1)
+    both.leader.does("patience", PATIENCE)
+    assert both.do("live") == before
+    fingerprint = both.leader.does("reload", 1)
+    assert both.do("live") == [fingerprint] * 2
+
+
 def test_a_rank_that_is_killed_is_noticed_though_nobody_asks_anything(both: Pair) -> None:
     both.leader.does("listen", 20)
     lost = both.leader.ask("lost")

@@ -28,11 +28,22 @@ OLD = Revision("old", "step_1")
 NEW = Revision("new", "step_2")
 
 
+class Withdrawing(FakeEngine):
+    """One rank's part, which notes for which steps nobody is to wait any more."""
+
+    def __init__(self) -> None:
+        super().__init__(Steps(), OLD)
+        self.withdrawn: list[int] = []
+
+    def withdraw(self, step: int) -> None:
+        self.withdrawn.append(step)
+
+
 class Slice:
     """Rank 0 and two others, each with an engine of its own that a test can break."""
 
     def __init__(self) -> None:
-        self.engines = [FakeEngine(Steps(), OLD) for _ in range(3)]
+        self.engines = [Withdrawing() for _ in range(3)]
         self.own, self.second, self.third = self.engines
         self.store = MemoryStore()
         self.prepared: list[Revision] = []
@@ -171,6 +182,7 @@ async def test_a_change_that_rank_0_cannot_begin_is_made_nowhere(change: str) ->
         with pytest.raises(TryAgain, match="not idle"):
             await getattr(ranks.over, change)(staged)
         assert ranks.live == ["old"] * 3
+        assert [engine.withdrawn for engine in ranks.engines] == [[2], [], []]
         for engine in (ranks.second, ranks.third):
             del engine.steps.faults[change]
         await getattr(ranks.over, change)(staged)

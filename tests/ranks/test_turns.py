@@ -10,6 +10,7 @@ import pytest
 
 from hotreload.engine.upstream.scheduler import SchedulerStopped
 from hotreload.engine.upstream.turns import OutOfStep, Turns
+from hotreload.errors import TryAgain
 
 
 class Wire:
@@ -121,6 +122,22 @@ def test_what_is_taken_back_is_never_done_and_keeps_nothing_waiting(ranks: list[
     assert next_one.done()
     assert theirs.done()
     assert not leader.turns.take_back("next")
+
+
+def test_nobody_waits_any_more_with_what_rank_0_has_withdrawn(ranks: list[Loop]) -> None:
+    leader, other = ranks
+    before, waiting, beside = (ready(ranks, name) for name in ("7.1", "7.2", "8.1"))
+    leader.turns.order("7.1", lambda: True)
+    leader.turns.withdraw("7")
+    assert leader.turns.has_orders
+    leader.turn()
+    assert not leader.turns.has_orders
+    other.turn()
+    assert all(job.exception(0) is None for job in before)
+    assert [type(job.exception(0)) for job in waiting] == [TryAgain, TryAgain]
+    late = other.turns.make_ready("7.3", never)
+    assert isinstance(late.exception(0), TryAgain)
+    assert not any(job.done() for job in beside)
 
 
 def test_a_job_that_fails_fails_for_who_asked_and_the_loop_goes_on(ranks: list[Loop]) -> None:

@@ -165,6 +165,13 @@ class Member:
         """Overwrite the KV pool of every rank with zeros, and forget every cached prefix."""
         await self._generations.scrub()
 
+    def withdraw(self, step: int) -> None:
+        """Let no rank wait any more to do its part of this step; rank 0 alone asks."""
+        turns = self._scheduler.turns
+        assert turns is not None, "there are several ranks"
+        turns.withdraw(str(step))
+        self.front.send(Wake())
+
     async def release(self, staged: Staged) -> None:
         """Free spare weights."""
         await self._sets.release(staged)

@@ -12,8 +12,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from hotreload.errors import TryAgain
+
 LOOK_MS = 200
 """How often a rank that waits for rank 0's next turn looks whether it is to stop."""
+
+KEPT = 16
+"""How many of the steps that were withdrawn are known to a rank that comes late."""
 
 Job = Callable[[], Any]
 
@@ -32,6 +37,13 @@ class TurnOrder:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """Do no more jobs of this step: rank 0 has given it up."""
+
+    step: str
+
+
 class OutOfStep(Exception):
     """This rank missed a turn, or has no job ready that all do; only a new start mends that."""
 
@@ -47,7 +59,10 @@ class Turns:
         self._ready: dict[str, tuple[Job, Future[Any]]] = {}
         self._now: dict[str, tuple[Job, Future[Any]]] = {}
         self._ordered: deque[tuple[str, Callable[[], bool]]] = deque()
-        scheduler._request_dispatcher._mapping += [(Turn, self._count), (TurnOrder, self._do)]
+        self._to_withdraw: deque[str] = deque()
+        self._withdrawn: deque[str] = deque(maxlen=KEPT)
+        handlers = [(Turn, self._count), (TurnOrder, self._do), (Withdrawn, self._withdraw)]
+        scheduler._request_dispatcher._mapping += handlers
         if self.leads:
             broadcast = scheduler.broadcast_pyobj
             scheduler.broadcast_pyobj = lambda received: broadcast(self._with_ours(received))
@@ -60,6 +75,8 @@ class Turns:
         """Have this rank's job of that name ready; it is done when rank 0 orders it."""
         future: Future[T] = Future()
         self._ready[name] = job, future
+        if _step_of(name) in self._withdrawn:  # this rank comes late
+            self._fail(name)
         return future
 
     def order(self, name: str, may_be_done: Callable[[], bool]) -> None:
@@ -74,17 +91,26 @@ class Turns:
         """Do that job no more; False when it is too late for that."""
         return self._ready.pop(name, None) is not None
 
+    def withdraw(self, step: str) -> None:
+        """Let no rank wait any more with a job of this step; only on rank 0.
+
+        It goes the way of the orders: what was ordered before is done before.
+        """
+        assert self.leads, "rank 0 decides"
+        self._to_withdraw.append(step)
+
     @property
     def has_orders(self) -> bool:
-        """Whether a job is still to be done, so that the loop must turn."""
-        return bool(self._ordered)
+        """Whether the others are still to be told something, so that the loop must turn."""
+        return bool(self._ordered or self._to_withdraw)
 
     # --- on the scheduler thread ------------------------------------------------------------------
 
     def _with_ours(self, received: list[Any]) -> list[Any]:
         """The messages of a turn of rank 0, with its number and the jobs that are done in it."""
         self._number += 1
-        return [Turn(self._number), *self._orders(), *received]
+        withdrawn = [Withdrawn(self._to_withdraw.popleft()) for _ in range(len(self._to_withdraw))]
+        return [Turn(self._number), *self._orders(), *withdrawn, *received]
 
     def _orders(self) -> list[TurnOrder]:
         orders = []
@@ -117,7 +143,23 @@ class Turns:
         except Exception as fault:  # the caller's, not the engine's: the loop must go on
             future.set_exception(fault)
 
+    def _withdraw(self, message: Withdrawn) -> None:
+        self._withdrawn.append(message.step)
+        for name in list(self._ready):
+            if _step_of(name) == message.step:
+                self._fail(name)
+
+    def _fail(self, name: str) -> None:
+        held = self._ready.pop(name, None)  # two threads may come here
+        if held is not None:
+            why = TryAgain(f"rank 0 gave {name} up", code="given_up")
+            held[1].set_exception(why)
+
     def _receive(self) -> Any:
         while not self._socket.poll(LOOK_MS):
             self._check_stop()
         return pickle.loads(self._socket.recv())
+
+
+def _step_of(name: str) -> str:
+    return name.partition(".")[0]
