@@ -5,6 +5,7 @@ this process without a word of ours: so we look more often.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -39,15 +40,18 @@ class Beats:
             number = 0
             while not self._gone():
                 number += 1
-                say = partial(self._store.put, _key(self._own), str(number))
-                await in_thread(lambda cancel, say=say: say())
-                await in_thread(lambda cancel: self._look())
+                say = partial(self._say_and_look, str(number))
+                await in_thread(say)
                 await asyncio.sleep(self.every)
         except EngineLost as lost:
             self._lose(str(lost))
             return
         named = " and ".join(f"rank {rank}" for rank in self._gone())
         self._lose(f"{named} has not been heard of for {self.silent_looks * self.every:g} s")
+
+    def _say_and_look(self, news: str, cancel: threading.Event) -> None:
+        self._store.put(_key(self._own), news)
+        self._look()
 
     def _look(self) -> None:
         for rank, before in list(self._heard.items()):
