@@ -18,6 +18,7 @@ ENGINE = {
     "engine.answering",
     "engine.grammar_trials",
     "engine.lanes",
+    "engine.ranks",
     "engine.upstream",
     "engine.weights",
 }
@@ -42,10 +43,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {*ENGINE, *CORE},
     "engine.grammar_trials": {"engine.grammar_trials", *VOCABULARY},
     "engine.lanes": {"engine.lanes", "engine", *VOCABULARY},
+    "engine.ranks": {*ENGINE, "ranks", *CORE},
     "engine.upstream": {"engine.upstream", "engine", "engine.lanes", "threads"}
     | {"engine.grammar_trials", *VOCABULARY},
     "engine.weights": {"engine.weights", "engine", "reading", "fingerprint", *CORE},
     "engine.answering": {*ENGINE, *CORE} - {"engine.weights"},
+    "ranks": {"ranks", "threads", *VOCABULARY},
     "settings": {"settings", *VOCABULARY},
     "life": {"life", "settings", *SIBLINGS, *ENGINE, *CORE},
     "hot": {"hot", "checks", "in_memory", "engine", "engine.answering", "engine.weights", *CORE},

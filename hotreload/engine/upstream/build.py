@@ -20,6 +20,7 @@ from hotreload.engine.model_folder import unservable, unshared
 from hotreload.engine.source_text import unknown_arguments
 from hotreload.engine.upstream import embedding, frozen, logprobs, patches
 from hotreload.engine.upstream.devices import find_devices
+from hotreload.engine.upstream.joining import Ranks
 from hotreload.engine.upstream.legs import Leg
 from hotreload.engine.upstream.scheduler import (
     SchedulerStopped,
@@ -99,8 +100,12 @@ def build(
     first_device: int = 0,
     engines: int = 1,
     log_level: int = logging.WARNING,
+    ranks: Ranks | None = None,
 ) -> Parts:
-    """Start an engine; blocks until it could serve. ConfigError says what to change."""
+    """Start an engine; blocks until it could serve. ConfigError says what to change.
+
+    Of one with `ranks` the others have been met, and each builds its part.
+    """
     if not (model / "config.json").is_file():
         raise ConfigError(f"[engine] model: {model} is no model folder (it has no config.json)")
     with _STARTING:
@@ -119,6 +124,7 @@ def build(
         "enable_single_process": True,
         "skip_server_warmup": True,
         "log_level": logging.getLevelName(log_level).lower(),
+        **(_over(ranks) if ranks is not None else {}),
     }
     arguments = _arguments(server_args, given, args, device)
     sockets = SocketFolder()
@@ -176,6 +182,12 @@ def _arguments(
         raise ConfigError(f"[engine.args] {words}")
     chosen = {**given, **(_on_cpu() if device == "cpu" else {}), **args}
     return {name: value for name, value in chosen.items() if name in known}
+
+
+def _over(ranks: Ranks) -> dict[str, Any]:
+    """The engine lies on all devices of all ranks: none of them is chosen."""
+    found = {"nnodes": ranks.count, "node_rank": ranks.own, "dist_init_addr": ranks.address}
+    return {**found, "device_indexes": None}
 
 
 def _on_cpu() -> dict[str, Any]:

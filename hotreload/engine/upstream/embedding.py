@@ -118,6 +118,7 @@ def starting(
             undo.enter_context(_replaced(entry, name, value))
         undo.enter_context(_on_devices(devices))
         undo.enter_context(_naming(devices[0].platform))
+        undo.enter_context(_joined())
         yield
 
 
@@ -131,6 +132,26 @@ def _read_configs_anew() -> None:
     from sgl_jax.srt.hf_transformers_utils import get_config
 
     get_config.cache_clear()
+
+
+@contextmanager
+def _joined() -> Iterator[None]:
+    """Several ranks have met by now: 0.0.2 would join them once more, which fails.
+
+    And both versions would keep a rank above 0 in the start for ever, unless this variable is 0.
+    """
+    import jax
+
+    variable = "SGLANG_BLOCK_NONZERO_RANK_CHILDREN"
+    before = os.environ.get(variable)
+    os.environ[variable] = "0"
+    try:
+        with _replaced(jax.distributed, "initialize", lambda *args, **kwargs: None):
+            yield
+    finally:
+        os.environ.pop(variable)
+        if before is not None:
+            os.environ[variable] = before
 
 
 @contextmanager

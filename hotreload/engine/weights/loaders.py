@@ -87,6 +87,10 @@ class Loaders:
             return "ours has not been compared with it yet"
         return self._why_upstream or self.comparison.distrust or None
 
+    def why_not_ours(self, checkpoint: Checkpoint) -> str | None:
+        """Why upstream's loader loads this one; None when our own does."""
+        return self.why_upstream or self._not_for_us(checkpoint)
+
     def load(
         self,
         checkpoint: Checkpoint,
@@ -96,7 +100,7 @@ class Loaders:
         told: Told,
     ) -> tuple[Weights, Loading]:
         """All leaves of a checkpoint, placed like the live ones or on the host, and measured."""
-        why, count = self.why_upstream or self._not_for_us(checkpoint), _Count(told)
+        why, count = self.why_not_ours(checkpoint), _Count(told)
         if why is not None:
             made = self._by_upstream(checkpoint, live, place, cancel, count)
             how = Loading("upstream", why, len(self._layout.places), 0, count.total)

@@ -143,13 +143,17 @@ class Reader:
 
 
 def _placed(arrays: list[Array], lives: list[jax.Array]) -> list[jax.Array]:
-    if all(live.committed for live in lives):
+    if all(live.committed and live.is_fully_addressable for live in lives):
         leaves: list[jax.Array] = jax.device_put(arrays, [live.sharding for live in lives])
         return leaves
-    return [
-        jax.device_put(array, live.sharding) if live.committed else jnp.asarray(array)
-        for array, live in zip(arrays, lives, strict=True)
-    ]
+    return [_placed_like(array, live) for array, live in zip(arrays, lives, strict=True)]
+
+
+def _placed_like(array: Array, live: jax.Array) -> jax.Array:
+    if not live.is_fully_addressable:
+        # `device_put` would compare the whole array with that of every other host, and wait.
+        return jax.make_array_from_callback(array.shape, live.sharding, array.__getitem__)
+    return jax.device_put(array, live.sharding) if live.committed else jnp.asarray(array)
 
 
 def _kept(array: Array) -> Array:
