@@ -45,6 +45,9 @@ class FakeWeights:
     is_on_device: bool = True
     is_held: bool = True
 
+    def drop(self) -> None:
+        self.is_held = False
+
 
 def unread(
     revision: Revision, path: Path = Path(), tensors: Mapping[str, TensorSpec] | None = None

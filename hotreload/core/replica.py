@@ -166,6 +166,19 @@ class Replica[E: Engine]:
         if previous is not None:
             await self._engine.release(previous)
 
+    def let_go(self) -> None:
+        """Hold no weights any more but the live ones, which end with the engine.
+
+        The engine is not asked: it may be lost, or be closed already.
+        """
+        spare = [self.previous, self.staged, *(each.weights for each in self.fading)]
+        self.previous = self.staged = None
+        for faded in [*self.fading]:
+            self.end(faded)
+        for each in spare:
+            if each is not None:
+                each.weights.drop()
+
     def lose(self, why: EngineLost) -> None:
         """Let nobody in any more: nobody knows by which weights they would be answered."""
         self.gate.seal(str(why), code=why.code)
