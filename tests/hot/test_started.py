@@ -36,6 +36,19 @@ async def test_what_is_no_model_is_refused(
         await start(model)
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"boot": "dummy"}, "boot must be 'checkpoint' or 'random', not 'dummy'"),
+        ({"tp": 0}, "tp must be a whole number, at least 1, not 0"),
+        ({"first_device": -1}, "first_device must be a whole number, at least 0, not -1"),
+    ],
+)
+async def test_what_is_no_choice_is_refused(more: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        await start("/nowhere", **more)
+
+
 async def test_a_damaged_model_is_refused_before_an_engine_is_built(tmp_path: Path) -> None:
     with pytest.raises(CheckpointCorrupt, match="NaN or infinite"):
         await start(write_tiny(tmp_path / "model", damage="nan"))
