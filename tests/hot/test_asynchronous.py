@@ -174,10 +174,14 @@ async def test_a_rollback_overrules_an_update_that_is_being_checked(program: Pro
     update = asyncio.ensure_future(program.hot.update("step 2"))
     await turn_until(lambda: "step 2" in program.checks.checking)
     assert (await program.hot.rollback()).number == 3
+    await turn_until(lambda: not program.hot._replica.fading)
+    program.steps.entered["stage"].clear()
     program.checks.may_pass.set()
     with pytest.raises(Superseded):
         await update
     assert program.hot.generation.number == 3
+    assert not program.steps.entered["stage"].is_set()
+    assert program.hot._replica.previous is not None  # it made no room
 
 
 # --- what breaks ------------------------------------------------------------------------------
