@@ -166,6 +166,19 @@ class Replica[E: Engine]:
         if previous is not None:
             await self._engine.release(previous)
 
+    def let_go(self) -> None:
+        """Hold no weights any more but the live ones, which end with the engine.
+
+        The engine is not asked: it may be lost, or be closed already.
+        """
+        spare = [self.previous, self.staged, *(each.weights for each in self.fading)]
+        self.previous = self.staged = None
+        for faded in [*self.fading]:
+            self.end(faded)
+        for each in spare:
+            if each is not None:
+                each.weights.drop()
+
     def lose(self, why: EngineLost) -> None:
         """Let nobody in any more, and have who is inside hear of it.
 
@@ -182,15 +195,6 @@ class Replica[E: Engine]:
         await self._is_lost.wait()
         assert self._loss is not None
         return self._loss
-
-    def let_go(self) -> None:
-        """Hold no set of weights any more: the engine is closed, and they were on its devices."""
-        held = [self.previous, self.staged, *(each.weights for each in self.fading)]
-        self.previous = self.staged = None
-        self.fading = []
-        for each in held:
-            if each is not None:
-                each.weights.drop()
 
     @contextmanager
     def sealed_when_lost(self) -> Iterator[None]:

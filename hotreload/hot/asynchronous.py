@@ -6,6 +6,7 @@ the same switches, the same checks.
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
@@ -23,13 +24,21 @@ from hotreload.core.switch import ABORT_GRACE
 from hotreload.core.trust import tell_of_distrust
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import DrainTimedOut, EngineLost, NothingOfThatName, NotServing
-from hotreload.events import AnswersWithheld, Event, Events, LoaderDistrusted
+from hotreload.errors import (
+    BadRequest,
+    DrainTimedOut,
+    EngineLost,
+    NothingOfThatName,
+    NotServing,
+    ProbeFailed,
+)
+from hotreload.events import AnswersWithheld, Event, Events, GateChanged, LoaderDistrusted
 from hotreload.hot.checking import Given
 from hotreload.hot.staged import AsyncStagedWeights
 from hotreload.hot.started import Boot, Started, start
 from hotreload.hot.switching import Switching
 from hotreload.hot.terms import HotTerms
+from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Mode
 
 log = logging.getLogger("hotreload.hot")
@@ -54,10 +63,12 @@ class AsyncHotEngine:
         self.subscribe = events.subscribe
         """Have each event told on the loop; the returned call ends that."""
         self.subscribe(_tell)
-        self._is_closed = False
+        self._ending: asyncio.Task[None] | None = None
+        self._updates = asyncio.Lock()
+        self._probe_timeout = terms.probe_timeout
         self._started = started
         self._checks = started.checks
-        self._gate = Gate[SglangEngine](publish=publish)
+        self._gate = Gate[SglangEngine](publish=publish, max_held=sys.maxsize)
         attempts = Attempts(
             Ledger(), save=_nothing_to_save, publish=publish, is_lost=lambda: self._gate.is_lost
         )
@@ -65,7 +76,7 @@ class AsyncHotEngine:
         attempts.record(live, started.path)
         mode = Mode(terms.mode) if engine.cannot_overlap is None else Mode.DRAIN
         self._replica = Replica(engine, self._gate, live, mode)
-        self._switching = Switching(self._replica, attempts, terms.rules)
+        self._switching = Switching(self._replica, attempts, terms.rules, check=self._check)
         self._replica.open()
         keep = terms.rules.keep_previous
         lasting: list[Coroutine[Any, Any, NoReturn]] = [
@@ -88,6 +99,7 @@ class AsyncHotEngine:
         *,
         device: str = "auto",
         tp: int = 1,
+        first_device: int = 0,
         dtype: str = "auto",
         args: Mapping[str, Any] | None = None,
         probes: Sequence[Probe] = (),
@@ -98,8 +110,13 @@ class AsyncHotEngine:
 
         Its weights are checked, and answer the probes; with `boot="random"` there are none yet.
         """
-        make = partial(start, device=device, tp=tp, dtype=dtype, args=args, probes=probes)
-        return cls(await make(model, terms=terms, boot=boot), terms)
+        make = partial(start, device=device, tp=tp, first_device=first_device, dtype=dtype)
+        started = await make(model, args=args, probes=probes, terms=terms, boot=boot)
+        try:
+            return cls(started, terms)
+        except BaseException:
+            await started.end()
+            raise
 
     # --- new weights --------------------------------------------------------------------------
 
@@ -109,15 +126,22 @@ class AsyncHotEngine:
         CheckpointRejected says all that is wrong with them. The caller's arrays are only read, and
         are the caller's again when this returns.
         """
+        return await self._stage(given, name, self._switching.rollbacks)
+
+    async def _stage(self, given: Given, name: str, since: int) -> AsyncStagedWeights:
         self._check()
         self._switching.check_free()
         checkpoint = await self._checks.check(given, name)
-        return await self._switching.stage(checkpoint)
+        return await self._switching.stage(checkpoint, since)
 
     async def update(self, given: Given, name: str = "") -> Generation:
-        """Stage new weights, prove them and answer by them from now on: all of it, or nothing."""
-        async with await self.stage(given, name) as staged:
-            return await staged.flip()
+        """Stage new weights, prove them and answer by them from now on: all of it, or nothing.
+
+        One that comes meanwhile waits for its turn.
+        """
+        since = self._switching.rollbacks
+        async with self._updates, await self._stage(given, name, since) as staged:
+            return await staged.flip(since=since)
 
     async def flip(self, staged: AsyncStagedWeights) -> Generation:
         """Answer by staged weights from now on; those inside end under the weights before."""
@@ -127,19 +151,29 @@ class AsyncHotEngine:
     async def probe(self, staged: AsyncStagedWeights | None = None) -> None:
         """Ask the probes of staged weights, or of the live ones; ProbeFailed lists bad answers."""
         self._check()
-        await (self._replica.engine.probe() if staged is None else staged.probe())
+        if staged is not None:
+            await staged.probe()
+            return
+        within = self._probe_timeout
+        try:
+            async with asyncio.timeout(within):
+                await self._replica.engine.probe()
+        except TimeoutError:
+            late = f"no answer to the probe within {within:g} s ([reload] probe_timeout)"
+            raise ProbeFailed(late) from None
 
     async def rollback(self, number: int | None = None) -> Generation:
         """Answer by the generation before again, or by this one: from memory, else its folder."""
         self._check()
         place, left = self._switching.place_to_go_back_to(number), self.generation.revision
+        since = self._switching.overrule()
         live = await self._switching.back(place)
         if live is None:
-            live = await self._from_files(place)
+            live = await self._from_files(place, since)
             self._switching.leave(left)
         return live
 
-    async def _from_files(self, place: PastGeneration) -> Generation:
+    async def _from_files(self, place: PastGeneration, since: int) -> Generation:
         self._switching.check_free()
         gone = f"generation {place.number} is no longer kept in memory"
         if not place.path:
@@ -147,8 +181,8 @@ class AsyncHotEngine:
         checkpoint = await self._checks.check(place.path, place.revision.label)
         if checkpoint.revision != place.revision:
             raise NothingOfThatName(f"{gone}, and {place.path} holds other bytes now")
-        async with await self._switching.stage(checkpoint) as staged:
-            return await staged.flip()
+        async with await self._switching.stage(checkpoint, since) as staged:
+            return await staged.flip(since=since)
 
     async def fingerprint_of(self, given: Given) -> str | None:
         """The fingerprint these weights will have when they are live; None if they are cast."""
@@ -215,6 +249,8 @@ class AsyncHotEngine:
         `more` is what sglang-jax's `/generate` takes beside. A generation older than `at_least`
         does not answer: it is waited for, then NotNewEnough.
         """
+        if more.get("stream"):
+            raise BadRequest("generate answers at once: for pieces, call stream")
         request = _request(prompt, sampling_params, more)
         async with self._answering(request, at_least) as (generation, answers):
             item = await anext(answers)
@@ -253,20 +289,28 @@ class AsyncHotEngine:
     # --- the end --------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End answers under way, and the engine; free the device. Twice is once."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        """End what is under way, and the engine; free the device. Twice is once.
+
+        Whoever calls it returns when that is done, also one who is cancelled meanwhile.
+        """
         self._gate.seal("the engine is closed")
-        with suppress(DrainTimedOut, EngineLost):
-            await self._replica.engine.abort()
-            await self._gate.drained(ABORT_GRACE)
-        if self.staged is not None and not self._gate.is_lost:
-            await self.staged.release()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._started.end()
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+        await uninterrupted(asyncio.wait({self._ending}))
+        self._ending.result()
+
+    async def _end(self) -> None:
+        try:
+            await self._switching.end()
+            with suppress(DrainTimedOut, EngineLost):
+                await self._replica.engine.abort()
+                await self._gate.drained(ABORT_GRACE)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            self._replica.let_go()
+            await self._started.end()
 
     async def __aenter__(self) -> Self:
         return self
@@ -285,6 +329,9 @@ class AsyncHotEngine:
             await work
         except EngineLost as lost:
             self._replica.lose(lost)
+        except Exception as broken:
+            log.exception("hot.broken")
+            self._replica.lose(EngineLost(f"a part of hotreload broke: {broken!r}"))
 
     def _check(self) -> None:
         """EngineLost when it is lost, NotServing when it is closed."""
@@ -301,7 +348,8 @@ async def _nothing_to_save(ledger: Ledger) -> None:
 
 
 def _tell(event: Event) -> None:
-    alarming = isinstance(event, AnswersWithheld | LoaderDistrusted)
+    is_loss = isinstance(event, GateChanged) and event.code == EngineLost.code
+    alarming = is_loss or isinstance(event, AnswersWithheld | LoaderDistrusted)
     log.log(logging.WARNING if alarming else logging.DEBUG, "%s", event)
 
 

@@ -1,8 +1,8 @@
 """Weights that wait beside the live ones, in the hands of a program."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from types import TracebackType
 from typing import Self
 
@@ -23,6 +23,7 @@ class AsyncStagedWeights:
         *,
         course: Course,
         why_unprovable: str | None,
+        turn: Callable[[int | None], AbstractAsyncContextManager[None]],
         one_at_a_time: asyncio.Lock,
     ) -> None:
         """`held` is what frees them, unless they went live."""
@@ -37,6 +38,7 @@ class AsyncStagedWeights:
         self._held = held
         self._course = course
         self._why_unprovable = why_unprovable
+        self._turn = turn
         self._one_at_a_time = one_at_a_time
 
     @property
@@ -51,7 +53,7 @@ class AsyncStagedWeights:
 
     async def probe(self) -> None:
         """Ask the probes, where nobody sees the answers; ProbeFailed, and they are released."""
-        async with self._one_at_a_time, self._released_when_bad():
+        async with self._turn(None), self._released_when_bad():
             ready = self._waiting()
             if self._why_unprovable is not None:
                 raise BadRequest(
@@ -60,12 +62,13 @@ class AsyncStagedWeights:
                 )
             await self._proven(ready)
 
-    async def flip(self) -> Generation:
+    async def flip(self, *, since: int | None = None) -> Generation:
         """Answer by them from now on; those that are unproven are proven first, or not flipped to.
 
         ProbeFailed, and they are released. After any other error they are held as before.
+        `since` is for an update: how many rollbacks there had been when it was asked for.
         """
-        async with self._one_at_a_time, self._released_when_bad():
+        async with self._turn(since), self._released_when_bad():
             ready = self._waiting()
             await self._proven(ready)
             try:

@@ -1,17 +1,19 @@
 """Starts the engine that a program holds, as `hotreload serve` starts its own."""
 
+import asyncio
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from hotreload.checks.check import check_checkpoint
 from hotreload.checks.fit import served_by
+from hotreload.core.rules import FIRST_ANSWER_SECONDS
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import ConfigError
+from hotreload.errors import ConfigError, ProbeFailed
 from hotreload.hot.checking import GivenChecks
 from hotreload.hot.terms import HotTerms
 from hotreload.threads import in_thread, uninterrupted
@@ -42,6 +44,7 @@ async def start(
     *,
     device: str = "auto",
     tp: int = 1,
+    first_device: int = 0,
     dtype: str = "auto",
     args: Mapping[str, Any] | None = None,
     probes: Sequence[Probe] = (),
@@ -50,6 +53,7 @@ async def start(
 ) -> Started:
     """Check the model, start an engine on it, and ask the probes; nothing is left of what fails."""
     folder = _folder_of(model)
+    _check_choices(boot, tp, first_device)
     served = await in_thread(lambda cancel: served_by(folder))
     checkpoint = None
     if boot == "checkpoint":
@@ -61,6 +65,7 @@ async def start(
             model=folder,
             device=device,
             tp=tp,
+            first_device=first_device,
             dtype=dtype,
             args=args or {},
             terms=terms.staging(Path(spool.name)),
@@ -88,10 +93,21 @@ def _weights(checkpoint: Checkpoint | None) -> dict[str, Any]:
 async def _proven_or_ended(started: Started) -> None:
     try:
         if started.path is not None:  # random weights have no answers to be judged by
-            await started.engine.probe()
-    except BaseException:
+            async with asyncio.timeout(FIRST_ANSWER_SECONDS):
+                await started.engine.probe()
+    except BaseException as bad:
         await started.end()
+        if isinstance(bad, TimeoutError):
+            raise ProbeFailed(f"no answer in {FIRST_ANSWER_SECONDS:g} s") from bad
         raise
+
+
+def _check_choices(boot: object, tp: object, first_device: object) -> None:
+    if boot not in (known := get_args(Boot)):
+        raise ConfigError(f"boot must be {' or '.join(map(repr, known))}, not {boot!r}")
+    for name, value, least in (("tp", tp, 1), ("first_device", first_device, 0)):
+        if not isinstance(value, int) or value < least:
+            raise ConfigError(f"{name} must be a whole number, at least {least}, not {value!r}")
 
 
 def _folder_of(model: object) -> Path:

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from hotreload.core.attempts import Attempts
@@ -15,7 +15,7 @@ from hotreload.core.reconcile import SWITCHES
 from hotreload.core.replica import Replica
 from hotreload.core.rules import Rules
 from hotreload.core.switch import Switch
-from hotreload.errors import BadRequest, Busy, NothingOfThatName
+from hotreload.errors import BadRequest, Busy, NothingOfThatName, NotServing, Superseded
 from hotreload.hot.staged import AsyncStagedWeights
 from hotreload.types import Checkpoint, Generation, Mode, Revision, Staged
 
@@ -23,28 +23,72 @@ from hotreload.types import Checkpoint, Generation, Mode, Revision, Staged
 class Switching:
     """Belongs to one engine. One change at a time: who comes meanwhile waits, but for a rollback.
 
-    That overrules what is not live yet: it does not wait for a load, or for older answers.
+    That overrules what was asked for before it and is not live yet: it does not wait for a load, or
+    for older answers.
     """
 
-    def __init__(self, replica: Replica[Engine], attempts: Attempts, rules: Rules) -> None:
+    def __init__(
+        self,
+        replica: Replica[Engine],
+        attempts: Attempts,
+        rules: Rules,
+        *,
+        check: Callable[[], object],
+    ) -> None:
+        """`check` raises when the engine is closed, or lost."""
         self.staged: AsyncStagedWeights | None = None
         """The last that were staged; others can be once they are not held any more."""
         self._replica = replica
         self._attempts = attempts
         self._ledger = attempts.ledger
         self._rules = rules
+        self.rollbacks = 0
+        """How many were ever asked for."""
+        self._check = check
         self._one_at_a_time = asyncio.Lock()
-        self._rollbacks = 0
-        """How many wait for their turn, or are carried out."""
+        self._wants: Callable[[], bool] = lambda: True
+        """Whether what is under way is still wanted."""
+        self._is_ending = False
         self._news = asyncio.Event()
 
-    async def stage(self, checkpoint: Checkpoint) -> AsyncStagedWeights:
-        """Load checked weights beside the live ones; Busy while others wait there."""
+    def turn(self, since: int | None = None) -> AbstractAsyncContextManager[None]:
+        """Be the one who changes something, once nobody else does; NotServing when it has ended.
+
+        Superseded when a rollback is asked for meanwhile; or since there had been so many.
+        """
+        asked = self.rollbacks if since is None else since
+        return self._turn(lambda: self.rollbacks == asked)
+
+    @asynccontextmanager
+    async def _turn(self, wants: Callable[[], bool]) -> AsyncIterator[None]:
         async with self._one_at_a_time:
+            self._check()
+            if not wants():
+                raise Superseded("a rollback was asked for meanwhile")
+            self._wants = wants
+            try:
+                yield
+            except Superseded as given_up:
+                if self._is_ending:
+                    raise NotServing("the engine was closed meanwhile") from given_up
+                raise
+
+    async def end(self) -> None:
+        """Give up what is under way, and free what is staged; whoever comes finds it closed."""
+        self._is_ending = True
+        self._news.set()
+        async with self._one_at_a_time:
+            pass
+        if self.staged is not None and not self._replica.gate.is_lost:
+            await self.staged.release()
+
+    async def stage(self, checkpoint: Checkpoint, since: int | None = None) -> AsyncStagedWeights:
+        """Load checked weights beside the live ones; Busy while others wait there."""
+        async with self.turn(since):
             self.check_free()
             path = checkpoint.path if checkpoint.memory is None else None
             course = self._attempts.course(checkpoint.revision)
-            switch = self._new_switch(course, path, lambda: not self._rollbacks)
+            switch = self._new_switch(course, path)
             held = AsyncExitStack()
             ready = await held.enter_async_context(switch.held(switch.stage(checkpoint)))
             if checkpoint.memory is not None:
@@ -54,6 +98,7 @@ class Switching:
                 held,
                 course=course,
                 why_unprovable=self._why_unprovable,
+                turn=self.turn,
                 one_at_a_time=self._one_at_a_time,
             )
             return self.staged
@@ -96,20 +141,21 @@ class Switching:
         is_other = place.fingerprint != live.fingerprint and place.revision.id not in refused
         return place.number < live.number and is_other
 
+    def overrule(self) -> int:
+        """Give up for a rollback what is not live yet; return how many were asked for with it."""
+        self.rollbacks += 1
+        self._news.set()
+        return self.rollbacks
+
     async def back(self, place: PastGeneration) -> Generation | None:
         """Answer by an earlier generation again; None when it is not in memory any more."""
-        self._rollbacks += 1
-        self._news.set()
-        try:
-            async with self._one_at_a_time:
-                return await self._back(place)
-        finally:
-            self._rollbacks -= 1
+        async with self._turn(lambda: True):
+            return await self._back(place)
 
     async def _back(self, place: PastGeneration) -> Generation | None:
         left = self._replica.live.revision
         course = self._attempts.course(place.revision)
-        if not await self._new_switch(course, None, lambda: True).back(place):
+        if not await self._new_switch(course, None).back(place):
             return None
         self.leave(left)
         assert course.generation is not None, "the switch says what they are live as"
@@ -119,16 +165,14 @@ class Switching:
         """Remember that it was rolled back from: another rollback goes further back."""
         self._ledger.refuse(left, ROLLED_BACK, time.time())
 
-    def _new_switch(
-        self, course: Course, path: Path | None, is_wanted: Callable[[], bool]
-    ) -> Switch:
+    def _new_switch(self, course: Course, path: Path | None) -> Switch:
         def commit(switch: Switch, fresh: Staged) -> Generation:
             course.generation = self._attempts.mint(fresh)
             self._attempts.record(course.generation, path)
             return course.generation
 
         wanted = StillWanted(course, self._news)
-        wanted.ask(is_wanted)
+        wanted.ask(lambda: self._wants() and not self._is_ending)
         return SWITCHES[self._replica.mode](
             self._replica,
             course,

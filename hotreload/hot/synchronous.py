@@ -1,11 +1,14 @@
 """The same for programs without a loop, and for notebooks, whose own runs already."""
 
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
 from hotreload.engine.answering.probe import Probe
+from hotreload.errors import NotServing
 from hotreload.events import Observer
 from hotreload.hot.asynchronous import Answer, AsyncHotEngine, Prompt, Prompts, Sampling
 from hotreload.hot.checking import Given
@@ -89,6 +92,7 @@ class HotEngine:
         *,
         device: str = "auto",
         tp: int = 1,
+        first_device: int = 0,
         dtype: str = "auto",
         args: Mapping[str, Any] | None = None,
         probes: Sequence[Probe] = (),
@@ -100,10 +104,12 @@ class HotEngine:
         Its weights are checked, and answer the probes; with `boot="random"` there are none yet.
         """
         self._loop = LoopThread()
+        self._closing = threading.Lock()
         starting = AsyncHotEngine.start(
             model,
             device=device,
             tp=tp,
+            first_device=first_device,
             dtype=dtype,
             args=args,
             probes=probes,
@@ -127,7 +133,10 @@ class HotEngine:
         return StagedWeights(self._loop.run(self.asynchronous.stage(given, name)), self._loop)
 
     def update(self, given: Given, name: str = "") -> Generation:
-        """Stage new weights, prove them and answer by them from now on: all of it, or nothing."""
+        """Stage new weights, prove them and answer by them from now on: all of it, or nothing.
+
+        One that comes meanwhile waits for its turn.
+        """
         return self._loop.run(self.asynchronous.update(given, name))
 
     def flip(self, staged: StagedWeights) -> Generation:
@@ -230,18 +239,23 @@ class HotEngine:
             while (piece := self._loop.run(_next(pieces))) is not None:
                 yield piece
         finally:
-            if self._loop.is_open:  # who closes the engine ends its answers
+            with suppress(NotServing):  # who closes the engine ends its answers
                 self._loop.run(_closed(pieces))
 
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End answers under way, and the engine; free the device. Twice is once."""
-        if self._loop.is_open:
-            try:
-                self._loop.run(self.asynchronous.close())
-            finally:
-                self._loop.close()
+        """End what is under way, and the engine; free the device. Twice is once.
+
+        Whoever calls it returns when that is done.
+        """
+        self._loop.check_outside()
+        with self._closing:
+            if self._loop.is_open:
+                try:
+                    self._loop.run(self.asynchronous.close())
+                finally:
+                    self._loop.close()
 
     def __enter__(self) -> Self:
         return self

@@ -8,15 +8,12 @@ from pathlib import Path
 from hotreload.core.attempts import Attempts
 from hotreload.core.course import Course
 from hotreload.core.ledger import Ledger, PastGeneration
+from hotreload.core.rules import FIRST_ANSWER_SECONDS
 from hotreload.errors import CheckpointRejected, ProbeFailed
 from hotreload.life.running import RunningEngine
 from hotreload.types import Checkpoint, Generation, Phase, Staged
 
 log = logging.getLogger("hotreload.boot")
-
-FIRST_ANSWER_SECONDS = 900.0
-"""The first answer compiles the model, which takes minutes on an accelerator."""
-
 
 StartEngine = Callable[[Path, Checkpoint | None, Course], Awaitable[RunningEngine]]
 """Make an engine with a model's config and tokenizer and a checkpoint's weights, or random ones.

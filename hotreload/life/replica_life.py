@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 from hotreload.core.entrance import Entrance
 from hotreload.core.replica import Replica
 from hotreload.core.replicas import Replicas
+from hotreload.core.rules import FIRST_ANSWER_SECONDS
 from hotreload.errors import EngineLost, TryAgain
 from hotreload.events import GenerationLive, Publish, ReplicaMoved
-from hotreload.life.first_switch import FIRST_ANSWER_SECONDS
 from hotreload.life.running import RunningEngine
 from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Mode, ReplicaState

@@ -46,6 +46,11 @@ async def test_the_first_of_several_engines_looks_for_the_devices_of_all() -> No
     assert len(find_devices("cpu", 2, here - 2, engines=2)) == 2
 
 
+async def test_one_that_is_put_on_later_devices_is_told_where_they_end() -> None:
+    with pytest.raises(ConfigError, match=r"tp = 2 from device 3 on needs 5 devices, .* has 4"):
+        find_devices("cpu", 2, 3)
+
+
 @pytest.mark.parametrize("named", [None, "tpu", "tpu,cpu"])
 async def test_an_accelerator_that_is_not_there_never_becomes_a_cpu(named: str | None) -> None:
     done = found("tpu", named)

@@ -138,6 +138,18 @@ def test_arrays_that_are_written_to_while_they_are_read_are_refused(hot: HotEngi
     assert hot.staged is None
 
 
+def test_what_equals_the_live_weights_is_read_again_too(hot: HotEngine) -> None:
+    inside, arrays = hot.asynchronous, saying(64)
+    hot.update(arrays)
+    arrays["lm_head.weight"][0] += 1
+    checkpoint = hot._loop.run(inside._checks.check(arrays))
+    arrays[NORM][0] += 1  # a step while it is checked: what was checked is of two
+    with pytest.raises(CheckpointCorrupt, match=r"the bytes of model\.norm\.weight") as refused:
+        hot._loop.run(inside._switching.stage(checkpoint))
+    assert refused.value.code == "changed"
+    assert hot.staged is None
+
+
 def test_a_model_that_our_loader_does_not_understand_goes_through_upstreams(
     hot: HotEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

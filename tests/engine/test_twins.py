@@ -136,6 +136,14 @@ def test_what_is_the_same_here_already_is_shared(there: Side, here: Side) -> Non
     assert here.copied(there.original, Destination(is_host=True)).host.keys() == {0, 1, 2}
 
 
+def test_what_nobody_knows_the_tensors_of_is_copied_whole(there: Side, here: Side) -> None:
+    there.weights.sources = {}  # noise was put on it
+    here.weights.sources = {"a.weight": "same", "b.weight": "one", "c.weight": "same"}
+    made = here.copied(there.original)
+    assert not any(a is b for a, b in zip(made.leaves, here.weights.leaves, strict=True))
+    assert here.bits(made) == there.bits(there.weights)
+
+
 def test_a_copy_that_is_another_is_a_fault_of_the_machine_and_of_no_checkpoint(
     there: Side, here: Side
 ) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import hotreload
-from hotreload import HotEngine
+from hotreload import AsyncHotEngine, HotEngine
+from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import CheckpointCorrupt, ConfigError, HotReloadError, SourceUnavailable
 from hotreload.hot.checking import held_by
 from hotreload.hot.started import start
@@ -36,9 +37,33 @@ async def test_what_is_no_model_is_refused(
         await start(model)
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"boot": "dummy"}, "boot must be 'checkpoint' or 'random', not 'dummy'"),
+        ({"tp": 0}, "tp must be a whole number, at least 1, not 0"),
+        ({"first_device": -1}, "first_device must be a whole number, at least 0, not -1"),
+    ],
+)
+async def test_what_is_no_choice_is_refused(more: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        await start("/nowhere", **more)
+
+
 async def test_a_damaged_model_is_refused_before_an_engine_is_built(tmp_path: Path) -> None:
     with pytest.raises(CheckpointCorrupt, match="NaN or infinite"):
         await start(write_tiny(tmp_path / "model", damage="nan"))
+
+
+async def test_an_engine_is_put_on_the_devices_it_is_to_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def begin(**given: Any) -> None:
+        raise ConfigError(f"tp={given['tp']}, first_device={given['first_device']}")
+
+    monkeypatch.setattr(SglangEngine, "start", begin)
+    with pytest.raises(ConfigError, match="tp=2, first_device=3"):
+        await AsyncHotEngine.start(write_tiny(tmp_path / "model"), tp=2, first_device=3)
 
 
 def test_a_program_that_could_not_start_keeps_no_thread(tmp_path: Path) -> None:

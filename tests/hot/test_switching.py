@@ -21,6 +21,7 @@ from hotreload.errors import (
     DrainTimedOut,
     EngineLost,
     NothingOfThatName,
+    NotServing,
     ProbeFailed,
     Superseded,
 )
@@ -47,7 +48,7 @@ class Program:
         attempts.record(live, Path("model"))
         self.replica = Replica(self.engine, self.gate, live, mode)
         self.replica.open()
-        self.switching = Switching(self.replica, attempts, RULES)
+        self.switching = Switching(self.replica, attempts, RULES, check=self.gate.preparer)
 
     async def stage(self, name: str) -> AsyncStagedWeights:
         return await self.switching.stage(unread(Revision(name, name)))
@@ -56,7 +57,9 @@ class Program:
         return (await (await self.stage(name)).flip()).number
 
     async def rollback(self, number: int | None = None) -> Any:
-        return await self.switching.back(self.switching.place_to_go_back_to(number))
+        place = self.switching.place_to_go_back_to(number)
+        self.switching.overrule()
+        return await self.switching.back(place)
 
     async def rested(self) -> None:
         """Until what nobody is answered by is put away."""
@@ -227,10 +230,71 @@ async def test_a_rollback_overrules_a_load_that_hangs(program: Program) -> None:
     await program.steps.entered["stage"].wait()
     program.steps.entered["stage"].clear()
     await turn_until(lambda: program.engine.staging is not None)
-    place = program.switching.place_to_go_back_to(1)
-    await program.switching.back(place)
+    await program.rollback(1)
     with pytest.raises(Superseded):
         await staging
+
+
+async def test_a_rollback_overrules_an_update_at_whatever_it_is(program: Program) -> None:
+    await program.update("step 1")
+    await program.rested()
+    asked = program.switching.rollbacks
+    staged = await program.stage("step 2")
+    program.switching.overrule()
+    with pytest.raises(Superseded):
+        await staged.flip(since=asked)
+    await staged.release()
+    with pytest.raises(Superseded):  # it was still being checked
+        await program.switching.stage(unread(Revision("step 3", "step 3")), asked)
+    assert program.says == "step 1"
+    assert await program.update("step 4") == 3
+
+
+async def test_who_flips_after_a_rollback_means_it(program: Program) -> None:
+    await program.update("step 1")
+    await program.rested()
+    staged = await program.stage("step 2")
+    program.switching.overrule()
+    await staged.flip()
+    assert program.says == "step 2"
+
+
+# --- the end ----------------------------------------------------------------------------------
+
+
+async def test_the_end_gives_up_a_load_and_waits_for_that(program: Program) -> None:
+    program.steps.faults["stage"] = HANG
+    staging = asyncio.create_task(program.stage("step 1"))
+    await program.steps.entered["stage"].wait()
+    await turn_until(lambda: program.engine.staging is not None)
+    program.gate.seal("closed")
+    await program.switching.end()
+    assert program.engine.staging is None
+    with pytest.raises(NotServing, match="closed meanwhile"):
+        await staging
+    with pytest.raises(NotServing, match="closed"):
+        await program.stage("step 2")
+
+
+async def test_the_end_waits_for_a_change_that_cannot_be_given_up(program: Program) -> None:
+    change = CHANGES[program.replica.mode]
+    program.steps.faults[change] = HANG
+    staged = await program.stage("step 1")
+    flipping = asyncio.create_task(staged.flip())
+    await program.steps.entered[change].wait()
+    ending = asyncio.create_task(program.switching.end())
+    await asyncio.sleep(0)
+    assert not ending.done()
+    program.steps.released[change].set()
+    await ending
+    assert (await flipping).number == 2
+
+
+async def test_the_end_frees_what_is_staged(program: Program) -> None:
+    staged = await program.stage("step 1")
+    await program.switching.end()
+    assert not staged.is_held
+    assert program.engine.sets_held == 1
 
 
 # --- an engine that is lost -------------------------------------------------------------------

@@ -97,13 +97,15 @@ async def test_what_the_second_says_no_to_is_put_back_on_the_first(
     assert (await running.attempted(running.drop(21))).outcome is Outcome.LIVE
 
 
-async def test_a_rollback_reaches_both(running: Running) -> None:
-    answer = await post(running, "rollback")
-    assert answer.status_code == 200, answer.text
-    live = running.daemon.ledger.live
-    assert live is not None
-    for index in range(2):
-        assert engine(running, index).live.fingerprint == live.fingerprint
+async def test_noise_reaches_both_and_a_rollback_too(running: Running) -> None:
+    before = running.live.fingerprint
+    for route in ("perturb_weights", "rollback"):
+        answer = await post(running, route)
+        assert answer.status_code == 200, answer.text
+        live = running.live.fingerprint
+        assert (live == before) == (route == "rollback")
+        for index in range(2):
+            assert engine(running, index).live.fingerprint == live
 
 
 async def test_one_that_dies_is_started_again_while_the_other_answers(running: Running) -> None:

@@ -27,6 +27,7 @@ def find_devices(device: str, tp: int, first: int, engines: int = 1) -> list[Any
     needed = max(first + tp, engines * tp)
     if len(found) < needed:
         several = f" and replicas = {engines} need" if engines > 1 else " needs"
+        several = f" from device {first} on{several}" if first and engines == 1 else several
         raise ConfigError(
             f"[engine] tp = {tp}{several} {needed} devices, this machine has {len(found)} "
             f"({platform}); on CPU, XLA_FLAGS=--xla_force_host_platform_device_count={needed} "

@@ -176,11 +176,31 @@ class Loaders:
                 checkpoint, fresh, live, make, cancel=cancel, told=count
             ):
                 leaves[at], ones[paths[at]], changes[paths[at]] = made.leaf, made.one, change
+            if checkpoint.memory is not None:
+                self._read_again(checkpoint, shared, cancel, count)
         except BaseException:
             leaves.clear()  # an error keeps the frames it passed, and they must not keep weights
             raise
         how = Loading("own", "", len(fresh), len(shared), count.total)
         return Weights(leaves, gathered(ones)), with_changes(how, changes)
+
+    def _read_again(
+        self, checkpoint: Checkpoint, shared: Sequence[int], cancel: threading.Event, told: Told
+    ) -> None:
+        """Refuse a mapping when what is shared is other bytes than were checked.
+
+        Nothing else says whether a caller wrote to it: the check may have read the half of a step.
+        """
+        paths, parts = self._layout.paths, self._plan.parts
+        tensors = dict.fromkeys(part.tensor for at in shared for part in parts[paths[at]])
+
+        @contextmanager
+        def worker() -> Iterator[Callable[[str], None]]:
+            with closing(Reader(checkpoint, cancel, told)) as reader:
+                yield reader.check
+
+        for _ in done_quietly(tensors, worker, self.quiet):
+            pass
 
     def _to_host(
         self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, count: "_Count"

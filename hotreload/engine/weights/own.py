@@ -96,6 +96,11 @@ class Reader:
             stacked[part.expert] = in_order(self._tensor(part, live.dtype, tally))
         return stacked, tally
 
+    def check(self, tensor: str) -> None:
+        """Read a tensor and make nothing of it; CheckpointCorrupt unless it is what was checked."""
+        held = self._checkpoint.held[tensor]
+        self._read(tensor, held, self._room(held.end - held.begin))
+
     def close(self) -> None:
         """Let go of the files; CheckpointCorrupt when one was written to meanwhile."""
         try:

@@ -45,9 +45,11 @@ class Weights:
         give_back()
 
     def same(self, parts: tuple[Ingredient, ...], sources: Mapping[str, str]) -> bool:
-        """Whether a leaf was made of tensors that these sources have too."""
+        """Whether a leaf was made of tensors that these sources have too; unknown ones are not."""
         names = [part.tensor for part in parts]
-        return all(name in self.sources and self.sources[name] == sources[name] for name in names)
+        return all(
+            name in self.sources and self.sources[name] == sources.get(name) for name in names
+        )
 
 
 def sources_of(checkpoint: Checkpoint) -> dict[str, str]:
