@@ -68,12 +68,11 @@ class DrainingSwitch(Switch):
     @asynccontextmanager
     async def _held(self, spare: "_Spare") -> AsyncIterator["_Spare"]:
         try:
-            yield spare
-        except EngineLost:
-            spare.is_known = False  # which set is the spare one? The process ends with both
-            raise
+            with self.replica.sealed_when_lost():
+                yield spare
         finally:
-            if spare.is_known:
+            # A lost engine is closed with all it holds: nobody knows which set is the spare one.
+            if self.serves:
                 await uninterrupted(self._put_away(spare))
 
     async def _put_away(self, spare: "_Spare") -> None:
@@ -114,6 +113,7 @@ class DrainingSwitch(Switch):
         try:
             await self._course.reach("swapped")
             await self._probed(self._engine.probe)
+            self._wanted.check_refused()
         except EngineLost:
             raise
         except Exception as bad:
@@ -174,4 +174,3 @@ class _Spare:
 
     weights: Staged
     was_live: bool = False
-    is_known: bool = True

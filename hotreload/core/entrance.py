@@ -7,9 +7,10 @@ HTTP, weights or what an engine is.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
-from hotreload.core.gate import Gate
+from hotreload.core.gate import AnsweredElsewhere, Bell, Gate
 from hotreload.errors import EngineLost, NotServing
 from hotreload.types import Answering, GateState, Generation, Lease
 
@@ -20,19 +21,25 @@ class Entrance[E]:
     def __init__(self, make_gate: Callable[[int], Gate[E]], replicas: int = 1) -> None:
         """`make_gate` makes the gate of a replica, by its index."""
         self._make_gate = make_gate
-        self.gates: list[Gate[E]] = [make_gate(index) for index in range(replicas)]
+        self._moved = Bell()
+        self.gates: list[Gate[E]] = [self._new_gate(index) for index in range(replicas)]
         """By the replica's index."""
         self._turn = 0
         self._ending: tuple[str, str] | None = None
 
     def renew(self, index: int) -> Gate[E]:
         """Put a new gate in the place of one that was sealed because its engine was lost."""
-        gate = self._make_gate(index)
+        gate = self._new_gate(index)
         gate.max_held = self.gates[index].max_held
         self.gates[index] = gate
         if self._ending is not None:
             reason, code = self._ending
             gate.seal(reason, code=code)
+        return gate
+
+    def _new_gate(self, index: int) -> Gate[E]:
+        gate = self._make_gate(index)
+        gate.moved = self._moved  # who waits at one gate may go in at another that moved
         return gate
 
     @contextmanager
@@ -63,8 +70,12 @@ class Entrance[E]:
         while True:
             gate = self._best(at_least)
             left = max(0.0, until - asyncio.get_running_loop().time())
+            elsewhere = partial(self._lets_in_beside, gate, at_least)
             try:
-                return gate, await inside.enter_async_context(gate.passing(at_least, left))
+                passing = gate.passing(at_least, left, elsewhere)
+                return gate, await inside.enter_async_context(passing)
+            except AnsweredElsewhere:
+                continue
             except NotServing:
                 # Its engine was lost while it waited there: another one may answer.
                 if gate.state is not GateState.SEALED or not self.lets_in:
@@ -79,8 +90,13 @@ class Entrance[E]:
         new_enough = [gate for gate in is_open if not gate.is_before(at_least)]
         if new_enough:
             return self._least_busy(new_enough)
-        # A newer generation answers on the first engine first.
         return is_open[0] if is_open else self._least_busy(unsealed)
+
+    def _lets_in_beside(self, gate: Gate[E], at_least: int) -> bool:
+        """Whether a request goes in at once at another gate than this one."""
+        others = (each for each in self.gates if each is not gate)
+        is_open = (each for each in others if each.state is GateState.OPEN)
+        return any(not each.is_before(at_least) for each in is_open)
 
     def _least_busy(self, gates: Sequence[Gate[E]]) -> Gate[E]:
         """Those that are equally busy take turns."""
@@ -104,12 +120,20 @@ class Entrance[E]:
         return sum(gate.held for gate in tuple(self.gates))
 
     def answering(self) -> list[Answering]:
-        """Who answers requests, those that are live first; for any thread."""
+        """Who answers requests, those that are live first; for any thread.
+
+        What is live on a lost engine answers nobody who comes: it counts for those inside alone.
+        """
+        gates = tuple(self.gates)
+        there = [gate for gate in gates if not gate.is_lost] or gates
+        gone = [gate for gate in gates if gate not in there]
+        by_gate = [gate.answering() for gate in there]
+        live = [each for answering in by_gate for each in answering[:1]]
+        older = [each for answering in by_gate for each in answering[1:]]
+        older += [each for gate in gone for each in gate.answering() if each.requests]
         counts: dict[Generation, int] = {}
-        by_gate = [gate.answering() for gate in tuple(self.gates)]
-        for answering in (*(each[:1] for each in by_gate), *(each[1:] for each in by_gate)):
-            for each in answering:
-                counts[each.generation] = counts.get(each.generation, 0) + each.requests
+        for each in (*live, *older):
+            counts[each.generation] = counts.get(each.generation, 0) + each.requests
         return [Answering(generation, count) for generation, count in counts.items()]
 
     def allow(self, max_held: int) -> None:

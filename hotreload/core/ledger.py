@@ -138,6 +138,11 @@ class Ledger:
         """Where generation `number` came from, if it is still remembered."""
         return next((place for place in self.generations if place.number == number), None)
 
+    def place_of(self, live: Generation) -> PastGeneration:
+        """Where a generation that is live came from; one without files if that is forgotten."""
+        where = (live.number, live.revision, live.fingerprint, "", live.since)
+        return self.past(live.number) or PastGeneration(*where)
+
     def past_before(self, live: Generation | PastGeneration) -> PastGeneration | None:
         """The generation before this one that has files, other weights, and is not refused."""
         older = (p for p in reversed(self.generations) if p.number < live.number and p.path)

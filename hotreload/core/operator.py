@@ -22,7 +22,7 @@ from hotreload.errors import (
     cut,
 )
 from hotreload.events import OperatorAsked, Publish
-from hotreload.types import Attempt, By, Generation, Noise, Outcome, Reason
+from hotreload.types import Attempt, By, Generation, Noise, Outcome, Reason, Revision
 
 
 class Operator:
@@ -73,15 +73,32 @@ class Operator:
     async def rollback(
         self, number: int | None = None, *, by: By, reason: Reason = ROLLED_BACK
     ) -> asyncio.Future[Attempt]:
-        """Order the generation before this one, or a named one, again."""
+        """Order the generation before this one, or a named one, again.
+
+        While another one is tried on some engines, that is the one to leave: it is refused, and
+        the one before it is what is live.
+        """
         with self._told(by, None if number is None else str(number)):
-            place = self._place_to_go_back_to(number)
+            place, spared = self._place_to_go_back_to(number), self._live_beside_a_trial
             if not self._replicas.keeps(place):
                 await self._check_files(place)
-            return self._reconciler.take(RollbackOrder(place, by, reason))
+            done = self._reconciler.take(RollbackOrder(place, by, reason, spared=spared))
+            if (trial := self._replicas.trial) is not None:
+                trial.reject(reason)
+            return done
 
-    async def leave(self, reason: Reason, *, by: By) -> None:
-        """Roll back without an operator's word; Busy while a pin holds what is live."""
+    async def leave(self, reason: Reason, left: Generation, *, by: By) -> None:
+        """Roll back from it without an operator's word; Busy while a pin holds what is live.
+
+        One that is tried on some engines is refused, and they go back to what is live.
+        """
+        trial = self._replicas.trial
+        if trial is not None and trial.generation == left:
+            with self._told(by):
+                trial.reject(reason)
+            return
+        if left != self._replicas.live:
+            return  # it has been left meanwhile
         if self._ledger.pinned:
             raise Busy("a pin holds the live generation")
         await self.rollback(by=by, reason=reason)
@@ -134,8 +151,15 @@ class Operator:
                 "holds other bytes now"
             )
 
+    @property
+    def _live_beside_a_trial(self) -> Revision | None:
+        """What is live, while others are tried on some engines: those are to blame."""
+        return self._replicas.live.revision if self._replicas.trial is not None else None
+
     def _place_to_go_back_to(self, number: int | None) -> PastGeneration:
         live = self._replicas.live
+        if self._replicas.trial is not None and number in (None, live.number):
+            return self._ledger.place_of(live)
         if number == live.number:
             raise BadRequest(f"generation {number} is live already")
         ledger = self._ledger

@@ -38,16 +38,15 @@ class OverlappingSwitch(Switch):
     async def _staged(self, make: Make) -> AsyncIterator[Staged]:
         """Hold new weights beside those that answer; they are freed unless they go live."""
         await self._make_room()
-        staged, is_known = await self._stage(make), True
+        staged = await self._stage(make)
         try:
-            await self._course.reach("staged")
-            yield staged
-        except EngineLost:
-            is_known = False  # do they answer? The process ends with all
-            raise
+            with self.replica.sealed_when_lost():
+                await self._course.reach("staged")
+                yield staged
         finally:
             self.replica.staged = None
-            if is_known and self._engine.live is not staged:
+            # A lost engine is closed with all it holds; nobody knows by which weights it answers.
+            if self.serves and self._engine.live is not staged:
                 await uninterrupted(self._engine.release(staged))
 
     async def _go_live(self, staged: Staged) -> None:
@@ -63,6 +62,7 @@ class OverlappingSwitch(Switch):
                 old = await self._engine.flip(fresh)
                 try:
                     await self._course.reach("flipped")
+                    self._wanted.check_refused()
                     generation = self._recorded(fresh, old)
                 except Exception:
                     await self._flip_back(old, fresh)
@@ -108,7 +108,7 @@ class OverlappingSwitch(Switch):
         except EngineLost:
             raise
         except Exception:
-            if was_waiting and self.replica.previous is fresh:
+            if self.serves and was_waiting and self.replica.previous is fresh:
                 self.replica.previous = None
                 await uninterrupted(self.replica.put_away(fresh, self._rules.keep_previous))
             raise

@@ -1,13 +1,23 @@
 """The engines that serve, by index; between two attempts all of them hold the same generation."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.replica import Replica
 from hotreload.errors import EngineLost
-from hotreload.types import Mode
+from hotreload.types import Generation, Mode, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class OnTrial:
+    """What answers on some engines, and is live for the daemon once every one has it."""
+
+    generation: Generation
+    reject: Callable[[Reason], None]
+    """Have it refused for this reason; the engines that have it go back to what is live."""
 
 
 class Replicas[E: Engine]:
@@ -18,6 +28,8 @@ class Replicas[E: Engine]:
         self._by_index = by_index
         self.live = self.first.live
         """What the daemon has made live; while an attempt is carried out some hold another."""
+        self.trial: OnTrial | None = None
+        """What an attempt under way carries from engine to engine, once the first one has it."""
         self.changing = asyncio.Lock()
         """Held while an attempt is carried out, and while an engine that was started joins."""
 
@@ -44,4 +56,5 @@ class Replicas[E: Engine]:
 
     def keeps(self, place: PastGeneration) -> bool:
         """Whether a rollback to this generation needs no loading now: others copy what one has."""
-        return any(replica.keeps(place) for replica in self)
+        is_live = place.number == self.live.number  # here and there, while others are tried
+        return is_live or any(replica.keeps(place) for replica in self)

@@ -7,28 +7,33 @@ first. With `together` all are ready before any changes.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 from hotreload.core.attempts import Attempts
 from hotreload.core.course import Course, StillWanted
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
+from hotreload.core.put_back import put_back
 from hotreload.core.replica import Replica
-from hotreload.core.replicas import Replicas
+from hotreload.core.replicas import OnTrial, Replicas
 from hotreload.core.switch import Commit, Make, Ready, Switch
-from hotreload.errors import CheckpointRejected, EngineLost, TryAgain
+from hotreload.errors import (
+    CheckpointRejected,
+    EngineLost,
+    Superseded,
+    TryAgain,
+)
 from hotreload.threads import uninterrupted
-from hotreload.types import Checkpoint, Generation, Noise, Staged
+from hotreload.types import Checkpoint, Generation, Noise, Reason, Staged
 
 log = logging.getLogger("hotreload.rollout")
 
 MakeSwitch = Callable[[Replica[Engine], Commit], Switch]
 First = Callable[[Switch], Make]
 """How the first engine gets its new weights; the others copy them."""
-Work = Coroutine[Any, Any, bool]
+Work = Awaitable[bool | None]
 """What is done on one engine; False when that was not possible, and nothing has changed."""
 
 
@@ -51,7 +56,10 @@ class Rollout:
         self._attempts = attempts
         self._together = together
         self._switches = [make_switch(replica, self._committed) for replica in replicas]
+        self._ready: dict[Switch, Ready] = {}
+        """Those that hold new weights until all do, in the order in which they got them."""
         self._changed: list[Switch] = []
+        """Those that answer by the new weights, or did until they were lost."""
         self._path: Path | None = None
         self._trial: Generation | None = None
         """What the new weights are called; live for the daemon once every engine has them."""
@@ -83,51 +91,79 @@ class Rollout:
 
     async def rehearse(self, checkpoint: Checkpoint) -> None:
         """Do on the first engine all that is done before anything goes live."""
-        await self._serving[0].rehearse(checkpoint)
+        switch = self._serving[0]
+        await self._unless_lost(switch, switch.rehearse(checkpoint))
 
     # --- the orders --------------------------------------------------------------------------
 
-    async def _in_turn(self, first: First, *, asked: bool = True) -> bool:
+    async def _in_turn(self, first: First, *, asked: bool = True) -> None:
         for switch in self._serving:
             if switch.serves:
                 await self._unless_lost(switch, self._made(switch, first, asked=asked))
-        return True
 
     async def _back_in_turn(self, place: PastGeneration) -> bool:
         for switch in self._serving:
-            if not await self._unless_lost(switch, self._taken_back(switch, place)):
-                return False
+            if switch.serves:
+                is_back = await self._unless_lost(switch, self._taken_back(switch, place))
+                if is_back is False:
+                    return False
         return True
 
-    async def _all_at_once(self, first: First) -> bool:
+    async def _all_at_once(self, first: First) -> None:
         async with AsyncExitStack() as held:
-            ready: dict[Switch, Ready] = {}
             for switch in self._serving:
-                one = next(iter(ready.values()), None)
-                make = switch.copy(one.weights) if one else first(switch)
-                await self._unless_lost(switch, _held(held, switch, make, ready))
-            going = (self._unless_lost(switch, _went(each)) for switch, each in ready.items())
+                if switch.serves:
+                    await self._unless_lost(switch, self._made_ready(switch, first, held))
+            going = (self._unless_lost(switch, each.go()) for switch, each in self._ready.items())
             # Each to its end: one that fails must not leave another in between.
             for failure in await asyncio.gather(*going, return_exceptions=True):
                 if isinstance(failure, BaseException):
                     raise failure
-        return True
+            self._wanted.check_refused()
+            self._conclude()  # one may have been lost after the last that went
 
     # --- on one engine -----------------------------------------------------------------------
 
-    async def _made(self, switch: Switch, first: First, *, asked: bool) -> bool:
-        """Make new weights live on it: a copy of what another one has, where there is one."""
-        make = switch.copy(self._source.live) if self._source else first(switch)
-        async with switch.ready(make, asked=asked) as ready:
+    async def _made(self, switch: Switch, first: First, *, asked: bool) -> None:
+        """Make new weights live on it."""
+        async with switch.ready(self._new_weights(switch, first), asked=asked) as ready:
+            self._check_source()
             await ready.go()
-        return True
+
+    async def _made_ready(self, switch: Switch, first: First, held: AsyncExitStack) -> None:
+        """Hold new weights on it that are proven, for as long as `held`."""
+        own = AsyncExitStack()
+        new = switch.ready(self._new_weights(switch, first))
+        self._ready[switch] = await own.enter_async_context(new)
+        held.push_async_callback(self._let_go, switch, own)
+
+    async def _let_go(self, switch: Switch, own: AsyncExitStack) -> None:
+        """Have it keep or free what is spare now; nothing is, where it is lost."""
+        del self._ready[switch]
+        try:
+            await own.aclose()
+        except Exception as fault:
+            if not self._is_lost(switch, fault):
+                raise
+            log.warning("rollout.without_one", extra={"replica": switch.replica.index})
 
     async def _taken_back(self, switch: Switch, place: PastGeneration) -> bool:
         if await switch.back(place):
             return True
-        if self._source is None:
+        source = self._source
+        if source is None:
             return False
-        return await self._made(switch, lambda switch: switch.copy(switch.live), asked=False)
+        await self._made(switch, lambda switch: switch.copy(source.live), asked=False)
+        return True
+
+    def _new_weights(self, switch: Switch, first: First) -> Make:
+        """How it gets them: as a copy of what another one has, where there is one."""
+        self._check_source()
+        source = self._source
+        if source is None:
+            return first(switch)
+        ready = self._ready.get(source)
+        return switch.copy(ready.weights if ready else source.live)
 
     @property
     def _serving(self) -> list[Switch]:
@@ -136,25 +172,49 @@ class Rollout:
             raise EngineLost("no engine serves any more")
         return serving
 
+    # --- engines that are lost by it -----------------------------------------------------------
+
     @property
     def _source(self) -> Switch | None:
-        """One that has the new weights already."""
-        return next((switch for switch in self._changed if switch.serves), None)
+        """One that has the new weights already, and lives with them."""
+        return next((each for each in (*self._changed, *self._ready) if each.serves), None)
 
-    async def _unless_lost(self, switch: Switch, work: Work) -> bool:
-        """Do it on this engine; where it is lost by that, the others go on without it."""
+    def _check_source(self) -> None:
+        """TryAgain when all engines that had the new weights are lost: no other one gets them."""
+        if self._is_orphaned:
+            raise TryAgain("no engine that has the new weights serves", code="original_gone")
+
+    @property
+    def _is_orphaned(self) -> bool:
+        return bool(self._changed or self._ready) and self._source is None
+
+    async def _unless_lost(self, switch: Switch, work: Work) -> bool | None:
+        """Do it on this engine; where it is lost by that, the others go on without it.
+
+        Where no other one has the new weights either, nobody knows that one can live with them.
+        """
         try:
             return await work
-        except EngineLost as lost:
-            switch.replica.lose(lost)
-            if len(self._replicas) == 0:
+        except Superseded:
+            raise
+        except Exception as fault:
+            if not self._is_lost(switch, fault) and not self._is_orphaned:
                 raise
-            if not self._changed:
-                raise self._verdict(lost) from lost
+            self._course.verdict = None  # what breaks in a dying engine says nothing of weights
+            if self._source is None:
+                raise self._verdict(fault) from fault
             log.warning("rollout.without_one", extra={"replica": switch.replica.index})
             return True
 
-    def _verdict(self, lost: EngineLost) -> CheckpointRejected | TryAgain:
+    def _is_lost(self, switch: Switch, fault: Exception) -> bool:
+        """Whether the engine that this broke in is lost; EngineLost when it was the last one."""
+        if isinstance(fault, EngineLost):
+            switch.replica.lose(fault)
+        if len(self._replicas) == 0:
+            raise EngineLost(str(fault)) from fault
+        return not switch.serves
+
+    def _verdict(self, lost: Exception) -> CheckpointRejected | TryAgain:
         """What a loss on the first engine says of the checkpoint: the second time it is refused."""
         words = f"the engine it was tried on was lost ({lost}); the others go on as before"
         if self._attempts.ledger.in_a_row(self._course.revision, LOST_CODE):
@@ -167,14 +227,18 @@ class Rollout:
         """Do it on every engine; what breaks it off undoes it on those that have changed."""
         try:
             is_done = await work
+            if self._course.generation is None:
+                self._wanted.check_refused()
         except EngineLost:
             raise
         except Exception:
             if self._changed and self._course.generation is None:
                 await uninterrupted(self._put_back())
             raise
+        finally:
+            self._replicas.trial = None
         self._conclude()
-        return is_done
+        return is_done is not False
 
     def _committed(self, switch: Switch, fresh: Staged) -> Generation:
         """One engine answers by other weights; with the last of them the daemon does."""
@@ -184,7 +248,13 @@ class Rollout:
             self._trial = self._attempts.mint(fresh)
         self._changed.append(switch)
         self._conclude()
+        if self._course.generation is None:
+            self._replicas.trial = OnTrial(self._trial, self._reject)
+            self._wanted.may_give_up = True  # until the next one changes: this one is put back
         return self._trial
+
+    def _reject(self, reason: Reason) -> None:
+        self._wanted.refuse(CheckpointRejected(reason.message, code=reason.code))
 
     def _conclude(self) -> None:
         """Record the new generation once every engine that serves has it."""
@@ -192,38 +262,15 @@ class Rollout:
         if self._trial is not None and is_everywhere and self._course.generation is None:
             self._attempts.record(self._trial, self._path)
             self._replicas.live = self._course.generation = self._trial
+            self._replicas.trial = None
 
     async def _put_back(self) -> None:
-        """Have those that changed answer by what is live; one that cannot is lost."""
+        """Have those that changed answer by what is live again."""
+        self._replicas.trial = None
         self._wanted.ask(lambda: True)
         self._is_putting_back = self._course.rolled_back = True
-        for switch in reversed(tuple(self._changed)):
-            try:
-                await self._restore(switch)
-            except Exception as fault:
-                why = f"what was live could not be put back: {type(fault).__name__}: {fault}"
-                switch.replica.lose(EngineLost(why))
-
-    async def _restore(self, switch: Switch) -> None:
-        live = self._replicas.live
-        place = PastGeneration(live.number, live.revision, live.fingerprint, "", live.since)
-        if not switch.serves or await switch.back(place, asked=False):
-            return
-        unchanged = next(each for each in self._serving if each not in self._changed)
-        async with switch.ready(switch.copy(unchanged.live), asked=False) as ready:
-            await ready.go()
+        unchanged = [each for each in self._switches if each not in self._changed]
+        await put_back(tuple(self._changed), self._replicas.live, unchanged=unchanged)
 
 
 LOST_CODE = "replica_lost"
-
-
-async def _held(
-    stack: AsyncExitStack, switch: Switch, make: Make, into: dict[Switch, Ready]
-) -> bool:
-    into[switch] = await stack.enter_async_context(switch.ready(make))
-    return True
-
-
-async def _went(ready: Ready) -> bool:
-    await ready.go()
-    return True

@@ -70,6 +70,11 @@ class Switch(ABC):
         """Whether the engine is still there; one that is lost answers nobody."""
         return not self.replica.gate.is_lost
 
+    def insist(self) -> None:
+        """From now on wait as long as any request may run, and abort what runs longer."""
+        patience = max(self._rules.drain_timeout, self._rules.longest_drain)
+        self._rules = replace(self._rules, drain_timeout=patience, abort_on_drain_timeout=True)
+
     def stage(self, checkpoint: Checkpoint) -> Make:
         """Make the weights of a checked checkpoint."""
         return partial(self._engine.stage, checkpoint)

@@ -17,7 +17,7 @@ from hotreload.core.verify import verify_live
 from hotreload.events import Publish
 from hotreload.life.running import RunningEngine
 from hotreload.settings.load import Settings
-from hotreload.types import By, Reason
+from hotreload.types import By, Generation, Reason
 
 Lasting = Mapping[str, Callable[[], Coroutine[Any, Any, NoReturn]]]
 """Tasks by their names; EngineLost ends them."""
@@ -61,13 +61,13 @@ def verifying(settings: Settings, replica: Replica[RunningEngine], publish: Publ
 
 def _leaving(
     settings: Settings, operator: Operator
-) -> Callable[[Reason], Coroutine[Any, Any, None]] | None:
+) -> Callable[[Reason, Generation], Coroutine[Any, Any, None]] | None:
     """What is done about weights that make NaN of clients' prompts, as the operator decided."""
     if settings.checks.on_nonfinite_answers != "rollback":
         return None
 
-    async def leave(reason: Reason) -> None:
+    async def leave(reason: Reason, left: Generation) -> None:
         by = By("rollback", os.getuid(), os.getpid(), time.time(), reason.message)
-        await operator.leave(reason, by=by)
+        await operator.leave(reason, left, by=by)
 
     return leave

@@ -88,6 +88,40 @@ async def test_who_waits_for_a_newer_one_is_answered_by_the_first_that_has_it(
         await who_answers(entrance, at_least=3, within=0.0)
 
 
+async def test_who_waits_for_a_newer_one_goes_in_wherever_it_answers_first(
+    entrance: Entrance[str],
+) -> None:
+    entrance.gates[0].hold()
+    asking = asyncio.create_task(who_answers(entrance, at_least=2))
+    await turn_until(lambda: entrance.gates[1].awaiting == 1)
+    entrance.gates[0].open(lease(TWO, 0))
+    assert await asking == "2 on engine 0"
+    assert [gate.awaiting for gate in entrance.gates] == [0, 0, 0]
+
+
+async def test_who_came_while_all_were_closed_goes_in_wherever_one_that_will_do_opens_first(
+    entrance: Entrance[str],
+) -> None:
+    for gate in entrance.gates:
+        gate.hold()
+    asking = [asyncio.create_task(who_answers(entrance, at_least=2)) for _ in range(3)]
+    await turn_until(lambda: entrance.held == 3)
+    entrance.gates[1].open(lease(ONE, 1))
+    await turn_until(lambda: entrance.gates[1].awaiting == 1)
+    entrance.gates[2].open(lease(TWO, 2))
+    assert await asyncio.gather(*asking) == ["2 on engine 2"] * 3
+
+
+async def test_those_who_wait_for_a_newer_one_are_bounded(entrance: Entrance[str]) -> None:
+    waiting = [asyncio.create_task(who_answers(entrance, at_least=2)) for _ in range(2)]
+    await turn_until(lambda: entrance.gates[0].awaiting == 2)
+    with pytest.raises(NotServing) as told:
+        await who_answers(entrance, at_least=2)
+    assert told.value.code == "too_many_awaiting"
+    entrance.gates[2].change(lease(TWO, 2))
+    assert await asyncio.gather(*waiting) == ["2 on engine 2"] * 2
+
+
 async def test_who_waits_at_an_engine_that_is_lost_goes_on_to_another(
     entrance: Entrance[str],
 ) -> None:
@@ -157,6 +191,20 @@ async def test_who_answers_is_counted_over_all_the_live_ones_first(
         with pytest.raises(DrainTimedOut):
             await entrance.drained(0.0)
     await entrance.drained(0.0)
+
+
+async def test_what_was_live_on_a_lost_engine_counts_for_those_inside_alone(
+    entrance: Entrance[str],
+) -> None:
+    async with busy(entrance.gates[1], 2):
+        entrance.gates[1].seal("it died", code=EngineLost.code)
+        for index in (0, 2):
+            entrance.gates[index].change(lease(TWO, index))
+        assert entrance.answering() == [Answering(TWO, 0), Answering(ONE, 2)]
+    assert entrance.answering() == [Answering(TWO, 0)]
+    for gate in entrance.gates:
+        gate.seal("it died too", code=EngineLost.code)
+    assert entrance.answering()[0] == Answering(TWO, 0)
 
 
 async def test_who_hears_of_a_loss_seals_the_gate_so_that_the_next_goes_to_another(
