@@ -9,17 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hotreload.types import (
-    Attempt,
-    By,
-    GateState,
-    Generation,
-    Mode,
-    PassedOver,
-    Phase,
-    ReplicaState,
-    Revision,
-)
+from hotreload.types import Attempt, By, GateState, Generation, Mode, PassedOver, Phase, Revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +33,6 @@ class PhaseEntered:
 
     revision: Revision
     phase: Phase | None
-    replica: int = 0
-    """On which engine, if it is done on one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +105,6 @@ class GateChanged:
     code: str | None = None
     replica: int = 0
     """Which engine it stands before."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaMoved:
-    """One of several engines starts, serves, or was lost; the others go on."""
-
-    replica: int
-    state: ReplicaState
-    reason: str | None = None
-    """Why it was lost, or why it did not start."""
-    again_in: float | None = None
-    """After how many seconds it is started again, if it was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +210,6 @@ Event = (
     | GenerationEnded
     | ModeChosen
     | GateChanged
-    | ReplicaMoved
     | Leaving
     | SourceScanned
     | OperatorAsked

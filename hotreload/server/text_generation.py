@@ -17,6 +17,7 @@ from hotreload.server.answerer import (
     ModelRequest,
     ModelRoute,
     oldest_wanted,
+    stamp_of,
 )
 from hotreload.server.limits import Limits
 from hotreload.server.openai.choices import Choice, NewTokens
@@ -200,4 +201,4 @@ def _tokens(new: NewTokens | None) -> list[Fields]:
 
 
 def _stamp(generation: Generation) -> Fields:
-    return {"hotreload": generation.stamp}
+    return {"hotreload": stamp_of(generation)}

@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 
-from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
@@ -122,17 +121,6 @@ def attempt(outcome: Outcome = Outcome.LIVE, reason: Reason | None = None) -> At
     )
 
 
-class SeenEntrance:
-    """The one gate, as the status sees it; a test says what else still answers."""
-
-    def __init__(self, gate: Gate[FakeEngine], older: Callable[[], list[Answering]]) -> None:
-        self.gates = [gate]
-        self._older = older
-
-    def answering(self) -> list[Answering]:
-        return [*self.gates[0].answering(), *self._older()]
-
-
 class View:
     """The real observers, so that what clients read here is what they read from a daemon."""
 
@@ -143,7 +131,8 @@ class View:
         """Generations from before the live one that still answer."""
         self._status = Status(
             ledger_view=lambda: self.ledger,
-            entrance=SeenEntrance(gate, lambda: self.older),
+            gate_counts=lambda: (gate.inside, gate.held),
+            answering=lambda: [*gate.answering(), *self.older],
         )
         self.listed: list[Listed] = []
         """What the source sees."""
@@ -225,14 +214,7 @@ class World:
     ) -> None:
         self.path = path
         self.events = Events()
-        self.entrance = Entrance(
-            lambda index: Gate[FakeEngine](
-                publish=self.events.publish, max_held=1024, replica=index
-            ),
-            2,
-        )
-        self.gate = self.entrance.gates[0]
-        """That of the first engine; another one answers only where a test opens its gate."""
+        self.gate = Gate[FakeEngine](publish=self.events.publish, max_held=1024)
         self.engine = self.another_engine("served by step 1")
         self.control = FakeControl()
         self.view = View(self.events, self.gate)
@@ -241,7 +223,7 @@ class World:
         """What woke the source."""
         self.app = create_app(
             webhook=Webhook(webhook, self.woken.append) if webhook else None,
-            gate=self.entrance,
+            gate=self.gate,
             control=self.control,
             view=self.view,
             events=self.events,
