@@ -9,7 +9,6 @@ import gc
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -18,40 +17,39 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotreload.checks.check import check_checkpoint
 from hotreload.checks.files import Digests
-from hotreload.checks.fit import Policy
 from hotreload.core.attempts import Attempts
 from hotreload.core.course import Course
 from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replica
+from hotreload.core.replicas import Replicas
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost
 from hotreload.events import Events, GenerationLive, Leaving
 from hotreload.life.boot import Start
+from hotreload.life.checking import Checking
 from hotreload.life.first_switch import FirstSwitch
 from hotreload.life.joints import Arrival, Control, Serving, View, readings
+from hotreload.life.lasting import tasks_of
 from hotreload.life.parts import (
     admin_group,
     api_keys,
     checkpoint_roots,
     choose_mode,
-    heeding,
     listening,
     longest_boot,
-    make_gate,
+    make_entrance,
     make_metrics,
     make_rules,
     make_source,
     make_webhook,
     model_name,
-    seeing_out,
-    verifying,
 )
+from hotreload.life.replica_life import ReplicaLife, Shared
 from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
-from hotreload.life.start_engine import start_engine
+from hotreload.life.start_engine import start_engine, start_twin
 from hotreload.life.state import StateFile
 from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import History
@@ -63,8 +61,8 @@ from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer
 from hotreload.server.turning_away import turn_away
 from hotreload.settings.load import Settings
-from hotreload.threads import in_thread, uninterrupted
-from hotreload.types import Checkpoint, Generation, Revision, Served
+from hotreload.threads import uninterrupted
+from hotreload.types import Checkpoint, Generation
 
 log = logging.getLogger("hotreload")
 
@@ -90,37 +88,46 @@ class Daemon:
         self.state = StateFile(settings.state.directory, self.events.publish)
         self.ledger = self.state.read()
         self.ledger.count_crash(time.time())
-        self.gate = make_gate(settings, self.events.publish)
-        self.rereading = Rereading(settings, read, self.events.publish, self.gate, self.limits)
+        self.entrance = make_entrance(settings, self.events.publish)
+        self.rereading = Rereading(settings, read, self.events.publish, self.entrance, self.limits)
         self.attempts = Attempts(
             self.ledger,
             save=self.state.save,
             publish=self.events.publish,
-            is_lost=lambda: self.gate.is_lost,
+            is_lost=lambda: self.entrance.is_lost,
         )
         self.rules = make_rules(settings)
         self.digests = Digests()
         """Digests of files that the source or the checks have read; both look here first."""
         self.source = make_source(settings, self.events.publish, self.ledger, self.digests)
+        self.checking = Checking(
+            lambda: self.rereading.settings,
+            content_of=self.source.content_of,
+            roots=checkpoint_roots(settings),
+            digests=self.digests,
+        )
         self.arrival = Arrival()
         self.history = History(self.ledger.history, self.ledger.pins)
         self.status = Status(
             ledger_view=lambda: self.ledger,
-            gate_counts=lambda: (self.gate.inside, self.gate.held),
-            answering=self.gate.answering,
+            entrance=self.entrance,
+            tp=settings.engine.tp,
             last_attempt=self.history.last,
             source_kind=settings.source.kind,
         )
         self.checkpoints = Checkpoints(listed=self.source.listed, ledger=lambda: self.ledger)
         look = readings(
-            gate=self.gate,
+            entrance=self.entrance,
             arrival=self.arrival,
             ledger=self.ledger,
             previous_is_on_device=settings.reload.keep_previous == "device",
         )
         self.metrics = make_metrics(settings, look)
         self.systemd = Systemd(
-            Notifier(), is_alive=self.arrival.is_turning, longest_boot=longest_boot(settings)
+            Notifier(),
+            is_alive=self.arrival.is_turning,
+            longest_boot=longest_boot(settings),
+            replicas=settings.engine.replicas,
         )
         shown = (self.history, self.status, self.checkpoints)
         for observer in (LogObserver(), *shown, self.metrics, self.systemd):
@@ -129,8 +136,9 @@ class Daemon:
         self._api_keys = api_keys(settings)
         self._stop = asyncio.Event()
         self._ended_by: Exception | None = None
-        self._served = Served({}, {}, {})
         self._lasting: dict[str, Run] = {}
+        self._by_index: dict[int, Replica[RunningEngine]] = {}
+        """The engines that there are, behind their gates."""
 
     # --- a life ------------------------------------------------------------------------
 
@@ -191,8 +199,8 @@ class Daemon:
             self.settings,
             attempts=self.attempts,
             source=self.source,
-            validate=self._check,
-            serve=self._serve,
+            validate=self.checking,
+            serve=self.checking.serve,
             switch=switch,
             rules=self.rules,
         )
@@ -203,30 +211,28 @@ class Daemon:
                 for name, run in self._lasting.items():
                     tasks.create_task(run(), name=name)
         finally:
-            self.gate.seal("hotreload is leaving", code="stopping")  # whatever the reason is
+            self.entrance.seal("hotreload is leaving", code="stopping")  # whatever the reason is
             self.arrival.serving = None
-            if switch.engine is not None:
-                await uninterrupted(switch.engine.close())
-
-    def _serve(self, served: Served) -> None:
-        self._served = served
+            engines = [replica.engine for replica in self._by_index.values()]
+            for engine in (switch.engine, *engines):
+                if engine is not None:
+                    await uninterrupted(engine.close())
 
     async def _start_engine(
         self, model: Path, weights: Checkpoint | None, course: Course
     ) -> RunningEngine:
         engine = await start_engine(self.settings, model, weights, course)
-        if not self._served.tensors:  # a folder without weights; now there are some
+        if not self.checking.served.tensors:  # a folder without weights; now there are some
             tensors = weights.tensors if weights else engine.expected_tensors()
-            self._served = replace(self._served, tensors=tensors)
+            self.checking.serve(replace(self.checking.served, tensors=tensors))
         log.info("engine.started", extra=engine.facts())
         return engine
 
-    async def _seal_when_lost(self, engine: RunningEngine) -> None:
-        try:
-            await engine.died()
-        except EngineLost as lost:
-            self._seal(lost)
-            raise
+    async def _start_twin(self, index: int, twin: RunningEngine) -> RunningEngine:
+        engine = await start_twin(self.rereading.settings, index, twin)
+        self._take_signals()
+        log.info("engine.started", extra={**engine.facts(), "replica": index})
+        return engine
 
     async def _wait_for_stop(self, http: HttpServer) -> None:
         """SIGTERM: refuse newcomers, let those inside be answered, then end everything.
@@ -238,70 +244,73 @@ class Daemon:
         if http.lasting:
             await http.leave(patience)
             patience = 0
-        self.gate.seal("hotreload is stopping", code="stopping")
+        self.entrance.seal("hotreload is stopping", code="stopping")
         try:
-            await self.gate.drained(patience)
+            await self.entrance.drained(patience)
         except DrainTimedOut as late:
             log.warning("daemon.stop_deadline", extra={"cause": str(late)})
             if (serving := self.arrival.serving) is not None:
-                await serving.replica.engine.abort()  # so that clients hear why
+                for replica in serving.replicas:
+                    await replica.engine.abort()  # so that clients hear why
             with suppress(DrainTimedOut):
-                await self.gate.drained(ABORT_GRACE)
+                await self.entrance.drained(ABORT_GRACE)
         raise Stopped
 
     def _join(self, engine: RunningEngine, live: Generation) -> None:
         """Open the gate to an engine; the tasks in `_lasting` must run as long as it is open."""
         self._take_signals()
         chosen = choose_mode(self.settings, engine)
-        replica = Replica(engine, self.gate, live, chosen.mode)
+        replica = Replica(engine, self.entrance.gates[0], live, chosen.mode)
+        self._by_index[replica.index] = replica
+        replicas = Replicas(self._by_index)
         reconciler = Reconciler(
             source=self.source,
-            replica=replica,
+            replicas=replicas,
             attempts=self.attempts,
-            validate=self._check,
+            validate=self.checking,
             rules=self.rules,
             min_interval=self.settings.reload.min_interval,
         )
         publish = self.events.publish
-        operator = Operator(reconciler, source=self.source, replica=replica, publish=publish)
-        self.arrival.serving = Serving(replica, operator)
+        operator = Operator(reconciler, source=self.source, replicas=replicas, publish=publish)
+        self.arrival.serving = Serving(replicas, operator)
         publish(chosen)
         replica.open()
         publish(GenerationLive(live, replica.index))
+        shared = Shared(
+            entrance=self.entrance,
+            by_index=self._by_index,
+            replicas=replicas,
+            start=self._start_twin,
+            judge=self.rereading.have_judge,
+            tasks=partial(
+                tasks_of,
+                settings=self.settings,
+                reconciler=reconciler,
+                operator=operator,
+                publish=publish,
+            ),
+            publish=publish,
+            backoff=self.attempts.backoff,
+            probe_within=lambda: reconciler.rules.probe_timeout,
+            starting=asyncio.Lock(),
+        )
         self._lasting = {
             "reconcile": reconciler.run,
-            "watch the engine": partial(self._seal_when_lost, engine),
             "save what is not": partial(self.state.keep_trying, self.ledger),
-            "heed answers": heeding(self.settings, reconciler, replica, operator, publish),
-            "reread the settings": partial(self.rereading.run, engine, reconciler),
-            "see old generations out": seeing_out(self.settings, replica, publish),
-            **verifying(self.settings, replica, publish),
+            "reread the settings": partial(self.rereading.run, replicas, reconciler),
+            **{
+                f"engine {index}": ReplicaLife(index, shared).run
+                for index in range(self.settings.engine.replicas)
+            },
         }
 
     # --- the parts ---------------------------------------------------------------------
 
-    async def _check(self, revision: Revision, path: Path) -> Checkpoint:
-        """Every check, in a thread that is left behind when a read hangs."""
-        checks = self.rereading.settings.checks
-        run = partial(
-            check_checkpoint,
-            revision,
-            path,
-            served=self._served,
-            policy=Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite),
-            root=checkpoint_roots(self.settings),
-            digests=self.digests,
-        )
-
-        def work(cancel: threading.Event) -> Checkpoint:
-            return run(content_id=self.source.content_of(revision), cancel=cancel)
-
-        return await in_thread(work, leave_as=f"a check of {revision}")
-
     def _make_server(self, lasting: bool) -> HttpServer:
         server = self.settings.server
         app = create_app(
-            gate=self.gate,
+            gate=self.entrance,
             control=Control(self.arrival),
             view=View(self.status, self.history, self.checkpoints),
             events=self.events,
@@ -346,4 +355,4 @@ class Daemon:
         self._stop.set()
 
     def _seal(self, why: Exception) -> None:
-        self.gate.seal(str(why), code=getattr(why, "code", "engine_lost"))
+        self.entrance.seal(str(why), code=getattr(why, "code", "engine_lost"))

@@ -9,7 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hotreload.types import Attempt, By, GateState, Generation, Mode, PassedOver, Phase, Revision
+from hotreload.types import (
+    Attempt,
+    By,
+    GateState,
+    Generation,
+    Mode,
+    PassedOver,
+    Phase,
+    ReplicaState,
+    Revision,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,8 @@ class PhaseEntered:
 
     revision: Revision
     phase: Phase | None
+    replica: int = 0
+    """On which engine, if it is done on one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +117,18 @@ class GateChanged:
     code: str | None = None
     replica: int = 0
     """Which engine it stands before."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMoved:
+    """One of several engines starts, serves, or was lost; the others go on."""
+
+    replica: int
+    state: ReplicaState
+    reason: str | None = None
+    """Why it was lost, or why it did not start."""
+    again_in: float | None = None
+    """After how many seconds it is started again, if it was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +234,7 @@ Event = (
     | GenerationEnded
     | ModeChosen
     | GateChanged
+    | ReplicaMoved
     | Leaving
     | SourceScanned
     | OperatorAsked

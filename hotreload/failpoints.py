@@ -18,7 +18,7 @@ POINTS = {
     "fetching": "the source is asked for the files",
     "validating": "the files are about to be checked",
     "staging": "checked, and not yet loaded",
-    "reading": "weights are about to be read, in a thread; also when the daemon starts",
+    "reading": "weights are about to be read, or copied of a twin, in a thread; also at a start",
     "staged": "loaded beside the live weights",
     "draining": "the gate is closed, requests may be inside; by overlap, if room is waited for",
     "swapping": "nobody is inside, the old weights are live; by overlap, before the flip",

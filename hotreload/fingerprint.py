@@ -35,6 +35,11 @@ def joined(lanes: Any) -> int:
     return high << 32 | low
 
 
+def lanes_of(value: int) -> tuple[int, ...]:
+    """The sums of both lanes, of one of 64 bits."""
+    return value >> 32, value % 2**32
+
+
 def folded(words: Any) -> Any:
     """Words of numpy or JAX whose high bits are in the low ones too: a product loses high bits."""
     return words ^ (words >> np.uint32(16))

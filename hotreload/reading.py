@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import xxhash
 
@@ -68,6 +69,32 @@ def other_than_regular(status: os.stat_result) -> str | None:
     if stat.S_ISREG(status.st_mode):
         return None
     return _KINDS.get(stat.S_IFMT(status.st_mode), "no regular file")
+
+
+class Readable(Protocol):
+    """What can be read like an open file: one on a disk, or what would be one."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in words."""
+        ...
+
+    @property
+    def identity(self) -> Identity:
+        """The identity it had when it was opened."""
+        ...
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill the buffer from `offset`; Changed when that cannot be done any more."""
+        ...
+
+    def check_unchanged(self) -> None:
+        """Changed when it is no longer what was opened."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
 
 
 class Opened:
@@ -170,7 +197,7 @@ def opened(path: Path, name: str, cancel: threading.Event | None = None) -> Iter
 class Hashing:
     """Reads an open file piece by piece, and hashes what it reads."""
 
-    def __init__(self, file: Opened, piece: int, cancel: threading.Event | None = None) -> None:
+    def __init__(self, file: Readable, piece: int, cancel: threading.Event | None = None) -> None:
         self._file = file
         self._piece = min(piece, file.identity.size) or 1
         self._digest = xxhash.xxh3_128()

@@ -6,6 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+IN_MEMORY = "the mapping"
+"""What tensors in memory are called where a file's name would stand; no file has this name."""
 NOISY = "perturbed-"
 """The ids of noisy revisions begin with this; no id of a source does."""
 
@@ -99,7 +101,10 @@ class TensorBytes:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on the local disk that passed every check; only `checks` makes one."""
+    """A checkpoint, on the local disk or in memory, that passed every check.
+
+    Only `checks` makes one.
+    """
 
     revision: Revision
     path: Path
@@ -108,6 +113,8 @@ class Checkpoint:
     bytes: int
     held: Mapping[str, TensorBytes] = field(repr=False)
     """Where each tensor's bytes lie and what they were, by its name."""
+    memory: Any = field(default=None, repr=False, compare=False)
+    """The `InMemory` that holds its one file where no disk does; `path` means nothing then."""
 
     @property
     def weight_files(self) -> tuple[CheckpointFile, ...]:
@@ -117,7 +124,7 @@ class Checkpoint:
 
 def holds_weights(name: str) -> bool:
     """Whether a file of this name is a shard or the index; the rest are side files."""
-    return ".safetensors" in name
+    return ".safetensors" in name or name == IN_MEMORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +208,15 @@ class Generation:
     leaves: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
     bytes: int = field(default=0, repr=False, compare=False)
 
+    @property
+    def stamp(self) -> dict[str, Any]:
+        """The fields of an answer that say which generation made it."""
+        return {
+            "generation": self.number,
+            "revision": self.revision.id,
+            "fingerprint": self.fingerprint,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Lease[E]:
@@ -255,6 +271,15 @@ class Outcome(StrEnum):
     POSTPONED = "postponed"
     SUPERSEDED = "superseded"
     LOST = "lost"
+
+
+class ReplicaState(StrEnum):
+    """How one of the daemon's engines is."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    LOST = "lost"
+    """It answers nobody; it is started again, while others serve."""
 
 
 class GateState(StrEnum):

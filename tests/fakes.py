@@ -18,6 +18,7 @@ from hotreload.errors import (
     EngineLost,
     ProbeFailed,
     SourceUnavailable,
+    TryAgain,
 )
 from hotreload.types import (
     Checkpoint,
@@ -42,6 +43,11 @@ class FakeWeights:
     is_bad: bool = False
     overflows: bool = False
     is_on_device: bool = True
+    is_held: bool = True
+
+    def drop(self) -> None:
+        """Free them, whatever the engine is like."""
+        self.is_held = False
 
 
 def unread(
@@ -138,6 +144,13 @@ class FakeEngine(FakeAnswers):
         weights = FakeWeights(revision.id, "bad" in revision.label, "overflow" in revision.label)
         return self._spare(replace(self._staged(revision, weights), loading=self.loading))
 
+    async def twin(self, staged: Staged) -> Staged:
+        original = replace(staged.weights)
+        if not original.is_held:
+            raise TryAgain(f"{staged.revision} was released")
+        await self.steps.pass_through("twin")
+        return self._spare(self._staged(staged.revision, original, staged.leaves))
+
     async def perturb(self, revision: Revision, noise: Noise) -> Staged:
         await self.steps.pass_through("perturb")
         live, is_loud = self.live.weights, noise.scale >= 1
@@ -226,6 +239,7 @@ class FakeEngine(FakeAnswers):
     async def release(self, staged: Staged) -> None:
         await self.steps.pass_through("release")
         self.spares.remove(staged)
+        staged.weights.is_held = False
 
     async def checksums(self) -> dict[str, int]:
         return {**self.live.leaves, **self.damage}
@@ -249,15 +263,19 @@ class FakeEngine(FakeAnswers):
 
     def die(self) -> None:
         """As if a thread of it had ended: nobody is answered any more."""
-        if self.is_closed:
+        self.lose(str(lost()))
+
+    def lose(self, why: str) -> None:
+        if self.is_closed or self._lost is not None:
             return
-        self._lost = lost()
+        self._lost = lost(why)
         self._death.set()
         self.end_all()
 
     async def close(self) -> None:
         await self.steps.pass_through("close")
         self.is_closed = True
+        self.live.weights.is_held = False
         self.end_all()
 
     def check_answer(self, request: Mapping[str, Any], weights: Staged) -> None:

@@ -183,7 +183,6 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
         ("[server]\ncors_origins = ['https://Chat.example']", "is no origin"),
         ("[server]\ncors_origins = ['null']", "is no origin"),
         ("[server]\ncors_origins = ['https://me@a.example']", "is no origin"),
-        ("[engine]\nreplicas = 2", "2 is not in this version yet; leave it at 1"),
         ("[reload]\non_drain_timeout = 'replay'\nwhile_closed = 'refuse'", "needs while_closed"),
         ("[engine]\ntp = true", "[engine] tp: should be a valid integer, not True"),
         ("[engine]\ntp = 0", "should be greater than or equal to 1, not 0"),

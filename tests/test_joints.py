@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.errors import NotServing
@@ -14,14 +15,13 @@ from hotreload.life.joints import Arrival, Control, View, readings
 from hotreload.life.running import RunningEngine
 from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import History
-from hotreload.observe.readings import Readings
+from hotreload.observe.readings import Readings, ReplicaReading
 from hotreload.observe.status import Status
 from hotreload.types import (
     NOISY,
     Answering,
     Attempt,
     By,
-    EngineLoad,
     Generation,
     Lease,
     Noise,
@@ -31,6 +31,7 @@ from hotreload.types import (
 )
 
 BY = By("reload", 0, 1, time.time(), "")
+ENTRANCE = Entrance(lambda index: Gate[RunningEngine](publish=Events().publish, replica=index))
 BEFORE_THE_BOOT: dict[str, Callable[[], Any]] = {
     "reload": lambda: Control(Arrival()).reload(None, by=BY, force=False),
     "rollback": lambda: Control(Arrival()).rollback(None, by=BY),
@@ -48,18 +49,28 @@ async def test_what_is_asked_before_the_boot_is_over_is_told_so(name: str) -> No
 
 
 def test_a_scrape_before_the_boot_is_over_reads_plain_numbers() -> None:
-    gate = Gate[RunningEngine](publish=Events().publish, max_held=1, hold_arrivals=True)
     ledger = Ledger()
-    read = readings(gate=gate, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
-    assert (read.recompiles(), read.staged_bytes(), read.weights()) == (0, 0, {})
-    assert (read.load(), read.failed(), read.new_at()) == (EngineLoad(), None, 0.0)
+    read = readings(entrance=ENTRANCE, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
+    assert read.replicas() == [ReplicaReading()]
+    assert (read.failed(), read.new_at()) == (None, 0.0)
     assert read.answering() == []
     assert Arrival().is_turning(0.0)
 
 
+async def test_a_scrape_reads_who_is_at_each_gate() -> None:
+    two = Entrance(lambda index: Gate[RunningEngine](publish=print, replica=index), replicas=2)
+    engine: Any = object()
+    for gate in two.gates:
+        gate.open(Lease(Generation(1, Revision("one"), "fp", 0.0), engine))
+    read = readings(entrance=two, arrival=Arrival(), ledger=Ledger(), previous_is_on_device=True)
+    async with two.passing(), two.gates[1].passing(), two.gates[1].passing():
+        inside = [each.inside for each in read.replicas()]
+        assert inside == [gate.inside for gate in two.gates]
+        assert sum(inside) == 3
+
+
 def readings_of(ledger: Ledger) -> Readings:
-    gate = Gate[RunningEngine](publish=Events().publish)
-    return readings(gate=gate, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
+    return readings(entrance=ENTRANCE, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
 
 
 def test_the_attempt_that_failed_last_is_found_behind_those_that_went_well() -> None:

@@ -18,6 +18,7 @@ ENGINE = {
     "engine.answering",
     "engine.grammar_trials",
     "engine.lanes",
+    "engine.ranks",
     "engine.upstream",
     "engine.weights",
 }
@@ -25,10 +26,11 @@ SIBLINGS = {"sources", "checks", "observe", "server", "tiny"}
 """They never import each other."""
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "__init__": set(),
+    "__init__": {"hot", "engine.answering"},
     "types": set(),
     **{fact: set() for fact in FACTS},
     "reading": set(),
+    "in_memory": {"reading", "errors", "types"},
     "fingerprint": set(),
     "failpoints": set(),
     "errors": {"types"},
@@ -37,16 +39,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "threads": {"errors"},
     "core": CORE,
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
-    "checks": {"checks", "reading", "fingerprint", *CORE},
+    "checks": {"checks", "reading", "in_memory", "fingerprint", *CORE},
     "engine": {*ENGINE, *CORE},
     "engine.grammar_trials": {"engine.grammar_trials", *VOCABULARY},
     "engine.lanes": {"engine.lanes", "engine", *VOCABULARY},
+    "engine.ranks": {*ENGINE, "ranks", *CORE},
     "engine.upstream": {"engine.upstream", "engine", "engine.lanes", "threads"}
     | {"engine.grammar_trials", *VOCABULARY},
     "engine.weights": {"engine.weights", "engine", "reading", "fingerprint", *CORE},
     "engine.answering": {*ENGINE, *CORE} - {"engine.weights"},
+    "ranks": {"ranks", "threads", *VOCABULARY},
     "settings": {"settings", *VOCABULARY},
     "life": {"life", "settings", *SIBLINGS, *ENGINE, *CORE},
+    "hot": {"hot", "checks", "in_memory", "engine", "engine.answering", "engine.weights", *CORE},
     "library": {"checks", "engine", "engine.weights", "sources", *CORE},
     "daemon": {"life", "settings", *SIBLINGS, *ENGINE, *CORE},
     "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings"}

@@ -16,7 +16,8 @@ from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError, NotServing
 from hotreload.events import Event, GenerationLive, ModeChosen
 from hotreload.life.joints import _weights_held
-from hotreload.life.parts import make_rules, verifying
+from hotreload.life.lasting import verifying
+from hotreload.life.parts import make_rules
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
 from hotreload.types import Generation, Lease, Mode, Revision
@@ -154,8 +155,8 @@ async def test_weights_overlap_if_so_decided_and_the_engine_can_and_else_it_is_t
     assert [event for event in told if isinstance(event, ModeChosen)] == [chosen]
     serving = daemon.arrival.serving
     assert serving is not None
-    assert serving.replica.mode is chosen.mode
-    async with daemon.gate.passing() as lease:
+    assert serving.replicas.mode is chosen.mode
+    async with daemon.entrance.passing() as lease:
         assert lease.weights is (engine.live if chosen.mode is Mode.OVERLAP else None)
 
 
@@ -167,9 +168,9 @@ async def test_old_generations_are_seen_out_and_kept_as_decided(
     daemon = Daemon(settings(tmp_path, f"reload.keep_previous={kept}"))
     daemon._join(engine, LIVE)
     assert daemon.arrival.serving is not None
-    replica = daemon.arrival.serving.replica
-    task = asyncio.create_task(daemon._lasting["see old generations out"]())
-    async with daemon.gate.passing():
+    replica = daemon.arrival.serving.replicas.first
+    task = asyncio.create_task(daemon._lasting["engine 0"]())
+    async with daemon.entrance.passing():
         staged = await engine.stage(unread(Revision("new")))
         replica.pass_on(replace(LIVE, number=2), await engine.flip(staged))
         assert _weights_held(replica, False)["previous"] == 10
@@ -190,7 +191,7 @@ async def test_old_generations_are_seen_out_and_kept_as_decided(
 async def test_who_arrives_while_the_gate_is_closed_is_treated_as_decided(
     tmp_path: Path, setting: str, code: str, awaiting: str | None
 ) -> None:
-    gate = Daemon(settings(tmp_path, setting)).gate
+    gate = Daemon(settings(tmp_path, setting)).entrance.gates[0]
     engine: Any = FakeEngine(Steps(), LIVE.revision)
     gate.open(Lease(LIVE, engine))
     if awaiting:
@@ -223,9 +224,9 @@ def test_so_many_leaves_are_exported_as_decided(
 async def test_a_scrape_reads_how_busy_the_engine_is(tmp_path: Path) -> None:
     engine: Any = FakeEngine(Steps(), LIVE.revision)
     daemon = Daemon(settings(tmp_path))
-    assert 'hotreload_kv_tokens{use="free"} 0.0' in daemon.metrics.render().decode()
+    assert 'hotreload_kv_tokens{replica="0",use="free"} 0.0' in daemon.metrics.render().decode()
     daemon._join(engine, LIVE)
-    assert 'hotreload_kv_tokens{use="free"} 9.0' in daemon.metrics.render().decode()
+    assert 'hotreload_kv_tokens{replica="0",use="free"} 9.0' in daemon.metrics.render().decode()
 
 
 def test_live_weights_are_verified_only_if_so_decided(tmp_path: Path) -> None:

@@ -105,7 +105,11 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
             "validate_timeout",
         )
     },
-    "reload.max_held": ("[reload]\nmax_held = 3", lambda life: life.daemon.gate.max_held, 3),
+    "reload.max_held": (
+        "[reload]\nmax_held = 3",
+        lambda life: life.daemon.entrance.gates[0].max_held,
+        3,
+    ),
     "reload.min_interval": (
         "[reload]\nmin_interval = 3",
         lambda life: life.reconciler.min_interval,
@@ -210,7 +214,7 @@ async def test_what_is_wrong_changes_nothing_and_is_told(life: Life, text: str, 
     assert why in told.error
     assert (told.changed, told.waiting) == ((), ())
     assert life.daemon.rereading.settings is before
-    assert (life.rules.sets, life.daemon.gate.max_held) == (2, 7)
+    assert (life.rules.sets, life.daemon.entrance.gates[0].max_held) == (2, 7)
     assert life.engine.judged_by == ([], None)
 
 

@@ -1,4 +1,4 @@
-"""Runs every check on one folder: all findings for people, one verdict for the attempt.
+"""Runs every check on one folder, or on tensors in memory: all findings for people, one verdict.
 
 Reads the weights once: the bytes it hashes are the bytes it looked at.
 """
@@ -17,7 +17,6 @@ from hotreload.checks.files import (
     ServingFile,
     Survey,
     identify,
-    require_same,
     survey,
 )
 from hotreload.checks.findings import (
@@ -41,12 +40,13 @@ from hotreload.checks.fit import (
     tensor_findings,
     tensors_by_name,
 )
-from hotreload.checks.reading import with_file
+from hotreload.checks.memory import survey_memory, with_serving
 from hotreload.checks.safetensors import Header
 from hotreload.checks.sizes import contradictions
 from hotreload.errors import CheckpointCorrupt, CheckpointIncompatible, CheckpointRejected
 from hotreload.fingerprint import fingerprint
-from hotreload.reading import Opened
+from hotreload.in_memory import InMemory
+from hotreload.reading import Readable
 from hotreload.types import (
     Checkpoint,
     CheckpointFile,
@@ -90,7 +90,7 @@ class Report:
 
 
 def findings(
-    folder: Path,
+    folder: Path | InMemory,
     served: Served | None,
     policy: Policy,
     root: Roots = None,
@@ -107,7 +107,7 @@ def findings(
     that nobody reads it again for the revision id. With `compute_in`, the [engine] dtype, a fit
     checkpoint has a fingerprint. `each` may read the files at once.
     """
-    looked = survey(folder, root)
+    looked = survey_memory(folder) if isinstance(folder, InMemory) else survey(folder, root)
     found, wrong = tensors_by_name(looked)
     tensors = specs(found)
     notes = list(looked.notes)
@@ -209,20 +209,19 @@ class _Reader:
             return unfit
 
     def _examined(self, file: ServingFile, header: Header) -> Content:
-        def work(opened: Opened) -> Content:
-            require_same(opened, file)
+        def work(opened: Readable) -> Content:
             return examine(
                 opened, header, nonfinite=self.finite, counted=self.counted, cancel=self.cancel
             )
 
-        content = with_file(file.path, file.name, work)
+        content = with_serving(file, work)
         self.digests.note(file, content.digest)
         return content
 
 
 def check_checkpoint(
     revision: Revision | None,
-    folder: Path,
+    folder: Path | InMemory,
     *,
     served: Served | None,
     policy: Policy,
@@ -231,7 +230,9 @@ def check_checkpoint(
     cancel: threading.Event | None = None,
     digests: Digests | None = None,
 ) -> Checkpoint:
-    """The folder as a checkpoint that passed every check; else CheckpointRejected says why.
+    """A folder, or tensors in memory, as a checkpoint that passed every check.
+
+    Else CheckpointRejected says why.
 
     Without `revision` the checkpoint is named by the bytes that were checked. Oddities that keep
     nobody from loading it are logged, in one line.
@@ -249,7 +250,9 @@ def check_checkpoint(
         wrong = (Finding("changed", words), *wrong)
     if wrong:
         raise rejection(wrong)
-    return Checkpoint(revision, folder, report.files, report.tensors, report.bytes, report.held)
+    path, memory = (Path(), folder) if isinstance(folder, InMemory) else (folder, None)
+    held = (report.files, report.tensors, report.bytes, report.held)
+    return Checkpoint(revision, path, *held, memory)
 
 
 def rejection(findings: tuple[Finding, ...]) -> CheckpointRejected:

@@ -15,7 +15,7 @@ import xxhash
 from hotreload.checks.findings import Finding, bounded, quoted, shown
 from hotreload.checks.safetensors import SIZES, Header, Tensor
 from hotreload.fingerprint import TensorSum
-from hotreload.reading import Hashing, Opened
+from hotreload.reading import Hashing, Readable
 from hotreload.types import TensorBytes
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -76,7 +76,7 @@ class Content:
 
 
 def examine(
-    file: Opened,
+    file: Readable,
     header: Header,
     *,
     nonfinite: bool,

@@ -35,7 +35,8 @@ from hotreload.checks.reading import (
 )
 from hotreload.checks.safetensors import Header, read_header, size_finding
 from hotreload.errors import CheckpointCorrupt
-from hotreload.reading import Identity, Opened, digest_of, identity_of
+from hotreload.in_memory import InMemory
+from hotreload.reading import Identity, Opened, Readable, digest_of, identity_of
 from hotreload.types import CheckpointFile
 
 _CHUNK = 8 * 2**20
@@ -53,6 +54,8 @@ class ServingFile:
     name: str
     path: Path
     identity: Identity
+    memory: InMemory | None = None
+    """What holds its bytes where no disk does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +316,7 @@ class Digests:
                 self._known.popitem(last=False)
 
 
-def require_same(opened: Opened, file: ServingFile) -> None:
+def require_same(opened: Readable, file: ServingFile) -> None:
     """Unfit `changed` when the open file is not the one the survey saw."""
     if opened.identity != file.identity:
         words = f"{shown(file.name)}: it was replaced or written to since it was looked at"

@@ -7,6 +7,7 @@ from hotreload.cli import show
 from hotreload.cli.bar import bar_text
 from hotreload.cli.booting_text import boot_text
 from hotreload.cli.loading_text import damage_text, drift_text, loader_text
+from hotreload.cli.replicas_text import replica_lines
 from hotreload.cli.show import (
     Fields,
     Now,
@@ -64,6 +65,8 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
     yield "wanted", _wanted(status, now)
     yield from _coming_rows(status, now)
     yield from _requests_rows(status)
+    if replicas := replica_lines(status, now):
+        yield "replicas", "\n".join(painted(*line) for line in replicas)
     if status["pinned"]:
         asked = "\n" + _asked(status["pin"], now) if status.get("pin") else ""
         yield "pinned", f"yes, the source is not followed until `hotreload unpin`{asked}"

@@ -10,6 +10,7 @@ from hotreload.cli.bar import bar_text
 from hotreload.cli.booting_text import boot_text
 from hotreload.cli.columns import columns, cut, padded
 from hotreload.cli.loading_text import drift_text, loader_text
+from hotreload.cli.replicas_text import replica_lines
 from hotreload.cli.show import (
     COLOURS,
     Fields,
@@ -98,6 +99,7 @@ def _now(status: Fields, now: Now) -> Iterator[Line]:
     yield [(f"{at_gate}{mode}   fingerprint {fingerprint}", None)]
     if older := status.get("answering", [])[1:]:
         yield [(f"fading out: {older_text(older)}", "wait")]
+    yield from ([line] for line in replica_lines(status, now))
     yield [(_doing(status), "bad" if status["reasons"] else None)]
     if status.get("passed_over"):
         said = passed_over_text(status, named=1).replace("\n", ", ")

@@ -132,19 +132,18 @@ class Attempts:
         """Write the ledger to disk; return why it could not be written, if so."""
         return await self._save(self.ledger)
 
-    def went_live(self, staged: Staged, path: Path | None, number: int | None = None) -> Generation:
-        """Record in memory that these weights are live; the disk is written later, gate open."""
-        generation = Generation(
-            number or self.ledger.next_number,
-            staged.revision,
-            staged.fingerprint,
-            self.wall(),
-            staged.leaves,
-            staged.bytes,
+    def mint(self, staged: Staged, number: int | None = None) -> Generation:
+        """Name weights that are about to answer; no other ones get their number any more."""
+        number = number or self.ledger.next_number
+        self.ledger.numbers_given = max(number, self.ledger.numbers_given)
+        return Generation(
+            number, staged.revision, staged.fingerprint, self.wall(), staged.leaves, staged.bytes
         )
-        known = self.ledger.past_of(staged.revision)
+
+    def record(self, generation: Generation, path: Path | None) -> None:
+        """Record in memory that this is live; the disk is written later, gate open."""
+        known = self.ledger.past_of(generation.revision)
         self.ledger.went_live(generation, str(path) if path else known.path if known else "")
-        return generation
 
     def _describe(self, course: Course, error: BaseException | None, terms: Terms) -> Attempt:
         outcome, reason = Outcome.PASSED if terms.dry_run else Outcome.LIVE, None

@@ -51,7 +51,7 @@ class Course:
         self, phase: Phase, within: float | None = None, setting: str = ""
     ) -> AsyncIterator[None]:
         """Publish and time a phase; one that takes too long puts the attempt off."""
-        self.publish(PhaseEntered(self.revision, phase))
+        self.publish(PhaseEntered(self.revision, phase, self.replica))
         started = self._clock()
         try:
             async with deadline(within, f"{phase} {self.revision}", f"[reload] {setting}"):
@@ -70,14 +70,26 @@ class StillWanted:
         self._news = news
         self._is_wanted: Callable[[], bool] = lambda: True
         self.may_give_up = False
-        """Whether the attempt can still be given up; the live weights are untouched until then."""
+        """Whether the attempt can still be given up; what was live can be had again until then."""
+        self._refusal: CheckpointRejected | None = None
 
     def ask(self, is_wanted: Callable[[], bool]) -> None:
-        """From now on, give the attempt up when `is_wanted` says no."""
-        self._is_wanted, self.may_give_up = is_wanted, True
+        """From now on, give the attempt up when `is_wanted` says no, and for no other reason."""
+        self._is_wanted, self.may_give_up, self._refusal = is_wanted, True, None
+
+    def refuse(self, why: CheckpointRejected) -> None:
+        """Have the attempt end for this reason: its weights answer somewhere, and badly."""
+        self._refusal = why
+        self._news.set()
+
+    def check_refused(self) -> None:
+        """Raise why its weights were refused, if they were."""
+        if self._refusal is not None:
+            raise self._refusal
 
     def check(self) -> None:
-        """Raise Superseded when something else is wanted."""
+        """Raise Superseded when something else is wanted, or why its weights were refused."""
+        self.check_refused()
         if not self._is_wanted():
             why = "another is wanted now, or a pin holds what is live"
             raise Superseded(f"{self._course.revision} was given up: {why}")

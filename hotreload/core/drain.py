@@ -4,62 +4,55 @@ Nothing that serves is touched before the gate is closed and empty, and whatever
 opens again (or is sealed) and one set of weights is live.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import override
 
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious
-from hotreload.core.switch import ABORT_GRACE, Switch, as_verdict
+from hotreload.core.switch import ABORT_GRACE, Make, Ready, Switch, as_verdict
 from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.events import GenerationLive
 from hotreload.threads import uninterrupted
-from hotreload.types import Checkpoint, Noise, Phase, Staged
+from hotreload.types import Phase, Staged
 
 
 class DrainingSwitch(Switch):
     """Makes other weights live while nobody is inside the gate."""
 
     @override
-    async def to(self, checkpoint: Checkpoint) -> None:
-        async with self._staged(partial(self._engine.stage, checkpoint)) as spare:
-            self._wanted.check()  # the last cheap exit
-            self.is_staged = True
-            async with self._drained():
-                await uninterrupted(self._swap_probe_or_roll_back(spare, checkpoint.path))
+    @asynccontextmanager
+    async def held(self, make: Make, *, asked: bool = True) -> AsyncIterator[Ready]:
+        async with self._staged(make) as spare:
+            yield Ready(spare.weights, self._prove, partial(self._go, spare, asked))
+
+    async def _prove(self) -> None:
+        """Nothing: it is done while they are live and nobody is inside, before they stay."""
+
+    async def _go(self, spare: "_Spare", asked: bool) -> None:
+        swap = self._swap_probe_or_roll_back if asked else self._swap_unprobed
+        async with self._drained():
+            await uninterrupted(swap(spare))
 
     @override
-    async def back(self, place: PastGeneration) -> bool:
-        previous = self._replica.kept(place)
+    async def back(self, place: PastGeneration, *, asked: bool = True) -> bool:
+        previous = self.replica.kept(place)
         if previous is None:
             return False
-        async with self._unstowed(previous) as spare, self._drained():
-            await uninterrupted(self._swap_probe_or_roll_back(spare, None))
+        async with self._unstowed(previous) as spare:
+            await self._go(spare, asked)
         return True
 
-    @override
-    async def to_noise(self, noise: Noise) -> None:
-        make = partial(self._engine.perturb, self._course.revision, noise)
-        async with self._staged(make) as spare, self._drained():
-            await uninterrupted(self._swap_unprobed(spare))
-
-    @override
     @asynccontextmanager
-    async def _beside(self, checkpoint: Checkpoint) -> AsyncIterator[Staged]:
-        async with self._staged(partial(self._engine.stage, checkpoint)) as spare:
-            yield spare.weights
-
-    @asynccontextmanager
-    async def _staged(self, make: Callable[[], Awaitable[Staged]]) -> AsyncIterator["_Spare"]:
+    async def _staged(self, make: Make) -> AsyncIterator["_Spare"]:
         """Hold new weights beside the live ones; what is spare at the end is put away."""
         if self._rules.keep_previous is KeepPrevious.DEVICE:
             # Two sets on the device at most: the rollback slot makes room for the new one.
-            await self._replica.forget_previous()
+            await self.replica.forget_previous()
         async with self._held(_Spare(await self._stage(make))) as spare:
             await self._course.reach("staged")
             yield spare
@@ -68,70 +61,70 @@ class DrainingSwitch(Switch):
     async def _unstowed(self, previous: Staged) -> AsyncIterator["_Spare"]:
         async with self._course.phase(Phase.STAGING):
             staged = await self._engine.unstow(previous)
-        self._replica.previous = None
+        self.replica.previous = None
         async with self._held(_Spare(staged, was_live=True)) as spare:
             yield spare
 
     @asynccontextmanager
     async def _held(self, spare: "_Spare") -> AsyncIterator["_Spare"]:
         try:
-            yield spare
-        except EngineLost:
-            spare.is_known = False  # which set is the spare one? The process ends with both
-            raise
+            with self.replica.sealed_when_lost():
+                yield spare
         finally:
-            if spare.is_known:
+            # A lost engine is closed with all it holds: nobody knows which set is the spare one.
+            if self.serves:
                 await uninterrupted(self._put_away(spare))
 
     async def _put_away(self, spare: "_Spare") -> None:
         """Keep what was live for a rollback, as the operator decided; free what never was."""
-        self._replica.staged = None
+        self.replica.staged = None
         if not spare.was_live:
             await self._engine.release(spare.weights)
             return
         if self._rules.keep_previous is KeepPrevious.HOST:
             await self._remember()  # the copy takes long; a crash in it must not lose what is live
-        await self._replica.put_away(spare.weights, self._rules.keep_previous)
+        await self.replica.put_away(spare.weights, self._rules.keep_previous)
 
     @asynccontextmanager
     async def _drained(self) -> AsyncIterator[None]:
         """Close the gate, wait until nobody is inside, and open it again whatever happens."""
-        rules = self._rules
-        async with self._replica.alone:
-            self._replica.gate.hold()
+        rules, before = self._rules, self.replica.live
+        async with self.replica.alone:
+            self.replica.gate.hold()
             try:
-                with self._replica.sealed_when_lost():
+                with self.replica.sealed_when_lost():
                     async with self._course.phase(Phase.DRAINING):
                         await self._wanted.during(
-                            drain(self._replica, rules.drain_timeout, rules.abort_on_drain_timeout)
+                            drain(self.replica, rules.drain_timeout, rules.abort_on_drain_timeout)
                         )
                     self._wanted.check()  # it may have changed as the last request left
                     self._wanted.may_give_up = False
                     yield
             finally:
-                self._course.pause_seconds = self._replica.open()
-                if self._course.generation is not None:
-                    live = GenerationLive(self._course.generation, self._replica.index)
-                    self._course.publish(live)
+                paused = self.replica.open()
+                self._course.pause_seconds = max(paused, self._course.pause_seconds)
+                if self.replica.live is not before:
+                    self._course.publish(GenerationLive(self.replica.live, self.replica.index))
 
-    async def _swap_probe_or_roll_back(self, spare: "_Spare", path: Path | None) -> None:
+    async def _swap_probe_or_roll_back(self, spare: "_Spare") -> None:
         """The part that no cancel interrupts: it ends with one generation live, and recorded."""
         fresh = spare.weights
         old = await self._swap(fresh)
         try:
             await self._course.reach("swapped")
             await self._probed(self._engine.probe)
+            self._wanted.check_refused()
         except EngineLost:
             raise
         except Exception as bad:
             spare.weights = await self._roll_back(old)
             self._course.verdict = as_verdict(bad)
             raise self._course.verdict from bad
-        await self._go_live(spare, old, path)
+        await self._go_live(spare, old)
 
     async def _swap_unprobed(self, spare: "_Spare") -> None:
         old = await self._swap(spare.weights)
-        await self._go_live(spare, old, None)
+        await self._go_live(spare, old)
 
     async def _swap(self, fresh: Staged) -> Staged:
         async with self._course.phase(Phase.SWAPPING):
@@ -140,10 +133,10 @@ class DrainingSwitch(Switch):
             await self._scrub()
             return old
 
-    async def _go_live(self, spare: "_Spare", old: Staged, path: Path | None) -> None:
+    async def _go_live(self, spare: "_Spare", old: Staged) -> None:
         fresh = spare.weights
         spare.weights, spare.was_live = old, True
-        self._replica.live = self._recorded(fresh, old, path)
+        self.replica.live = self._recorded(fresh, old)
         await self._course.reach("committed")
 
     async def _roll_back(self, old: Staged) -> Staged:
@@ -181,4 +174,3 @@ class _Spare:
 
     weights: Staged
     was_live: bool = False
-    is_known: bool = True

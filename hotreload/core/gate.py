@@ -13,6 +13,30 @@ from hotreload.events import GateChanged, Publish
 from hotreload.types import Answering, GateState, Generation, Lease, Staged
 
 
+class Bell:
+    """Wakes all who wait for it; each looks again at what he waits for."""
+
+    def __init__(self) -> None:
+        self._rung = asyncio.Event()
+
+    def ring(self) -> None:
+        """Wake those who wait now."""
+        self._rung.set()
+        self._rung = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Wait until it rings."""
+        await self._rung.wait()
+
+
+class AnsweredElsewhere(Exception):
+    """Somebody waited at this gate, and may go in at another one now."""
+
+
+def _nowhere() -> bool:
+    return False
+
+
 class Gate[E]:
     """Starts sealed (`booting`); the first `open` says who answers."""
 
@@ -40,10 +64,11 @@ class Gate[E]:
         self._clock = clock
         self._sealed_for_good = False
         self._refusal = NotServing("the engine is starting", code="booting", retry_after=2)
-        self._moved = asyncio.Event()
+        self.moved = Bell()
+        """Rings whenever it opens, closes, or another generation answers; gates may share it."""
         self._holders: dict[Lease[E], int] = {}
         """How many requests are inside under each lease; one that nobody holds is not in it."""
-        self._left = asyncio.Event()
+        self._left = Bell()
         self._held_since = 0.0
 
     def preparer(self) -> E:
@@ -56,14 +81,17 @@ class Gate[E]:
         return self.lease.engine
 
     @asynccontextmanager
-    async def passing(self, at_least: int = 0, within: float = 0.0) -> AsyncIterator[Lease[E]]:
+    async def passing(
+        self, at_least: int = 0, within: float = 0.0, elsewhere: Callable[[], bool] = _nowhere
+    ) -> AsyncIterator[Lease[E]]:
         """Let one request through; the lease it yields says who answers, from start to end.
 
         An older generation than `at_least` is waited out, within a timeout; then NotNewEnough.
+        Nobody waits here once he may go in `elsewhere`: AnsweredElsewhere.
         """
-        await self._admission()
-        if self._is_before(at_least):
-            await self._newer(at_least, within)
+        await self._admission(elsewhere)
+        if self.is_before(at_least):
+            await self._newer(at_least, within, elsewhere)
         # No await between the admission and this line: a swap cannot come in between.
         lease = self.lease
         assert lease is not None
@@ -83,12 +111,13 @@ class Gate[E]:
         return sum(n for lease, n in self._holders.items() if lease.weights is weights)
 
     def answering(self) -> list[Answering]:
-        """Who answers, newest first: who is live, and who answers requests; for any thread."""
+        """Who answers requests: who is live first, then the newest first; for any thread."""
         counts: dict[Generation, int] = {self.lease.generation: 0} if self.lease else {}
         for lease, holders in self._holders.copy().items():
             counts[lease.generation] = counts.get(lease.generation, 0) + holders
-        newest_first = sorted(counts, key=lambda generation: generation.number, reverse=True)
-        return [Answering(generation, counts[generation]) for generation in newest_first]
+        live = self.lease.generation if self.lease else None
+        order = sorted(counts, key=lambda each: (each is not live, -each.number))
+        return [Answering(generation, counts[generation]) for generation in order]
 
     def hold(self) -> None:
         """Make arrivals wait; those inside go on."""
@@ -111,8 +140,8 @@ class Gate[E]:
         Nobody is held for it. Who waits for a generation that is new enough looks again.
         """
         self.lease = lease
-        self._wake()
-        self._tell_of_leaving()  # what nobody holds may be the lease of before
+        self.moved.ring()
+        self._left.ring()  # what nobody holds may be the lease of before
 
     def seal(self, reason: str, *, code: str = "not_serving") -> None:
         """Refuse everybody from now on, those who wait too; those inside go on. It is final."""
@@ -147,31 +176,24 @@ class Gate[E]:
         self._holders[lease] -= 1
         if not self._holders[lease]:
             del self._holders[lease]
-            self._tell_of_leaving()
-
-    def _tell_of_leaving(self) -> None:
-        self._left.set()
-        self._left = asyncio.Event()
-
-    def _wake(self) -> None:
-        """Have everybody who waits look again."""
-        self._moved.set()
-        self._moved = asyncio.Event()
+            self._left.ring()
 
     def _check(self) -> None:
         """Raise NotServing when nobody is let in yet, or any more."""
         if self.state is GateState.SEALED:
             raise self._refusal
 
-    async def _admission(self) -> None:
+    async def _admission(self, elsewhere: Callable[[], bool]) -> None:
         while self.state is not GateState.OPEN:
+            _check_elsewhere(elsewhere)
             self._check()
             await self._wait_held()
 
-    def _is_before(self, at_least: int) -> bool:
+    def is_before(self, at_least: int) -> bool:
+        """Whether an older generation than this one answers now."""
         return self.lease is not None and self.lease.generation.number < at_least
 
-    async def _newer(self, at_least: int, within: float) -> None:
+    async def _newer(self, at_least: int, within: float, elsewhere: Callable[[], bool]) -> None:
         """Wait until a generation that is new enough answers."""
         if self.awaiting >= self.max_held:
             raise NotServing(
@@ -182,9 +204,10 @@ class Gate[E]:
         self.awaiting += 1
         try:
             async with asyncio.timeout(within):
-                while self.state is not GateState.OPEN or self._is_before(at_least):
+                while self.state is not GateState.OPEN or self.is_before(at_least):
+                    _check_elsewhere(elsewhere)
                     self._check()
-                    await self._moved.wait()
+                    await self.moved.wait()
         except TimeoutError:
             assert self.lease is not None
             live = self.lease.generation
@@ -206,11 +229,16 @@ class Gate[E]:
             )
         self.held += 1
         try:
-            await self._moved.wait()
+            await self.moved.wait()
         finally:
             self.held -= 1
 
     def _move(self, state: GateState, reason: str | None = None, code: str | None = None) -> None:
         self.state = state
-        self._wake()
+        self.moved.ring()
         self._publish(GateChanged(state, self.inside, self.held, reason, code, self.replica))
+
+
+def _check_elsewhere(elsewhere: Callable[[], bool]) -> None:
+    if elsewhere():
+        raise AnsweredElsewhere

@@ -138,6 +138,11 @@ class Ledger:
         """Where generation `number` came from, if it is still remembered."""
         return next((place for place in self.generations if place.number == number), None)
 
+    def place_of(self, live: Generation) -> PastGeneration:
+        """Where a generation that is live came from; one without files if that is forgotten."""
+        where = (live.number, live.revision, live.fingerprint, "", live.since)
+        return self.past(live.number) or PastGeneration(*where)
+
     def past_before(self, live: Generation | PastGeneration) -> PastGeneration | None:
         """The generation before this one that has files, other weights, and is not refused."""
         older = (p for p in reversed(self.generations) if p.number < live.number and p.path)
@@ -160,11 +165,11 @@ class Ledger:
         known = [each for each in (self.live and self.live.revision, self.wanted) if each]
         return {revision.id for revision in (*places, *known)}
 
-    def drains_in_vain(self, revision: Revision) -> int:
-        """How many drains for this revision in a row did not end in time."""
+    def in_a_row(self, revision: Revision, code: str) -> int:
+        """How many of the last attempts at this revision ended for this reason, one by one."""
         own = (a for a in self.history if a.revision == revision and not a.dry_run)
         reasons = (each.reason for each in own)
-        return len(list(takewhile(lambda why: why is not None and why.code == "drain", reasons)))
+        return len(list(takewhile(lambda why: why is not None and why.code == code, reasons)))
 
     def went_live(self, generation: Generation, path: str) -> None:
         """Record what answers from now on; it is no longer refused."""

@@ -17,8 +17,8 @@ from hotreload.types import Generation, Mode, Reason
 
 log = logging.getLogger("hotreload.nonfinite")
 
-Leave = Callable[[Reason], Awaitable[None]]
-"""Roll back from what is live, and refuse it for this reason."""
+Leave = Callable[[Reason, Generation], Awaitable[None]]
+"""Leave the generation that made them, and refuse it for this reason."""
 
 REASON = Reason(
     "nonfinite_answers", "the weights passed the probe, and made NaN of clients' prompts"
@@ -70,7 +70,7 @@ async def _clean(replica: Replica[Engine], drain_timeout: float) -> None:
 
 async def _left(leave: Leave, live: Generation) -> None:
     try:
-        await leave(REASON)
+        await leave(REASON, live)
     except (BadRequest, Busy, NotServing, TryAgain) as reason:
         log.warning(
             "nonfinite.not_rolled_back",

@@ -11,7 +11,7 @@ from hotreload.core.ledger import PastGeneration
 from hotreload.core.orders import ROLLED_BACK, DryRunOrder, NoiseOrder, ReloadOrder, RollbackOrder
 from hotreload.core.ports import Engine, Source
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.replica import Replica
+from hotreload.core.replicas import Replicas
 from hotreload.errors import (
     MOST_WORDS,
     BadRequest,
@@ -22,19 +22,24 @@ from hotreload.errors import (
     cut,
 )
 from hotreload.events import OperatorAsked, Publish
-from hotreload.types import Attempt, By, Generation, Noise, Outcome, Reason
+from hotreload.types import Attempt, By, Generation, Noise, Outcome, Reason, Revision
 
 
 class Operator:
     """What the admin routes reach: reload, rollback, perturb, pin, unpin."""
 
     def __init__(
-        self, reconciler: Reconciler, *, source: Source, replica: Replica[Engine], publish: Publish
+        self,
+        reconciler: Reconciler,
+        *,
+        source: Source,
+        replicas: Replicas[Engine],
+        publish: Publish,
     ) -> None:
         self._reconciler = reconciler
         self._ledger = reconciler.ledger
         self._source = source
-        self._replica = replica
+        self._replicas = replicas
         self._publish = publish
 
     async def reload(
@@ -50,7 +55,7 @@ class Operator:
                 return first.done
             order = ReloadOrder(revision, by, force=force)
             refusal = self._ledger.refused.get(revision.id)
-            if order.is_fulfilled(self._replica.live):
+            if order.is_fulfilled(self._replicas.live):
                 order.settle(self._reconciler.unattempted(order, Outcome.LIVE, None))
             elif not force and refusal is not None:
                 again = f"{refusal.reason.message} (refused before; --force tries it again)"
@@ -68,15 +73,32 @@ class Operator:
     async def rollback(
         self, number: int | None = None, *, by: By, reason: Reason = ROLLED_BACK
     ) -> asyncio.Future[Attempt]:
-        """Order the generation before this one, or a named one, again."""
-        with self._told(by, None if number is None else str(number)):
-            place = self._place_to_go_back_to(number)
-            if not self._replica.keeps(place):
-                await self._check_files(place)
-            return self._reconciler.take(RollbackOrder(place, by, reason))
+        """Order the generation before this one, or a named one, again.
 
-    async def leave(self, reason: Reason, *, by: By) -> None:
-        """Roll back without an operator's word; Busy while a pin holds what is live."""
+        While another one is tried on some engines, that is the one to leave: it is refused, and
+        the one before it is what is live.
+        """
+        with self._told(by, None if number is None else str(number)):
+            place, spared = self._place_to_go_back_to(number), self._live_beside_a_trial
+            if not self._replicas.keeps(place):
+                await self._check_files(place)
+            done = self._reconciler.take(RollbackOrder(place, by, reason, spared=spared))
+            if (trial := self._replicas.trial) is not None:
+                trial.reject(reason)
+            return done
+
+    async def leave(self, reason: Reason, left: Generation, *, by: By) -> None:
+        """Roll back from it without an operator's word; Busy while a pin holds what is live.
+
+        One that is tried on some engines is refused, and they go back to what is live.
+        """
+        trial = self._replicas.trial
+        if trial is not None and trial.generation == left:
+            with self._told(by):
+                trial.reject(reason)
+            return
+        if left != self._replicas.live:
+            return  # it has been left meanwhile
         if self._ledger.pinned:
             raise Busy("a pin holds the live generation")
         await self.rollback(by=by, reason=reason)
@@ -84,7 +106,7 @@ class Operator:
     async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
         """Order noise on what is live: a swap whose checksums must differ."""
         with self._told(by, str(noise)):
-            live = self._replica.live
+            live = self._replicas.live
             if noise.num_leaves > len(live.leaves):
                 raise BadRequest(f"num_leaves: the model has {len(live.leaves)} leaves")
             return self._reconciler.take(NoiseOrder(live, by, noise))
@@ -96,7 +118,7 @@ class Operator:
         restart would forget it: then nothing is held.
         """
         with self._told(by):
-            if self._replica.live.revision.is_noise:
+            if self._replicas.live.revision.is_noise:
                 raise NotSaved(
                     "not pinned: noise answers, and a restart would forget it; "
                     "`hotreload rollback` takes it off"
@@ -129,8 +151,15 @@ class Operator:
                 "holds other bytes now"
             )
 
+    @property
+    def _live_beside_a_trial(self) -> Revision | None:
+        """What is live, while others are tried on some engines: those are to blame."""
+        return self._replicas.live.revision if self._replicas.trial is not None else None
+
     def _place_to_go_back_to(self, number: int | None) -> PastGeneration:
-        live = self._replica.live
+        live = self._replicas.live
+        if self._replicas.trial is not None and number in (None, live.number):
+            return self._ledger.place_of(live)
         if number == live.number:
             raise BadRequest(f"generation {number} is live already")
         ledger = self._ledger

@@ -99,8 +99,12 @@ class RollbackOrder(Order):
 
     overrules = True
 
-    def __init__(self, to: PastGeneration, by: By, reason: Reason) -> None:
+    def __init__(
+        self, to: PastGeneration, by: By, reason: Reason, *, spared: Revision | None = None
+    ) -> None:
+        """`spared` is not left for being bad, though it may be live when the turn comes."""
         super().__init__(to.revision, by)
+        self._spared = spared
         self._to = to
         self._reason = reason
 
@@ -111,7 +115,7 @@ class RollbackOrder(Order):
 
     @override
     def refusal_of(self, left: Revision) -> Reason | None:
-        return self._reason if left != self.revision else None
+        return self._reason if left not in (self.revision, self._spared) else None
 
 
 class NoiseOrder(Order):

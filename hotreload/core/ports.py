@@ -70,6 +70,15 @@ class Engine(Protocol):
         """
         ...
 
+    async def twin(self, staged: Staged) -> Staged:
+        """Stage the weights that another engine of the same model holds as `staged`.
+
+        They are copied from its devices to this one's, bit for bit; complete and of the live
+        ones' signature. Answers under way stay bit-identical. A cancelled or failed call leaves
+        nothing behind. TryAgain when the copy is not the same, or they are not held any more.
+        """
+        ...
+
     @property
     def staging(self) -> HowFar | None:
         """How far `stage` is with a checkpoint; None while it is with none. For any thread."""
@@ -142,4 +151,8 @@ class Engine(Protocol):
 
     async def release(self, staged: Staged) -> None:
         """Free spare weights; `staged` is spent."""
+        ...
+
+    def lose(self, why: str) -> None:
+        """Count it as lost, if it is not yet: whoever waits for it hears EngineLost."""
         ...

@@ -23,10 +23,11 @@ from hotreload.core.overlap import OverlappingSwitch
 from hotreload.core.ports import Engine, Source
 from hotreload.core.prepare import Prepare, Validate
 from hotreload.core.reload import Reload
-from hotreload.core.replica import Replica
+from hotreload.core.replicas import Replicas
+from hotreload.core.rollout import Rollout
 from hotreload.core.rules import Rules
 from hotreload.core.switch import Switch
-from hotreload.errors import EngineLost, NotSaved
+from hotreload.errors import DrainTimedOut, EngineLost, NotSaved
 from hotreload.events import RevisionWanted, Waiting
 from hotreload.types import Attempt, By, Generation, Mode, Outcome, Reason, Revision
 
@@ -45,7 +46,7 @@ class Reconciler:
         self,
         *,
         source: Source,
-        replica: Replica[Engine],
+        replicas: Replicas[Engine],
         attempts: Attempts,
         validate: Validate,
         rules: Rules,
@@ -53,7 +54,7 @@ class Reconciler:
     ) -> None:
         self.ledger = attempts.ledger
         self._source = source
-        self._replica = replica
+        self._replicas = replicas
         self._attempts = attempts
         self._validate = validate
         self.rules = rules
@@ -72,7 +73,7 @@ class Reconciler:
 
     async def run(self) -> None:
         """Follow the source and work off its wishes, for ever; EngineLost ends it."""
-        self.ledger.resume(self._replica.live.revision)
+        self.ledger.resume(self._replicas.live.revision)
         if self.ledger.wanted is not None:
             self._publish(RevisionWanted(self.ledger.wanted))
         try:
@@ -106,7 +107,7 @@ class Reconciler:
                 raise NotSaved(f"not {verb}: a restart would forget it, as {why}")
         if pinned:
             await self._settled()
-        return self._replica.live
+        return self._replicas.live
 
     async def _settled(self) -> None:
         """Wait for the end of all that was ordered or begun before now."""
@@ -116,7 +117,7 @@ class Reconciler:
 
     def unattempted(self, order: Order, outcome: Outcome, reason: Reason | None) -> Attempt:
         """The answer to an order that needs no attempt; it is not part of the history."""
-        number = self._replica.live.number if outcome is Outcome.LIVE else None
+        number = self._replicas.live.number if outcome is Outcome.LIVE else None
         at = self._wall()
         dry = order.is_dry_run
         return Attempt(
@@ -159,8 +160,8 @@ class Reconciler:
                 return rest
 
     async def _carry_out(self, order: Order) -> None:
-        left, wanted = self._replica.live.revision, self.ledger.wanted
-        order.revision = order.revision_on(self._replica.live)
+        left, wanted = self._replicas.live.revision, self.ledger.wanted
+        order.revision = order.revision_on(self._replicas.live)
         try:
             attempt = await self._attempt_ordered(order)
             if attempt.outcome is Outcome.LIVE:
@@ -177,7 +178,7 @@ class Reconciler:
         if order.is_overruled:
             words = "a rollback was asked for before its turn came"
             return self.unattempted(order, Outcome.SUPERSEDED, Reason("superseded", words))
-        if order.is_fulfilled(self._replica.live):
+        if order.is_fulfilled(self._replicas.live):
             return self.unattempted(order, Outcome.LIVE, None)
         terms = Terms(by=order.by, rest=self.min_interval, dry_run=order.is_dry_run)
         return await self._attempt(order.revision, order.run, terms)
@@ -227,8 +228,8 @@ class Reconciler:
     ) -> Attempt:
         self._say_waiting(None)
         self._idle.clear()
-        reload = self._reload = self._new_reload(revision)
         try:
+            reload = self._reload = self._new_reload(revision)
             return await self._attempts.make(reload.course, partial(run, reload), terms)
         finally:
             self._reload = None
@@ -244,19 +245,22 @@ class Reconciler:
             prepare=Prepare(
                 course, wanted, fetch=self._source.fetch, validate=self._validate, rules=rules
             ),
-            switch=SWITCHES[self._replica.mode](
-                self._replica,
+            changing=self._replicas.changing,
+            rollout=lambda: Rollout(
                 course,
                 wanted,
-                commit=attempts.went_live,
-                remember=attempts.save,
-                rules=rules,
+                self._replicas,
+                make_switch=lambda replica, commit: SWITCHES[replica.mode](
+                    replica, course, wanted, commit=commit, remember=attempts.save, rules=rules
+                ),
+                attempts=attempts,
+                together=rules.together,
             ),
         )
 
     def _rules_for(self, revision: Revision) -> Rules:
         """Each postponement doubles the wait for a drain: long requests cannot starve it."""
-        failures = self.ledger.drains_in_vain(revision)
+        failures = self.ledger.in_a_row(revision, DrainTimedOut.code)
         patience = self.rules.drain_timeout * 2 ** min(failures, 16)
         longest = max(self.rules.longest_drain, self.rules.drain_timeout)
         return replace(self.rules, drain_timeout=min(patience, longest))

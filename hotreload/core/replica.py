@@ -82,6 +82,8 @@ class Replica[E: Engine]:
         self.alone = asyncio.Lock()
         """Held by whoever changes which weights answer or are kept, or cleans up after them."""
         self._ended = asyncio.Event()
+        self._loss: EngineLost | None = None
+        self._is_lost = asyncio.Event()
         self._was_live_as: tuple[Generation, ...] = ()
         """What else the live weights were live as, if a rollback found them still answering."""
 
@@ -164,6 +166,36 @@ class Replica[E: Engine]:
         if previous is not None:
             await self._engine.release(previous)
 
+    def let_go(self) -> None:
+        """Hold no weights any more but the live ones, which end with the engine.
+
+        The engine is not asked: it may be lost, or be closed already.
+        """
+        spare = [self.previous, self.staged, *(each.weights for each in self.fading)]
+        self.previous = self.staged = None
+        for faded in [*self.fading]:
+            self.end(faded)
+        for each in spare:
+            if each is not None:
+                each.weights.drop()
+
+    def lose(self, why: EngineLost) -> None:
+        """Let nobody in any more, and have who is inside hear of it.
+
+        Nobody knows by which weights they would be answered.
+        """
+        self.gate.seal(str(why), code=why.code)
+        # Not the error itself: its frames would hold the engine's weights.
+        self._loss = self._loss or EngineLost(str(why), code=why.code)
+        self._is_lost.set()
+        self._engine.lose(str(why))
+
+    async def lost(self) -> EngineLost:
+        """Wait until it is lost, and say why."""
+        await self._is_lost.wait()
+        assert self._loss is not None
+        return self._loss
+
     @contextmanager
     def sealed_when_lost(self) -> Iterator[None]:
         """Seal the gate before anybody hears that the engine is lost.
@@ -173,7 +205,7 @@ class Replica[E: Engine]:
         try:
             yield
         except EngineLost as lost:
-            self.gate.seal(str(lost), code=lost.code)
+            self.lose(lost)
             raise
 
 

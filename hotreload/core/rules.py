@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+FIRST_ANSWER_SECONDS = 900.0
+"""The first answer compiles the model, which takes minutes on an accelerator."""
+
 
 class KeepPrevious(StrEnum):
     """Where the generation before waits for a rollback."""
@@ -27,5 +30,7 @@ class Rules:
     """The most sets of weights on the device, those that still answer older requests among them."""
     finish_timeout: float = 600.0
     """How long requests may be answered by weights that are not live any more, if room is short."""
+    together: bool = False
+    """Whether several engines are all made ready before any goes live."""
     probe_timeout: float = 30.0
     keep_previous: KeepPrevious = KeepPrevious.DEVICE

@@ -6,11 +6,10 @@ nobody waits. `drain` empties the engine first, for one that answers by one set 
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from hotreload.core.course import Course, StillWanted
 from hotreload.core.how_far import telling_how_far
@@ -24,10 +23,23 @@ from hotreload.types import Checkpoint, Generation, HowFar, Noise, Phase, Staged
 ABORT_GRACE = 5.0
 """How long aborted generations may take to leave; one decode step is plenty."""
 
-Commit = Callable[[Staged, Path | None], Generation]
-"""Record in memory that these weights are live, and return the generation they are now."""
+Make = Callable[[], Awaitable[Staged]]
+"""Have the engine make new weights beside the live ones."""
+Commit = Callable[["Switch", Staged], Generation]
+"""Record in memory that an engine answers by these weights, and say as which generation."""
 Remember = Callable[[], Awaitable[str | None]]
 """Make what is recorded survive a restart, or say why it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """New weights beside the live ones of one engine; freed at the end unless they went live."""
+
+    weights: Staged
+    prove: Callable[[], Awaitable[None]]
+    """Have the probes asked where that disturbs nobody; bad answers raise why."""
+    go: Callable[[], Awaitable[None]]
+    """Have them go live, or raise why not: then what answered before answers still."""
 
 
 class Switch(ABC):
@@ -43,10 +55,9 @@ class Switch(ABC):
         remember: Remember,
         rules: Rules,
     ) -> None:
-        self._replica = replica
+        self.replica = replica
         self._engine = replica.engine
         self._course = course
-        course.replica = replica.index
         self._wanted = wanted
         self._commit = commit
         self._remember = remember
@@ -54,40 +65,78 @@ class Switch(ABC):
         self.is_staged = False
         """Whether little is left to do, so that a newer wish waits."""
 
-    @abstractmethod
-    async def to(self, checkpoint: Checkpoint) -> None:
-        """Make a checked checkpoint live, unless its answers are bad."""
+    @property
+    def serves(self) -> bool:
+        """Whether the engine is still there; one that is lost answers nobody."""
+        return not self.replica.gate.is_lost
+
+    def insist(self) -> None:
+        """From now on wait as long as any request may run, and abort what runs longer."""
+        patience = max(self._rules.drain_timeout, self._rules.longest_drain)
+        self._rules = replace(self._rules, drain_timeout=patience, abort_on_drain_timeout=True)
+
+    def stage(self, checkpoint: Checkpoint) -> Make:
+        """Make the weights of a checked checkpoint."""
+        return partial(self._engine.stage, checkpoint)
+
+    def copy(self, twin: Staged) -> Make:
+        """Make the same weights as another engine has."""
+        return partial(self._engine.twin, twin)
+
+    def perturb(self, noise: Noise) -> Make:
+        """Make a copy of the live weights with noise on it."""
+        return partial(self._engine.perturb, self._course.revision, noise)
+
+    @property
+    def live(self) -> Staged:
+        """The weights that answer new requests."""
+        return self._engine.live
+
+    @asynccontextmanager
+    async def ready(self, make: Make, *, asked: bool = True) -> AsyncIterator[Ready]:
+        """Make new weights, and prove them where that disturbs nobody; bad ones raise why.
+
+        Without being asked the probes they go live whatever they answer.
+        """
+        async with self.held(make, asked=asked) as ready:
+            if asked:
+                self._wanted.check()  # the last cheap exit
+                self.is_staged = True
+                await ready.prove()
+            yield ready
 
     @abstractmethod
-    async def back(self, place: PastGeneration) -> bool:
-        """Make an earlier generation live again; False when it is not in memory any more."""
+    def held(self, make: Make, *, asked: bool = True) -> AbstractAsyncContextManager[Ready]:
+        """Make new weights and hold them, for who says himself when they are proven, and go live.
 
-    @abstractmethod
-    async def to_noise(self, noise: Noise) -> None:
-        """Make a copy of the live weights with noise on it live, whatever it answers.
-
-        It shows that a swap moves the checksums. A probe would forbid that as often as not, and
-        what noisy weights answer tells nothing.
+        Where only live weights can be proven, `asked` says whether they are, before they stay.
         """
 
     @abstractmethod
-    def _beside(self, checkpoint: Checkpoint) -> AbstractAsyncContextManager[Staged]:
-        """Hold a checkpoint's weights beside the live ones, and free them at the end."""
+    async def back(self, place: PastGeneration, *, asked: bool = True) -> bool:
+        """Make an earlier generation live again; False when it is not in memory any more.
+
+        Without being asked the probes it does whatever it answers.
+        """
 
     async def rehearse(self, checkpoint: Checkpoint) -> None:
         """Do all that is done before anything goes live: stage, and prove where nobody sees it."""
         self._rules = replace(self._rules, abort_on_drain_timeout=False)  # nobody is cut off for it
-        async with self._beside(checkpoint) as staged:
+        async with self.held(self.stage(checkpoint)) as ready:
             self._wanted.check()
             why_not = self._engine.cannot_overlap
             if why_not is not None:
                 self._course.unproven = why_not
                 return
-            with self._replica.sealed_when_lost():
-                await self._wanted.during(self._proven(staged))
+            await self._proven(ready.weights)
 
     async def _proven(self, staged: Staged) -> None:
-        """Ask the probes where nobody sees the answers; bad ones cost nobody anything."""
+        """Ask the probes where nobody sees the answers, for as long as the weights are wanted."""
+        with self.replica.sealed_when_lost():
+            await self._wanted.during(self._judged(staged))
+
+    async def _judged(self, staged: Staged) -> None:
+        """Ask them; bad answers cost nobody anything."""
         try:
             await self._probed(partial(self._engine.prove, staged))
         except (EngineLost, TryAgain):  # no room for the shadow says nothing about the weights
@@ -96,17 +145,18 @@ class Switch(ABC):
             self._course.verdict = as_verdict(bad)
             raise self._course.verdict from bad
 
-    async def _stage(self, make: Callable[[], Awaitable[Staged]]) -> Staged:
+    async def _stage(self, make: Make) -> Staged:
         """Make new weights beside the live ones, for as long as they are wanted."""
+        self._course.replica = self.replica.index
         async with (
             self._course.phase(Phase.STAGING, self._rules.stage_timeout, "stage_timeout"),
             telling_how_far(self._how_far, self._course.revision, self._course.publish),
         ):
             staged = await self._wanted.during(make(), self._engine.release)
-        self._course.loading = staged.loading
-        self._replica.staged = staged
+        self._course.loading = staged.loading or self._course.loading  # a copy was not loaded
+        self.replica.staged = staged
         # What is not made of a checkpoint is copied whole.
-        self._replica.staged_bytes += staged.loading.bytes_read if staged.loading else staged.bytes
+        self.replica.staged_bytes += staged.loading.bytes_read if staged.loading else staged.bytes
         return staged
 
     def _how_far(self) -> HowFar | None:
@@ -126,12 +176,10 @@ class Switch(ABC):
                 "([reload] probe_timeout)"
             ) from None
 
-    def _recorded(self, fresh: Staged, old: Staged, path: Path | None) -> Generation:
+    def _recorded(self, fresh: Staged, old: Staged) -> Generation:
         """Record that `fresh` answers instead of `old`, and say which generation it is now."""
-        generation = self._commit(fresh, path)
         self._course.fingerprints = (old.fingerprint, fresh.fingerprint)
-        self._course.generation = generation
-        return generation
+        return self._commit(self, fresh)
 
 
 def as_verdict(bad: Exception) -> CheckpointRejected:

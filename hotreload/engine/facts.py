@@ -38,7 +38,7 @@ def limits_of(parts: Parts) -> EngineLimits:
     return EngineLimits(
         vocabulary=scheduler.model_config.vocab_size,
         input_tokens=scheduler.max_req_input_len,
-        total_tokens=parts.tokenizer_manager.context_len,
+        total_tokens=scheduler.model_config.context_len,
         at_once=scheduler.max_running_requests,
     )
 

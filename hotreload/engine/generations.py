@@ -21,7 +21,7 @@ from hotreload.engine.weights.leaves import Layout, zeroed
 from hotreload.engine.weights.one_set import Trade, stand_ins
 from hotreload.engine.weights.staging import put_into
 from hotreload.engine.weights.weights import Weights
-from hotreload.errors import DrainTimedOut, EngineLost
+from hotreload.errors import EngineLost, TryAgain
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Staged
 
@@ -40,6 +40,7 @@ class Generations:
         *,
         live: Staged,
         layout: Layout,
+        between: BetweenSteps | None = None,
     ) -> None:
         self.live = live
         """The weights that answer new requests."""
@@ -48,7 +49,7 @@ class Generations:
         self._scheduler = scheduler
         self._front = front
         self._watch = watch
-        self._between = BetweenSteps(scheduler, front, watch)
+        self._between = between or BetweenSteps(scheduler, front, watch)
         self._layout = layout
         self._proving: set[int] = set()
         self.unchanged = asyncio.Lock()
@@ -67,7 +68,7 @@ class Generations:
         try:
             flip = partial(self._flip, staged.weights, values)
             self.last_exchange_seconds = await self._between.at_a_turn(flip)
-        except EngineLost:
+        except (TryAgain, EngineLost):  # as below
             raise
         except Exception as fault:
             self._lose("the flip", fault)
@@ -123,7 +124,7 @@ class Generations:
         try:
             swap = partial(self._swap, staged.weights, values)
             self.last_exchange_seconds = await self._between.run(swap)
-        except (DrainTimedOut, EngineLost):
+        except (TryAgain, EngineLost):  # what the job never began, it has not broken off
             raise
         except Exception as fault:
             self._lose("the exchange", fault)

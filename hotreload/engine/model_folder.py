@@ -4,9 +4,10 @@ Upstream's words send people elsewhere: to install PyTorch, or to another model'
 """
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from hotreload.checkpoint_files import CONFIG, TOKENIZERS
 from hotreload.engine.source_text import unserved
@@ -23,6 +24,39 @@ def unservable(model: Path, tokenizer: Path | None = None) -> str | None:
         these = ", ".join(TOKENIZERS)
         why = f"there is no tokenizer in {folder}: copy the model's own there (one of {these})"
     return why
+
+
+def unshared(model: Path, tp: int, args: Mapping[str, Any]) -> str | None:
+    """Why so many devices cannot share the model's heads; None where they can, or nothing is known.
+
+    A device may have a copy of a head of keys and values, but a part of one it cannot have.
+    """
+    heads, pairs = _heads(_config(model))
+    is_known = heads and args.get("dp_size", 1) == 1  # else fewer devices share them
+    if not is_known or _is_shared(heads, pairs, tp):
+        return None
+    fit = [str(count) for count in range(1, heads + 1) if _is_shared(heads, pairs, count)]
+    return (
+        f"[engine] tp = {tp}: the model has {heads} attention heads and {pairs} of keys and "
+        f"values, which {tp} devices cannot share evenly: set it to one of {', '.join(fit)}"
+    )
+
+
+def _heads(config: dict[str, Any]) -> tuple[int, int]:
+    """How many attention heads there are, and how many of keys and values; none where unstated."""
+    inner = config.get("text_config")
+    stated = inner if isinstance(inner, dict) and "num_attention_heads" in inner else config
+    heads = stated.get("num_attention_heads")
+    pairs = stated.get("num_key_value_heads") or heads
+    return (heads, pairs) if _is_count(heads) and _is_count(pairs) else (0, 0)
+
+
+def _is_count(stated: object) -> TypeGuard[int]:
+    return type(stated) is int and stated > 0
+
+
+def _is_shared(heads: int, pairs: int, tp: int) -> bool:
+    return heads % tp == 0 and max(pairs, tp) % min(pairs, tp) == 0
 
 
 def _config(model: Path) -> dict[str, Any]:

@@ -5,32 +5,30 @@ exchanges, answers serve. Knows nothing of gates, wishes, or files before they w
 """
 
 import asyncio
-import gc
-import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hotreload.engine import facts
-from hotreload.engine.answering.answers import Answer, Answers
+from hotreload.engine.answering.answers import Answer, Answers, all_ended
 from hotreload.engine.answering.canaries import Canaries
 from hotreload.engine.answering.grammars import grammars_of
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.capabilities import Capabilities, EngineLimits
+from hotreload.engine.first_weights import begin_with, check_running, lent, named, shadow_pool
 from hotreload.engine.generations import Generations
 from hotreload.engine.lanes.shadow import ShadowPool
-from hotreload.engine.slots import find_slot
-from hotreload.engine.upstream import build, recompiles
+from hotreload.engine.upstream import build, frozen, recompiles
 from hotreload.engine.upstream.nonfinite import Withheld
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.leaves import signature
-from hotreload.engine.weights.sets import Sets, StagingTerms
-from hotreload.engine.weights.spool import clear_leftovers
+from hotreload.engine.weights.sets import StagingTerms
+from hotreload.engine.weights.twins import Original
 from hotreload.errors import AnswerNonfinite, ProbeFailed
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Checkpoint, EngineLoad, HowFar, Noise, Revision, Staged, TensorSpec
@@ -44,7 +42,7 @@ class SglangEngine:
         parts: build.Parts,
         watch: EngineWatch,
         *,
-        revision: Revision,
+        first: Revision | Original,
         probes: Sequence[Probe],
         terms: StagingTerms,
     ) -> None:
@@ -52,8 +50,9 @@ class SglangEngine:
         self._parts = parts
         self._watch = watch
         self._tasks: list[asyncio.Task[None]] = []
-        self._compiled_at_start = 0
+        self._compiled = recompiles.Counting(parts.running_scheduler.serving)
         self._withheld = Withheld()
+        self._shadow_pool: ShadowPool | None = None
         self._scheduler = parts.running_scheduler
         tokenizer = parts.tokenizer_manager.tokenizer
         self._grammars = grammars_of(self._scheduler.scheduler, tokenizer)
@@ -61,11 +60,8 @@ class SglangEngine:
         self.capabilities: Capabilities = can
         self.limits: EngineLimits = facts.limits_of(parts)
         self._prompts = Prompts(tokenizer, self.limits, can, self._grammars)
-        self._sets = Sets(parts.model_runner, terms)
-        # A list of our own: main's ahead-of-time programs know upstream's by its identity.
-        leaves = list(find_slot(parts.model_runner).read())
-        self._first: Staged | None = self._sets.adopt(leaves, revision)
-        self._scheduler.bind(leaves)
+        self._sets, staged = begin_with(first, self._scheduler, terms)
+        self._first: Staged | None = staged
         self._canaries = Canaries(probes, self._prompts)
 
     @classmethod
@@ -75,32 +71,36 @@ class SglangEngine:
         model: Path,
         device: str,
         terms: StagingTerms,
-        revision: Revision,
+        revision: Revision | None = None,
         tp: int = 1,
         dtype: str = "auto",
         load_format: str = "auto",
         args: Mapping[str, Any] | None = None,
         probes: Sequence[Probe] = (),
         checkpoint: Checkpoint | None = None,
-        log_level: int = logging.WARNING,
         first_device: int = 0,
+        engines: int = 1,
+        twin: "SglangEngine | None" = None,
     ) -> "SglangEngine":
         """Start an engine that answers from `model`, whose weights are called `revision`.
 
         `checkpoint` holds the same weights, in files that stay: our own loader is compared with
-        upstream's on them. The loop stays free meanwhile. ConfigError names the setting to change.
+        upstream's on them. ConfigError names the setting to change, also when there are not devices
+        for so many `engines` in all.
+        With a `twin`, a running engine of the same model, nothing is read: what is live there once
+        this one is built is copied, under its name. TryAgain when that engine has ended.
         """
         watch = EngineWatch()
-        clear_leftovers(terms.spool)
+        load_format = "dummy" if twin else load_format
         make_parts = partial(build.build, model=model, device=device, tp=tp, dtype=dtype)
         make_parts = partial(make_parts, load_format=load_format, args=args or {})
-        make_parts = partial(make_parts, log_level=log_level, first_device=first_device)
-        make_parts = partial(make_parts, report=watch.report)
-        parts = await in_thread(lambda cancel: make_parts(), discard=build.discard)
-        make = partial(cls, parts, watch, revision=revision, probes=probes, terms=terms)
+        make_parts = partial(make_parts, first_device=first_device, report=watch.report)
+        parts = await in_thread(lambda cancel: make_parts(engines=engines), discard=build.discard)
+        make = partial(cls, parts, watch, probes=probes, terms=terms)
         try:
-            # If the start is cancelled, what was made here is taken apart with the parts.
-            engine = await in_thread(lambda cancel: make())
+            async with named(revision) if twin is None else twin._lent() as first:
+                # If the start is cancelled, what was made here is taken apart with the parts.
+                engine = await in_thread(lambda cancel: make(first=first))
         except BaseException:
             watch.close()
             await uninterrupted(build.taken_apart(parts))
@@ -154,6 +154,10 @@ class SglangEngine:
         """Load beside the live weights, or to the host; a cancelled call leaves nothing behind."""
         return await self._sets.stage(checkpoint, self.live)
 
+    async def twin(self, staged: Staged) -> Staged:
+        """Copy what another engine of the same model holds; it fails as `stage` does."""
+        return await self._sets.twin(staged, self.live)
+
     @property
     def staging(self) -> HowFar | None:
         """How far `stage` is with a checkpoint; None while it is with none."""
@@ -165,6 +169,7 @@ class SglangEngine:
 
     async def prove(self, staged: Staged) -> None:
         """Ask staged weights every canary prompt, in a lane that nobody else is answered in."""
+        assert self._shadow_pool is not None, self.cannot_overlap
         async with self._generations.shadow(staged, self._shadow_pool) as lane:
             await self._canaries.ask(partial(self._prove_by, lane=lane))
 
@@ -233,6 +238,11 @@ class SglangEngine:
         """How long the scheduler thread took for the last change of weights."""
         return self._generations.last_exchange_seconds
 
+    @property
+    def upstream(self) -> Any:
+        """sglang-jax's own Engine."""
+        return self._parts.engine
+
     def facts(self) -> dict[str, Any]:
         """What runs, and on what, for people and logs."""
         return facts.facts_of(self._parts)
@@ -249,7 +259,7 @@ class SglangEngine:
     @property
     def recompiles(self) -> int:
         """How often the serving threads waited for a compilation since the start."""
-        return recompiles.count_in(self._scheduler.serving) - self._compiled_at_start
+        return self._compiled.count
 
     @property
     def load(self) -> EngineLoad:
@@ -264,7 +274,7 @@ class SglangEngine:
     def count_anew(self) -> None:
         """Forget what the start asked by itself: from now on it is clients who are counted."""
         self._withheld = Withheld()
-        self._compiled_at_start = recompiles.count_in(self._scheduler.serving)
+        self._compiled.begin_anew()
 
     async def distrusted(self) -> str:
         """Wait until our own loader was found to make other weights than upstream's; say which."""
@@ -282,27 +292,30 @@ class SglangEngine:
         """Whether the scheduler thread turned in the last `within` seconds, or is in a step."""
         return self._scheduler.is_turning(within)
 
-    def sigquit(self) -> None:
-        """Count the engine as lost: SIGQUIT is how upstream says that a part of it failed."""
-        self._watch.lose("the engine sent SIGQUIT: a part of it failed")
+    def lose(self, why: str) -> None:
+        """Count it as lost: whoever waits for it hears EngineLost."""
+        self._watch.lose(why)
 
     async def close(self) -> None:
         """End the threads, close the sockets, free the device; a second call does nothing."""
         if self._watch.is_closed:
             return
         self._watch.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await all_ended(self._tasks)
         await self._front.close()
         if self._grammars is not None:
             self._grammars.close()
         self._scheduler.ask_to_stop()
         self._front.send(Wake())
         self.live.weights.drop()
-        del self._scheduler, self._sets
-        del self._front, self._generations
+        del self._scheduler, self._sets, self._shadow_pool
+        del self._front, self._generations, self._tasks
         await uninterrupted(build.taken_apart(self._parts))
+
+    def _lent(self) -> AbstractAsyncContextManager[Original]:
+        """What is live, for a twin to copy."""
+        check_running(self._watch)
+        return lent(self._generations, self._sets)
 
     def _live_leaves(self) -> dict[str, Any]:
         return self._sets.layout.named(self.live.weights.leaves)
@@ -322,27 +335,21 @@ class SglangEngine:
         self._generations = Generations(
             self._scheduler, self._front, self._watch, live=first, layout=self._sets.layout
         )
-        recompiles.start_counting()
         await self.scrub()  # compiles the scrub: the first failed probe must not wait for that
-        await self._ready_shadow()
+        await self._ready_shadow(first)
         # From now on: a step of the start may compile for longer than a step may take later.
         looking = self._watch.look(self._parts.fault, build.watched(self._parts))
         self._tasks.append(asyncio.create_task(looking, name="engine watch"))
-        self._compiled_at_start = recompiles.count_in(self._scheduler.serving)
-        gc.collect()
-        gc.freeze()  # an engine's parts live as long as it does: collections can skip them
+        self._compiled.begin_anew()
+        frozen.freeze(self._parts)
 
-    async def _ready_shadow(self) -> None:
+    async def _ready_shadow(self, live: Staged) -> None:
         """Compile what weights are proven with: the first checkpoint must not wait for that."""
-        if self._scheduler.cannot_overlap:
-            self._sets.decide(self.live)
-            return
-        allocator = self._scheduler.lanes.allocator
-        self._shadow_pool = ShadowPool(allocator, self._canaries.longest)
-        self._sets.decide(self.live, self._shadow_pool.buffers)
-        if self._shadow_pool.has_own_programs and not self.cannot_overlap:
+        pool = shadow_pool(self._scheduler, self._sets, live, self._canaries.longest)
+        self._shadow_pool = pool
+        if pool is not None and pool.has_own_programs and not self.cannot_overlap:
             with suppress(ProbeFailed):  # the start says what its weights answer
-                await self.prove(self.live)
+                await self.prove(live)
 
     def _prove_by(self, asked: Parsed, lane: int) -> AsyncGenerator[Answer | list[Answer]]:
         """Past `generate`, which counts withheld answers: a probe's is no client's."""

@@ -8,15 +8,12 @@ from pathlib import Path
 from hotreload.core.attempts import Attempts
 from hotreload.core.course import Course
 from hotreload.core.ledger import Ledger, PastGeneration
+from hotreload.core.rules import FIRST_ANSWER_SECONDS
 from hotreload.errors import CheckpointRejected, ProbeFailed
 from hotreload.life.running import RunningEngine
 from hotreload.types import Checkpoint, Generation, Phase, Staged
 
 log = logging.getLogger("hotreload.boot")
-
-FIRST_ANSWER_SECONDS = 900.0
-"""The first answer compiles the model, which takes minutes on an accelerator."""
-
 
 StartEngine = Callable[[Path, Checkpoint | None, Course], Awaitable[RunningEngine]]
 """Make an engine with a model's config and tokenizer and a checkpoint's weights, or random ones.
@@ -65,7 +62,9 @@ class FirstSwitch:
         last = ledger.last_good
         if last is not None and ledger.pinned and not _is(last, staged):
             _tell_of_lost_pin(last, staged)
-        return self._attempts.went_live(staged, path, _number_again(ledger, staged))
+        generation = self._attempts.mint(staged, _number_again(ledger, staged))
+        self._attempts.record(generation, path)
+        return generation
 
 
 def _number_again(ledger: Ledger, staged: Staged) -> int | None:

@@ -6,27 +6,29 @@ The server and the metrics are there before the engine is: each joint says what 
 import asyncio
 from dataclasses import dataclass
 
+from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.core.operator import Operator
 from hotreload.core.replica import Replica
+from hotreload.core.replicas import Replicas
 from hotreload.errors import NotServing
 from hotreload.events import Event
 from hotreload.life.running import RunningEngine
 from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import Fields, History, attempt_fields
-from hotreload.observe.readings import Readings
+from hotreload.observe.readings import Readings, ReplicaReading
 from hotreload.observe.status import Status
-from hotreload.types import Attempt, By, EngineLoad, Generation, Noise, Outcome
+from hotreload.types import Attempt, By, Generation, Noise, Outcome
 
 FAILURES = {Outcome.REJECTED, Outcome.POSTPONED, Outcome.LOST}
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What the boot brings: an engine behind the gate, and who takes orders for it."""
+    """What the boot brings: engines behind their gates, and who takes orders for them."""
 
-    replica: Replica[RunningEngine]
+    replicas: Replicas[RunningEngine]
     operator: Operator
 
 
@@ -43,8 +45,12 @@ class Arrival:
         return self.serving
 
     def is_turning(self, within: float) -> bool:
-        """Whether the engine's scheduler was seen lately; nobody looks before there is one."""
-        return self.serving is None or self.serving.replica.engine.is_turning(within)
+        """Whether any engine's scheduler was seen lately; nobody looks before there is one.
+
+        One that hangs beside others is counted as lost by its own watch.
+        """
+        engines = [each.engine for each in self.serving.replicas] if self.serving else []
+        return not engines or any(engine.is_turning(within) for engine in engines)
 
 
 class Control:
@@ -120,31 +126,25 @@ class View:
 
 
 def readings(
-    *, gate: Gate[RunningEngine], arrival: Arrival, ledger: Ledger, previous_is_on_device: bool
+    *,
+    entrance: Entrance[RunningEngine],
+    arrival: Arrival,
+    ledger: Ledger,
+    previous_is_on_device: bool,
 ) -> Readings:
     """What a scrape asks for; answered with plain numbers while nothing serves."""
 
-    def load() -> EngineLoad:
-        return arrival.serving.replica.engine.load if arrival.serving else EngineLoad()
-
-    def recompiles() -> int:
-        return arrival.serving.replica.engine.recompiles if arrival.serving else 0
-
-    def staged_bytes() -> int:
-        return arrival.serving.replica.staged_bytes if arrival.serving else 0
-
-    def weights() -> dict[str, int]:
-        held = arrival.serving
-        return _weights_held(held.replica, previous_is_on_device) if held else {}
+    def replicas() -> list[ReplicaReading]:
+        serving = arrival.serving.replicas if arrival.serving else ()
+        by_index = {replica.index: replica for replica in serving}
+        return [
+            _reading(gate, by_index.get(gate.replica), previous_is_on_device)
+            for gate in tuple(entrance.gates)
+        ]
 
     return Readings(
-        inside=lambda: gate.inside,
-        held=lambda: gate.held,
-        answering=gate.answering,
-        load=load,
-        recompiles=recompiles,
-        staged_bytes=staged_bytes,
-        weights=weights,
+        replicas=replicas,
+        answering=entrance.answering,
         lost_at=lambda: ledger.lost_at,
         overruled=lambda: ledger.overruled is not None,
         failed=lambda: _last_failure(ledger),
@@ -165,6 +165,22 @@ def _new_at(ledger: Ledger) -> float:
         if not place.revision.is_noise:
             first.setdefault(place.revision.id, place.since)
     return max(first.values(), default=0.0)
+
+
+def _reading(
+    gate: Gate[RunningEngine], replica: Replica[RunningEngine] | None, previous_is_on_device: bool
+) -> ReplicaReading:
+    """What a scrape reads of one engine; of one that does not serve who is at its gate."""
+    if replica is None:
+        return ReplicaReading(inside=gate.inside, held=gate.held)
+    return ReplicaReading(
+        inside=gate.inside,
+        held=gate.held,
+        load=replica.engine.load,
+        recompiles=replica.engine.recompiles,
+        staged_bytes=replica.staged_bytes,
+        weights=_weights_held(replica, previous_is_on_device),
+    )
 
 
 def _weights_held(replica: Replica[RunningEngine], previous_is_on_device: bool) -> dict[str, int]:

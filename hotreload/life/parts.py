@@ -1,30 +1,21 @@
 """Makes the daemon's parts as the settings describe them; `daemon` joins them."""
 
 import logging
-import os
 import re
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from socket import AF_UNIX, socket
-from typing import Any, NoReturn
 
 from hotreload.checks.files import Digests, ServingFile, content_id, survey
-from hotreload.core.fading import see_old_ones_out
+from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
-from hotreload.core.nonfinite import heed_withheld_answers
-from hotreload.core.operator import Operator
 from hotreload.core.ports import Engine
-from hotreload.core.reconcile import Reconciler
-from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious, Rules
-from hotreload.core.trust import tell_of_distrust
-from hotreload.core.verify import verify_live
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.events import ModeChosen, Publish
 from hotreload.life.running import RunningEngine, RunningSource
@@ -43,7 +34,7 @@ from hotreload.settings.load import Settings
 from hotreload.sources.directory import DirectorySource
 from hotreload.sources.hub.token import usual_token
 from hotreload.sources.huggingface import HuggingFaceSource
-from hotreload.types import By, Mode, Reason
+from hotreload.types import Mode
 
 log = logging.getLogger("hotreload")
 
@@ -145,18 +136,26 @@ def token_of(file: Path | None) -> Callable[[], str | None]:
     return read_again
 
 
-def make_gate(settings: Settings, publish: Publish) -> Gate[RunningEngine]:
-    """The gate that every request passes; it is closed until weights are live."""
+def make_entrance(settings: Settings, publish: Publish) -> Entrance[RunningEngine]:
+    """The way in for every request; each of its gates is closed until weights are live there."""
     asked = settings.reload
     hold = asked.while_closed == "hold"
-    return Gate(publish=publish, max_held=asked.max_held, hold_arrivals=hold)
+    gate = partial(Gate[RunningEngine], publish=publish, hold_arrivals=hold)
+    return Entrance(
+        lambda index: gate(replica=index, max_held=asked.max_held), settings.engine.replicas
+    )
 
 
 def make_metrics(settings: Settings, look: Readings) -> Metrics:
     """What Prometheus reads."""
     asked = settings.metrics
     most = asked.max_leaves if asked.per_leaf else 0
-    return Metrics(max_leaves=most, expect_every=asked.expect_every, readings=look)
+    return Metrics(
+        max_leaves=most,
+        expect_every=asked.expect_every,
+        readings=look,
+        replicas=settings.engine.replicas,
+    )
 
 
 def admin_group(settings: Settings) -> int | None:
@@ -202,6 +201,7 @@ def make_rules(settings: Settings) -> Rules:
         drain_timeout=reload.drain_timeout,
         abort_on_drain_timeout=reload.on_drain_timeout != "postpone",
         sets=reload.sets,
+        together=reload.rollout == "together",
         finish_timeout=reload.finish_timeout or settings.server.limits.request_seconds,
         longest_drain=settings.server.limits.request_seconds,
         probe_timeout=reload.probe_timeout,
@@ -215,52 +215,6 @@ def choose_mode(settings: Settings, engine: Engine) -> ModeChosen:
         return ModeChosen(Mode.DRAIN)
     why_not = engine.cannot_overlap
     return ModeChosen(Mode.DRAIN if why_not else Mode.OVERLAP, why_not)
-
-
-def seeing_out(
-    settings: Settings, replica: Replica[Engine], publish: Publish
-) -> Callable[[], Coroutine[Any, Any, NoReturn]]:
-    """The task that ends old generations, and keeps their weights as the operator decided."""
-    keep = KeepPrevious(settings.reload.keep_previous)
-    return partial(see_old_ones_out, replica, keep=keep, publish=publish)
-
-
-def verifying(
-    settings: Settings, replica: Replica[RunningEngine], publish: Publish
-) -> dict[str, Callable[[], Coroutine[Any, Any, NoReturn]]]:
-    """The tasks that look after the weights' integrity, by their names."""
-    distrusted = replica.engine.distrusted
-    tell = partial(tell_of_distrust, replica, distrusted=distrusted, publish=publish)
-    every = settings.checks.verify_live_every
-    if every is None:
-        return {"tell of distrust": tell}
-    look = partial(
-        verify_live, replica, checksums=replica.engine.checksums, every=every, publish=publish
-    )
-    return {"tell of distrust": tell, "verify what is live": look}
-
-
-def heeding(
-    settings: Settings,
-    reconciler: Reconciler,
-    replica: Replica[Engine],
-    operator: Operator,
-    publish: Publish,
-) -> Callable[[], Coroutine[Any, Any, NoReturn]]:
-    """The task that acts on withheld answers, as the operator decided."""
-    leaves = settings.checks.on_nonfinite_answers == "rollback"
-
-    async def leave(reason: Reason) -> None:
-        by = By("rollback", os.getuid(), os.getpid(), time.time(), reason.message)
-        await operator.leave(reason, by=by)
-
-    return partial(
-        heed_withheld_answers,
-        replica,
-        publish=publish,
-        drain_timeout=lambda: reconciler.rules.drain_timeout,
-        leave=leave if leaves else None,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from hotreload.core.gate import Gate
+from hotreload.core.entrance import Entrance
 from hotreload.core.reconcile import Reconciler
-from hotreload.errors import HotReloadError
+from hotreload.core.replicas import Replicas
+from hotreload.errors import ConfigError, HotReloadError
 from hotreload.events import Publish, SettingsRead
 from hotreload.life.parts import make_rules
 from hotreload.life.running import RunningEngine
@@ -32,14 +33,14 @@ class Rereading:
         settings: Settings,
         read: Callable[[], Settings] | None,
         publish: Publish,
-        gate: Gate[Any],
+        entrance: Entrance[Any],
         limits: Limits,
     ) -> None:
         """Without `read` they stay as they are."""
         self.settings = settings
         self._read = read or (lambda: settings)
         self._publish = publish
-        self._gate = gate
+        self._entrance = entrance
         self._limits = limits
         self._asked = asyncio.Event()
 
@@ -47,14 +48,14 @@ class Rereading:
         """Have them read again, as soon as something serves."""
         self._asked.set()
 
-    async def run(self, engine: RunningEngine, reconciler: Reconciler) -> NoReturn:
+    async def run(self, replicas: Replicas[RunningEngine], reconciler: Reconciler) -> NoReturn:
         """Read them each time it was asked for, for ever, and tell what came of it."""
         while True:
             await self._asked.wait()
             self._asked.clear()  # who asks from now on may mean a file that is changed meanwhile
             try:
                 found = reread(self.settings, await self._wished())
-                self._go_by(found.settings, engine, reconciler)
+                self._go_by(found.settings, replicas, reconciler)
             except HotReloadError as fault:
                 self._publish(SettingsRead(error=str(fault)))
             except Exception as fault:  # a fault of ours must not end what serves
@@ -70,12 +71,28 @@ class Rereading:
             name = "a read of the settings"
             return await in_thread(lambda cancel: self._read(), leave_as=name, is_read=False)
 
-    def _go_by(self, settings: Settings, engine: RunningEngine, reconciler: Reconciler) -> None:
+    def have_judge(self, engine: RunningEngine) -> None:
+        """Have an engine judge weights by the settings that are gone by."""
+        engine.judge_by(probes_of(self.settings), self.settings.checks.max_drift)
+
+    def _judge_by(self, settings: Settings, engines: Sequence[RunningEngine]) -> None:
+        """Have all engines judge by these; none does when one of them cannot."""
+        try:
+            for engine in engines:
+                engine.judge_by(probes_of(settings), settings.checks.max_drift)
+        except ConfigError:
+            for engine in engines:
+                self.have_judge(engine)
+            raise
+
+    def _go_by(
+        self, settings: Settings, replicas: Replicas[RunningEngine], reconciler: Reconciler
+    ) -> None:
         """Have the parts go by these; ConfigError, and no change, if one of them cannot."""
-        engine.judge_by(probes_of(settings), settings.checks.max_drift)  # it alone may refuse
+        self._judge_by(settings, [replica.engine for replica in replicas])
         reconciler.rules = make_rules(settings)
         reconciler.min_interval = settings.reload.min_interval
-        self._gate.max_held = settings.reload.max_held
+        self._entrance.allow(settings.reload.max_held)
         for name, value in settings.server.limits:
             setattr(self._limits, name, value)
         before, self.settings = self.settings, settings

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hotreload.core.course import Course
 from hotreload.core.how_far import telling_how_far
@@ -18,8 +19,9 @@ from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingTerms
 from hotreload.engine.weights.spool import FULL, clear_leftovers, private_copy
-from hotreload.errors import ConfigError, NotEnoughMemory
-from hotreload.life.model_files import copy_side_files, keep_model
+from hotreload.errors import ConfigError, NotEnoughMemory, TryAgain
+from hotreload.life.model_files import copy_side_files, keep_model, kept_model
+from hotreload.life.running import RunningEngine
 from hotreload.life.warming import warm
 from hotreload.settings.load import Settings
 from hotreload.threads import deadline, in_thread, uninterrupted
@@ -39,15 +41,60 @@ async def start_engine(
     """
     engine = await _started(settings, model, weights, course)
     is_configured = settings.engine.model is not None
-    most, within = settings.engine.warm_batches, settings.engine.warm_timeout
-    try:
+    async with _closed_if_broken_off(engine):
         await keep_model(model, settings.state.directory, is_configured=is_configured)
-        await warm(engine, course, most=most, within=within)
-        engine.count_anew()
-    except BaseException:  # a stop came meanwhile
+        await _warm(engine, settings, course)
+    return engine
+
+
+async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> SglangEngine:
+    """Start one more engine beside this one, on devices of its own, with the same weights."""
+    state = settings.state.directory
+    model = settings.engine.model or await in_thread(lambda cancel: kept_model(state))
+    if model is None:
+        raise TryAgain(f"the model's files are gone from {state}")
+    assert isinstance(twin, SglangEngine), "what a daemon starts is one"
+    engine = await SglangEngine.start(
+        **_asked(settings, state / "staging"),
+        model=model,
+        twin=twin,
+        first_device=index * settings.engine.tp,
+    )
+    async with _closed_if_broken_off(engine):
+        # No attempt is made: nobody is told of its phases.
+        await _warm(engine, settings, Course(engine.live.revision, lambda event: None))
+    return engine
+
+
+@asynccontextmanager
+async def _closed_if_broken_off(engine: SglangEngine) -> AsyncIterator[None]:
+    """A stop may come before anybody else knows of the engine."""
+    try:
+        yield
+    except BaseException:
         await uninterrupted(engine.close())
         raise
-    return engine
+
+
+async def _warm(engine: SglangEngine, settings: Settings, course: Course) -> None:
+    """Compile what the first requests need; from then on it is clients who are counted."""
+    most, within = settings.engine.warm_batches, settings.engine.warm_timeout
+    await warm(engine, course, most=most, within=within)
+    engine.count_anew()
+
+
+def _asked(settings: Settings, spool: Path) -> dict[str, Any]:
+    """What the operator decided about every engine."""
+    engine = settings.engine
+    return {
+        "device": engine.device,
+        "tp": engine.tp,
+        "engines": engine.replicas,
+        "dtype": engine.dtype,
+        "args": engine.args,
+        "terms": _terms(settings, spool),
+        "probes": probes_of(settings),
+    }
 
 
 async def _started(
@@ -56,15 +103,7 @@ async def _started(
     need = sum(file.size for file in weights.weight_files) if weights else 0
     copies = await asyncio.to_thread(_folder_for_copies, settings.state.directory, need)
     spool, first = copies / "staging", copies / "boot"
-    start = partial(
-        SglangEngine.start,
-        device=settings.engine.device,
-        tp=settings.engine.tp,
-        dtype=settings.engine.dtype,
-        args=settings.engine.args,
-        terms=_terms(settings, spool),
-        probes=probes_of(settings),
-    )
+    start = partial(SglangEngine.start, **_asked(settings, spool))
     if weights is None:
         async with course.phase(Phase.BUILDING):
             return await start(model=model, revision=RANDOM, load_format="dummy")

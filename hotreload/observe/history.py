@@ -22,6 +22,7 @@ from hotreload.events import (
     OperatorAsked,
     PhaseEntered,
     Progress,
+    ReplicaMoved,
     RevisionWanted,
     SettingsRead,
     SourceScanned,
@@ -154,8 +155,8 @@ def event_fields(event: Event) -> Fields:
             name, fields = "revision.wanted", revision_fields(revision)
         case Waiting(waiting_for, who):
             name, fields = f"{who}.waiting", {"waiting_for": waiting_for}
-        case PhaseEntered(revision, phase):
-            entered = {"phase": phase.value if phase else None}
+        case PhaseEntered(revision, phase, replica):
+            entered = {"phase": phase.value if phase else None, "replica": replica}
             name, fields = "reload.phase", entered | revision_fields(revision)
         case Progress(revision, phase, done, total):
             there = {"phase": phase.value, "done": done, "total": total}
@@ -167,6 +168,9 @@ def event_fields(event: Event) -> Fields:
             name, fields = "generation.live", generation_fields(generation) | {"replica": replica}
         case GenerationEnded(generation, replica):
             name, fields = "generation.ended", generation_fields(generation) | {"replica": replica}
+        case ReplicaMoved(replica, moved, reason, again_in):
+            name, fields = f"replica.{moved}", {"replica": replica}
+            fields |= {"reason": reason, "again_in": again_in}
         case GateChanged(state, inside, held, reason, code, replica):
             why = {"reason": reason, "code": code, "replica": replica}
             name, fields = f"gate.{state}", {"inside": inside, "held": held, **why}

@@ -31,6 +31,7 @@ from hotreload.events import (
     OperatorAsked,
     PhaseEntered,
     Progress,
+    ReplicaMoved,
     SettingsRead,
     SourceScanned,
     StateSaved,
@@ -40,7 +41,7 @@ from hotreload.observe.history import Fields, event_fields
 from hotreload.observe.loading import NOT_LOADED
 from hotreload.observe.passed_over import NewlyPassedOver
 from hotreload.observe.progress import Pace
-from hotreload.types import GateState, Outcome, Phase
+from hotreload.types import GateState, Outcome, Phase, ReplicaState
 
 LIBRARIES = ("asyncio", "httpx", "huggingface_hub", "jax", "py.warnings", "sgl_jax", "uvicorn")
 """Loggers that get our handler themselves, because sglang-jax 0.0.2 replaces the root logger's."""
@@ -74,6 +75,10 @@ DISTRUSTED = (
 DRIFTED = (
     "restart the daemon, which loads the weights anew; then look for faults of the memory of the "
     "device and of this machine (dmesg)"
+)
+REPLICA_LOST = (
+    "nothing at first: the others answer, and it is started again by itself; if it is lost again "
+    "and again, look for what `reason` names"
 )
 NOT_READ = "mend what `error` names and send SIGHUP again: until then nothing of it is gone by"
 WANT_A_RESTART = "restart hotreload to go by what `waiting` names too; no request is lost by it"
@@ -246,6 +251,8 @@ class LogObserver:
 
     def _level(self, event: Event) -> int:
         match event:
+            case ReplicaMoved(state=ReplicaState.LOST):
+                return logging.ERROR
             case AttemptFinished(attempt) | DryRunFinished(attempt):
                 return OUTCOME_LEVELS[attempt.outcome]
             case (
@@ -279,16 +286,20 @@ def _todo(event: Event) -> Fields:
     """What somebody who reads of it can do about it."""
     match event:
         case ModeChosen(why=str()):
-            return {"todo": DRAINS_UNASKED}
+            words = DRAINS_UNASKED
+        case ReplicaMoved(state=ReplicaState.LOST):
+            words = REPLICA_LOST
         case LoaderDistrusted():
-            return {"todo": DISTRUSTED}
+            words = DISTRUSTED
         case LiveDrifted():
-            return {"todo": DRIFTED}
+            words = DRIFTED
         case SettingsRead(error=str()):
-            return {"todo": NOT_READ}
+            words = NOT_READ
         case SettingsRead(waiting=(_, *_)):
-            return {"todo": WANT_A_RESTART}
-    return {}
+            words = WANT_A_RESTART
+        case _:
+            return {}
+    return {"todo": words}
 
 
 def canonical_fields(event: AttemptFinished | DryRunFinished) -> Fields:

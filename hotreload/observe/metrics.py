@@ -26,8 +26,6 @@ from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
     Event,
-    GateChanged,
-    GenerationLive,
     PhaseEntered,
     RevisionWanted,
     SourceScanned,
@@ -41,7 +39,8 @@ from hotreload.observe.loading import Loads
 from hotreload.observe.named import Named
 from hotreload.observe.passed_over import PassedOverNow
 from hotreload.observe.readings import Live, Now, Readings, left_out
-from hotreload.types import Attempt, GateState, Generation, Outcome, Phase, Revision
+from hotreload.observe.replicas import ReplicasNow
+from hotreload.types import Attempt, Generation, Outcome, Phase, Revision
 
 log = logging.getLogger("hotreload.metrics")
 
@@ -64,14 +63,16 @@ class Metrics:
         max_leaves: int = 1000,
         expect_every: float | None = None,
         readings: Readings | None = None,
+        replicas: int = 1,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`max_leaves` is of how many leaves the checksum is exported, 0 for none; `expect_every`
-        in how many seconds something new is expected to go live.
+        in how many seconds something new is expected to go live; `replicas` how many engines there
+        are to be.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]  # 0.26 leaves it bare
         self._clock = clock
-        self._live: Generation | None = None
+        self._replicas = ReplicasNow(replicas)
         self._wanted: Revision | None = None
         self._unmet_since = 0.0
         self._refused_at_start: set[str] = set()
@@ -80,7 +81,7 @@ class Metrics:
         PlatformCollector(registry=self._registry)
         self._max_leaves = max_leaves
         now = readings or Readings()
-        self._registry.register(Live(lambda: self._live, max_leaves))
+        self._registry.register(Live(lambda: self._replicas.live, max_leaves))
         self._registry.register(Now(now))
         self._registry.register(Named(lambda: self._wanted, now.failed))
         self._fetched = Fetched()
@@ -88,8 +89,9 @@ class Metrics:
         self._registry.register(self._fetched)
         self._passed_over = PassedOverNow()
         self._loads = Loads()
-        self._integrity = Integrity(clock)
-        for collector in (self._passed_over, self._loads, self._integrity):
+        self._integrity = Integrity(clock, replicas)
+        seeing = (self._replicas, self._passed_over, self._loads, self._integrity)
+        for collector in seeing:
             self._registry.register(collector)
         self._make_build_info()
         self._make_reload_metrics()
@@ -217,23 +219,24 @@ class Metrics:
         self._passed_over.observe(event)
         self._loads.observe(event)
         self._integrity.observe(event)
+        live = self._replicas.live
+        self._replicas.observe(event)
+        if self._replicas.live != live:
+            self._went_live(live)
+        self._ready.set(self._replicas.serving > 0)
         match event:
             case AttemptFinished(attempt):
                 self._attempt_finished(attempt)
-            case GenerationLive(generation):
-                self._went_live(generation)
             case RevisionWanted(revision):
                 self._wanted = revision
                 self._note_unmet()
                 if revision.id in self._refused_at_start:  # nobody tries it again
                     self._successful.set(0)
-            case PhaseEntered(_, entered) if self._live is not None:
+            case PhaseEntered(_, entered) if self._replicas.live is not None:
                 # Not in a start: the first answer compiles, which may take long and hangs nobody.
                 for phase in Phase:
                     began = self._clock() if phase is entered else 0
                     self._phase_since.labels(phase.value).set(began)
-            case GateChanged(state):
-                self._ready.set(state is not GateState.SEALED)
             case AnswersWithheld(_, answers):
                 self._withheld.inc(answers)
             case SourceScanned(cause, error):
@@ -264,14 +267,15 @@ class Metrics:
         if attempt.pause_seconds > 0 or Phase.SWAPPING in attempt.phases:
             self._pause_seconds.observe(attempt.pause_seconds)
 
-    def _went_live(self, generation: Generation) -> None:
-        before, self._live = self._live, generation
+    def _went_live(self, before: Generation | None) -> None:
+        live = self._replicas.live
+        assert live is not None, "what is live stays so until something else is"
         if before is None:  # the boot; reloads are judged by their attempts
             self._successful.set(1)
             self._success_time.set(self._clock())
-            self._tell_of_leaves(generation)
+            self._tell_of_leaves(live)
         else:
-            self._leaves_changed.set(_changed(before.leaves, generation.leaves))
+            self._leaves_changed.set(_changed(before.leaves, live.leaves))
         self._note_unmet()
 
     def _tell_of_leaves(self, live: Generation) -> None:
@@ -281,7 +285,8 @@ class Metrics:
 
     def _note_unmet(self) -> None:
         """Count from the first unmet wish: a newer one does not make the live weights younger."""
-        is_met = not (self._wanted and self._live) or self._wanted == self._live.revision
+        live = self._replicas.live
+        is_met = not (self._wanted and live) or self._wanted == live.revision
         self._unmet_since = 0.0 if is_met else self._unmet_since or self._clock()
         self._wanted_since.set(self._unmet_since)
 

@@ -1,7 +1,7 @@
 """Metrics that are read at each scrape instead of counted before, so they cannot lag behind."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,19 +12,27 @@ from hotreload.types import Answering, Attempt, EngineLoad, Generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReading:
+    """What a scrape reads of one engine: all 0 while it does not serve."""
+
+    inside: int = 0
+    held: int = 0
+    load: EngineLoad = field(default_factory=EngineLoad)
+    recompiles: int = 0
+    staged_bytes: int = 0
+    """All bytes ever read for weights, or copied from another engine."""
+    weights: Mapping[str, int] = field(default_factory=dict)
+    """Bytes held on its devices now, by place: live, previous, staged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
     """Functions that each scrape calls, on another thread: none may ask a device, lock or wait."""
 
-    inside: Callable[[], int] = int
-    held: Callable[[], int] = int
+    replicas: Callable[[], Sequence[ReplicaReading]] = lambda: (ReplicaReading(),)
+    """Each engine that the daemon is to have, by its index."""
     answering: Callable[[], Sequence[Answering]] = tuple
     """Who answers requests, and how many: the live generation first."""
-    load: Callable[[], EngineLoad] = EngineLoad
-    recompiles: Callable[[], int] = int
-    staged_bytes: Callable[[], int] = int
-    """All bytes ever read for weights."""
-    weights: Callable[[], Mapping[str, int]] = dict
-    """Bytes held on the device now, by place: live, previous, staged."""
     lost_at: Callable[[], float] = float
     """When an engine was last lost, in this life or an earlier one; 0 for never."""
     overruled: Callable[[], bool] = bool
@@ -94,25 +102,8 @@ class Now(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._readings
-        yield GaugeMetricFamily(
-            "hotreload_requests_inside", "Requests that are being answered now.", now.inside()
-        )
-        yield GaugeMetricFamily(
-            "hotreload_requests_held",
-            "Requests that wait at the closed gate now: for a swap where swaps drain, or for the "
-            "cleaning after NaN.",
-            now.held(),
-        )
+        yield from _of_replicas(now.replicas())
         yield from _answering(now.answering())
-        yield from _load(now.load())
-        yield CounterMetricFamily(
-            "hotreload_recompiles", "Compilations after the first answers.", now.recompiles()
-        )
-        yield CounterMetricFamily(
-            "hotreload_staged_bytes",
-            "Bytes read for weights that were staged; those of shared leaves are not read.",
-            now.staged_bytes(),
-        )
         yield GaugeMetricFamily(
             "hotreload_engine_lost_timestamp_seconds",
             "When an engine was last lost, also before a restart; 0 for never.",
@@ -129,34 +120,89 @@ class Now(Collector):
             "never. A rollback, noise and a start are nothing new.",
             now.new_at(),
         )
-        held = GaugeMetricFamily(
-            "hotreload_weights_bytes", "Bytes of weights on the device, by place.", labels=["place"]
-        )
-        for place, count in {**dict.fromkeys(PLACES, 0), **now.weights()}.items():
-            held.add_metric([place], count)
-        yield held
 
 
-def _load(load: EngineLoad) -> Iterator[Metric]:
-    """How busy the engine is."""
-    yield GaugeMetricFamily(
-        "hotreload_engine_waiting",
+NUMBERS: tuple[tuple[str, str, Callable[[ReplicaReading], int]], ...] = (
+    (
+        "requests_inside",
+        "Requests that are being answered now.",
+        lambda each: each.inside,
+    ),
+    (
+        "requests_held",
+        "Requests that wait at the closed gate now: for a swap where swaps drain, or for the "
+        "cleaning after NaN.",
+        lambda each: each.held,
+    ),
+    (
+        "engine_waiting",
         "Requests in the engine that wait for a place in a batch.",
-        load.waiting,
-    )
-    yield GaugeMetricFamily(
-        "hotreload_engine_running", "Requests in the engine that make tokens.", load.running
-    )
+        lambda each: each.load.waiting,
+    ),
+    (
+        "engine_running",
+        "Requests in the engine that make tokens.",
+        lambda each: each.load.running,
+    ),
+)
+"""What there is to count now in each engine: a name, what it means, and the number."""
+TOTALS: tuple[tuple[str, str, Callable[[ReplicaReading], int]], ...] = (
+    (
+        "recompiles",
+        "Compilations after the first answers.",
+        lambda each: each.recompiles,
+    ),
+    (
+        "staged_bytes",
+        "Bytes read for weights that were staged, or copied from another engine; those of shared "
+        "leaves are not read.",
+        lambda each: each.staged_bytes,
+    ),
+)
+"""What only grows for as long as an engine lives."""
+
+
+def _of_replicas(replicas: Sequence[ReplicaReading]) -> Iterator[Metric]:
+    """What is told of each engine, by its index."""
+    of = {str(index): each for index, each in enumerate(replicas)}
+    for name, text, number in NUMBERS:
+        gauge = GaugeMetricFamily(f"hotreload_{name}", text, labels=["replica"])
+        for index, each in of.items():
+            gauge.add_metric([index], number(each))
+        yield gauge
+    for name, text, number in TOTALS:
+        counter = CounterMetricFamily(f"hotreload_{name}", text, labels=["replica"])
+        for index, each in of.items():
+            counter.add_metric([index], number(each))
+        yield counter
+    yield _kv_tokens(of)
+    yield _weights(of)
+
+
+def _kv_tokens(of: Mapping[str, ReplicaReading]) -> Metric:
     tokens = GaugeMetricFamily(
         "hotreload_kv_tokens",
         "Tokens of the KV pool that serves, by what holds them; cached prefixes are given back "
         "when requests need them. All 0 where the pool has several parts.",
-        labels=["use"],
+        labels=["use", "replica"],
     )
-    held = (load.kv_requests, load.kv_prefixes, load.kv_free)
-    for use, count in zip(KV_USES, held, strict=True):
-        tokens.add_metric([use], count)
-    yield tokens
+    for index, each in of.items():
+        held = (each.load.kv_requests, each.load.kv_prefixes, each.load.kv_free)
+        for use, count in zip(KV_USES, held, strict=True):
+            tokens.add_metric([use, index], count)
+    return tokens
+
+
+def _weights(of: Mapping[str, ReplicaReading]) -> Metric:
+    held = GaugeMetricFamily(
+        "hotreload_weights_bytes",
+        "Bytes of weights on the devices of an engine, by place.",
+        labels=["place", "replica"],
+    )
+    for index, each in of.items():
+        for place, count in {**dict.fromkeys(PLACES, 0), **each.weights}.items():
+            held.add_metric([place, index], count)
+    return held
 
 
 def _answering(answering: Sequence[Answering]) -> Iterator[Metric]:

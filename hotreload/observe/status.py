@@ -4,17 +4,12 @@ Refusals, the pin and what the gate counts are read at the moment somebody asks.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Protocol
 
-from hotreload.errors import EngineLost
 from hotreload.events import (
     AttemptFinished,
     Event,
-    GateChanged,
-    GenerationLive,
-    ModeChosen,
     Progress,
     RevisionWanted,
     SettingsRead,
@@ -37,15 +32,13 @@ from hotreload.observe.integrity import Integrity
 from hotreload.observe.loading import loading_fields, loading_of
 from hotreload.observe.passed_over import PassedOverNow
 from hotreload.observe.progress import Pace
+from hotreload.observe.replicas import ReplicasNow
 from hotreload.observe.under_way import UnderWay
+from hotreload.observe.views import EntranceView, LedgerView, Overruled
 from hotreload.types import (
     Answering,
     Attempt,
-    By,
-    GateState,
     Generation,
-    Outcome,
-    Refusal,
     Revision,
 )
 
@@ -70,49 +63,6 @@ class State(StrEnum):
     LOST = "lost"
 
 
-class Overruled(Protocol):
-    """An operator's choice that overrules the source."""
-
-    @property
-    def wish(self) -> Revision:
-        """What the source still wishes."""
-        ...
-
-    @property
-    def by(self) -> By:
-        """Who chose another revision."""
-        ...
-
-
-class LedgerView(Protocol):
-    """What the status shows of the ledger."""
-
-    @property
-    def refused(self) -> Mapping[str, Refusal]:
-        """Revisions that are not tried again, by id."""
-        ...
-
-    @property
-    def pinned(self) -> bool:
-        """Whether an operator holds the live generation."""
-        ...
-
-    @property
-    def pinned_by(self) -> By | None:
-        """Who pinned it."""
-        ...
-
-    @property
-    def overruled(self) -> Overruled | None:
-        """The operator's choice that overrules the source, if there is one."""
-        ...
-
-    @property
-    def history(self) -> Iterable[Attempt]:
-        """The last attempts, newest first."""
-        ...
-
-
 class Status:
     """Sees every event and answers how things stand."""
 
@@ -120,31 +70,27 @@ class Status:
         self,
         *,
         ledger_view: Callable[[], LedgerView],
-        gate_counts: Callable[[], tuple[int, int]] = lambda: (0, 0),
-        answering: Callable[[], Sequence[Answering]] = tuple,
+        entrance: EntranceView | None = None,
+        tp: int = 1,
         last_attempt: Attempt | None = None,
         clock: Callable[[], float] = time.monotonic,
         source_kind: str = "directory",
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.live: Generation | None = None
-        self._before: Generation | None = None
+        """`tp` is how many devices each engine has, one engine's after the other's."""
+        self._gates = entrance.gates if entrance else ()
+        self._answering = entrance.answering if entrance else tuple
+        self._replicas = ReplicasNow(max(1, len(self._gates)), wall)
+        self._tp = tp
         self._under_way = UnderWay(clock)
         self._booting = Booting(lambda: ledger_view().history)
         self._ledger_view = ledger_view
-        self._gate_counts = gate_counts
-        self._answering = answering
-        self._mode: Fields = {"mode": None, "mode_reason": None}
         self._last_attempt = last_attempt
         self._wanted: Revision | None = None
         self._waits: dict[str, str | None] = {}
-        self._gate = GateState.SEALED
-        self._sealed_because: str | None = None
-        self._opened = False
-        self._lost = False
         self._pace = Pace(clock)
         self._passed_over = PassedOverNow()
-        self._integrity = Integrity(wall)
+        self._integrity = Integrity(wall, len(self._replicas.all))
         self._wall = wall
         self._state_file: Fields = {"saved": True, "error": None, "since": None}
         self._settings: Fields = {"read_at": None, "waiting": [], "error": None}
@@ -164,17 +110,12 @@ class Status:
         self._pace.observe(event)
         self._passed_over.observe(event)
         self._integrity.observe(event)
+        self._replicas.observe(event)
         match event:
             case RevisionWanted(revision):
                 self._wanted = revision
             case Waiting(waiting_for, who):
                 self._waits[who] = waiting_for
-            case GenerationLive(generation):
-                self._went_live(generation)
-            case ModeChosen(mode, why):
-                self._mode = {"mode": mode.value, "mode_reason": why}
-            case GateChanged():
-                self._gate_moved(event)
             case SourceScanned(_, error):
                 self._source_looked(error)
             case StateSaved(error):
@@ -183,27 +124,18 @@ class Status:
             case SettingsRead(_, waiting, error):
                 at = iso(self._wall())
                 self._settings = {"read_at": at, "waiting": list(waiting), "error": error}
-            case AttemptFinished(attempt, live):
+            case AttemptFinished(attempt):
                 self._last_attempt = attempt
-                self._went_live(live)
-                self._lost |= attempt.outcome is Outcome.LOST
 
-    def _went_live(self, generation: Generation | None) -> None:
-        if generation is None or generation == self.live:
-            return
-        self._before, self.live = self.live, generation
+    @property
+    def live(self) -> Generation | None:
+        """What is live; None while booting."""
+        return self._replicas.live
 
     def _source_looked(self, error: str | None) -> None:
         """Note a look; if it failed (stale), nobody knows whether the wish is still the newest."""
         seen = self._source["last_seen"] if error else iso(self._wall())
         self._source |= {"stale": error is not None, "error": error, "last_seen": seen}
-
-    def _gate_moved(self, event: GateChanged) -> None:
-        self._gate = event.state
-        self._opened |= event.state is GateState.OPEN
-        if event.state is GateState.SEALED:
-            self._sealed_because = event.reason or "the gate is sealed"
-            self._lost |= event.code == EngineLost.code
 
     @property
     def _waiting_for(self) -> str | None:
@@ -213,27 +145,31 @@ class Status:
     @property
     def state(self) -> State:
         """How the daemon is, in one word."""
-        if self._lost:
+        if self._replicas.are_lost:
             return State.LOST
-        if self._sealed_because is not None:
+        if self._replicas.ending is not None:
             return State.STOPPING
-        if not self._opened:
+        if not self._replicas.has_opened:
             return State.BOOTING
         return State.RELOADING if self._under_way.phase else State.SERVING
 
     def ready(self) -> tuple[bool, list[str]]:
-        """Say whether requests are answered (held ones will be), and if not, why."""
+        """Say whether any engine answers requests (or will those held), and if not, why."""
         match self.state:
             case State.BOOTING:
                 is_at_work = self._under_way.phase is not None
                 waiting_for = None if is_at_work else self._waiting_for
                 return False, [f"booting: {waiting_for or self._booting.words()}"]
             case State.LOST:
-                return False, [f"lost: {self._sealed_because or 'the engine is lost'}"]
+                return False, [f"lost: {self._lost_because}"]
             case State.STOPPING:
-                return False, [f"stopping: {self._sealed_because}"]
+                return False, [f"stopping: {self._replicas.ending}"]
             case _:
                 return True, []
+
+    @property
+    def _lost_because(self) -> str:
+        return self._replicas.lost_because or self._replicas.ending or "the engine is lost"
 
     def snapshot(self) -> Fields:
         """Return the /status document."""
@@ -241,12 +177,15 @@ class Status:
         refused = sorted(ledger.refused.values(), key=lambda refusal: -refusal.at)
         live = generation_fields(self.live) if self.live else NOBODY
         loading = loading_of(self.live, ledger.history) if self.live else None
-        engine = {**live, **self._engine_fields()}
+        replicas = [self._replica_fields(index) for index in range(len(self._replicas.all))]
         phase = self._under_way.phase
         return {
             "state": self.state.value,
             "reasons": self.ready()[1],
-            **engine,
+            **live,
+            **self._mode_fields(),
+            "answering": answering_fields(self._answering()),
+            "gate": self._gate_fields(replicas),
             "wanted": self._wanted.id if self._wanted else None,
             "wanted_label": self._wanted.label if self._wanted else None,
             "waiting_for": self._waiting_for,
@@ -266,7 +205,7 @@ class Status:
             "noise": self.live is not None and self.live.revision.is_noise,
             "state_file": dict(self._state_file),
             "settings": dict(self._settings),
-            "replicas": [engine],
+            "replicas": replicas,
         }
 
     def event(self, event: Event) -> Fields:
@@ -276,7 +215,7 @@ class Status:
 
     def leaves(self) -> Fields:
         """Return the /leaves document: checksums as they went live, and which of them moved."""
-        live, before = self.live, self._before
+        live, before = self.live, self._replicas.before
         old = before.leaves if before else None
         new = live.leaves if live else {}
         moved = [] if old is None else sorted(p for p in new if new[p] != old.get(p))
@@ -288,17 +227,39 @@ class Status:
             "previous": _weights_fields(before) if before else None,
         }
 
-    def _engine_fields(self) -> Fields:
-        """How weights are exchanged in the engine, who answers in it, and the gate before it."""
-        inside, held = self._gate_counts()
+    def _replica_fields(self, index: int) -> Fields:
+        """How one of the engines is: what it holds, who answers in it, and the gate before it."""
+        now, gate = self._replicas.all[index], dict(enumerate(self._gates)).get(index)
         return {
-            **self._mode,
-            "answering": [
-                {"generation": each.generation.number, "requests": each.requests}
-                for each in self._answering()
-            ],
-            "gate": {"state": self._gate.value, "inside": inside, "held": held},
+            "index": index,
+            "devices": list(range(index * self._tp, (index + 1) * self._tp)),
+            **now.fields(self._wall()),
+            "since": iso(now.since),
+            **self._mode_fields(),
+            **(generation_fields(now.live) if now.live else NOBODY),
+            "answering": answering_fields(gate.answering() if gate else ()),
+            "gate": {
+                "state": now.gate.value,
+                "inside": gate.inside if gate else 0,
+                "held": gate.held if gate else 0,
+            },
+            **self._integrity.fields_of(index),
         }
+
+    def _mode_fields(self) -> Fields:
+        """How weights are exchanged: engines of one model do it alike."""
+        mode = self._replicas.mode
+        return {"mode": mode and mode.value, "mode_reason": self._replicas.mode_reason}
+
+    def _gate_fields(self, replicas: Sequence[Fields]) -> Fields:
+        """The gates of all engines, taken together."""
+        counts = {name: sum(each["gate"][name] for each in replicas) for name in ("inside", "held")}
+        return {"state": self._replicas.gate.value, **counts}
+
+
+def answering_fields(answering: Sequence[Answering]) -> list[Fields]:
+    """Return who answers requests, and how many."""
+    return [{"generation": each.generation.number, "requests": each.requests} for each in answering]
 
 
 def _overruled_fields(overruled: Overruled) -> Fields:

@@ -18,13 +18,14 @@ from hotreload.events import (
     GenerationEnded,
     GenerationLive,
     Leaving,
-    ModeChosen,
     PhaseEntered,
     Progress,
+    ReplicaMoved,
     Waiting,
 )
+from hotreload.observe.replicas import ReplicasNow
 from hotreload.observe.under_way import DOING
-from hotreload.types import Attempt, GateState, Generation, Mode, Outcome, Phase, Revision
+from hotreload.types import Attempt, GateState, Outcome, Phase, Revision
 
 log = logging.getLogger("hotreload.systemd")
 
@@ -86,17 +87,14 @@ class Systemd:
         *,
         is_alive: Callable[[float], bool],
         longest_boot: float = LONGEST_BOOT,
+        replicas: int = 1,
     ) -> None:
         self._notifier = notifier
         self._is_alive = is_alive
         self._boot_ends = time.monotonic() + longest_boot
-        self._live: Generation | None = None
-        self._overlaps = False
-        self._fading: list[Generation] = []
-        """What was live and still answers, newest first."""
+        self._replicas = ReplicasNow(replicas)
         self._doing = ""
         """What the last STATUS said behind what serves."""
-        self._opened = False
         self._is_leaving = False
         self._is_ready = False
         self._reloading = False
@@ -105,16 +103,17 @@ class Systemd:
 
     def observe(self, event: Event) -> None:
         """Pass on what happened."""
+        fading = self._replicas.fading
+        self._replicas.observe(event)
         match event:
             case Leaving():
                 self._leave("answering the last requests")
-            case ModeChosen(mode):
-                self._overlaps = mode is Mode.OVERLAP
-            case GenerationLive(generation):
-                self._went_live(generation)
+            case GenerationLive():
                 self._ready_once()
-            case GenerationEnded(generation):
-                self._ended(generation)
+            case GenerationEnded() if fading != self._replicas.fading:
+                self._tell_again()
+            case ReplicaMoved():
+                self._tell_again()
             case GateChanged():
                 self._gate_moved(event)
             case Waiting(str() as waiting_for, "start"):
@@ -123,8 +122,7 @@ class Systemd:
                 self._phase_entered(revision, phase)
             case Progress(revision, phase, done, total) if self._is_time():
                 self._tell(self._reloading_to(revision, phase, _share(phase, done, total)))
-            case AttemptFinished(attempt, live) | DryRunFinished(attempt, live):
-                self._live = live or self._live
+            case AttemptFinished(attempt) | DryRunFinished(attempt):
                 self._reloading = False
                 ready = ["READY=1"] if self._is_ready else [extension()]
                 self._doing = _came_of(attempt)
@@ -151,32 +149,23 @@ class Systemd:
             self._notifier.send(*lines)
 
     def _gate_moved(self, event: GateChanged) -> None:
-        if event.state is GateState.SEALED:
-            self._leave(event.reason)
-        elif event.state is GateState.OPEN:
-            self._opened = True
+        if event.state is GateState.OPEN:
             self._ready_once()
+        elif not self._replicas.serving:
+            self._leave(event.reason)
 
     def _leave(self, why: str | None) -> None:
         self._is_leaving = True
         self._tell(f"stopping: {why}", "STOPPING=1")
 
-    def _went_live(self, generation: Generation) -> None:
-        """Note who answers; by overlap whoever did before still does, until it is said to end."""
-        before, self._live = self._live, generation
-        if before is not None and before != generation and self._overlaps:
-            weights = (generation.revision, generation.fingerprint)
-            older = [before, *self._fading]  # without those that a rollback made live again
-            self._fading = [g for g in older if (g.revision, g.fingerprint) != weights]
-
-    def _ended(self, generation: Generation) -> None:
-        if generation in self._fading:
-            self._fading.remove(generation)
-            if not self._is_leaving:
-                self._tell(self._serving() + self._doing)
+    def _tell_again(self) -> None:
+        """Say anew what serves, beside what was said to be done."""
+        if self._is_ready and not self._is_leaving:
+            self._tell(self._serving() + self._doing)
 
     def _ready_once(self) -> None:
-        if self._opened and self._live is not None and not self._is_ready:
+        has_opened, live = self._replicas.has_opened, self._replicas.live
+        if has_opened and live is not None and not self._is_ready:
             self._is_ready = True
             self._tell(self._serving(), "READY=1")
 
@@ -204,10 +193,13 @@ class Systemd:
         return self._serving() + self._doing
 
     def _serving(self) -> str:
-        if self._live is None:
+        live, of = self._replicas.live, len(self._replicas.all)
+        if live is None:
             return "starting"
-        fading = ", ".join(str(generation.number) for generation in self._fading)
-        serving = f"serving generation {self._live.number} ({_named(self._live.revision)})"
+        serving = f"serving generation {live.number} ({_named(live.revision)})"
+        if self._replicas.serving < of > 1:
+            serving += f" on {self._replicas.serving} of {of} replicas"
+        fading = ", ".join(str(generation.number) for generation in self._replicas.fading)
         return f"{serving}, requests still end under {fading}" if fading else serving
 
     def _tell(self, status: str, *lines: str) -> None:

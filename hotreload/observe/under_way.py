@@ -33,12 +33,14 @@ class UnderWay:
         self._revision: Revision | None = None
         self._spent: dict[Phase, float] = {}
         self._since = 0.0
+        self._replica = 0
 
     def observe(self, event: Event) -> None:
         """Take in what happened."""
         match event:
-            case PhaseEntered(revision, phase) if phase is not None:
+            case PhaseEntered(revision, phase, replica) if phase is not None:
                 self._enter(revision, phase)
+                self._replica = replica
             case PhaseEntered() | AttemptFinished():
                 self._forget()
 
@@ -60,4 +62,5 @@ class UnderWay:
         if self._revision is None:
             return None
         spent = {phase.value: round(took, 6) for phase, took in self._spent_by_now().items()}
-        return {**revision_fields(self._revision), "phases": spent}
+        named = revision_fields(self._revision)
+        return {**named, "phases": spent, "replica": self._replica}

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from hotreload.errors import BadRequest, HotReloadError, shown
+from hotreload.errors import BadRequest, EngineLost, HotReloadError, shown
 from hotreload.server.exchange import CUT_SHORT, ended_as, generation_header, while_connected
 from hotreload.server.limits import Limits
 from hotreload.server.ports import Fields, Gate, Metrics
@@ -93,9 +93,14 @@ class Answerer[P]:
             until = asyncio.get_running_loop().time() + self.limits.request_seconds
             client = _Client(scope, receive, send, until)
             for replays_left in reversed(range(REPLAYS + 1)):
-                # Ended for a swap before the client saw any of it: the new weights answer.
-                if await answer(asked, client, may_replay=replays_left > 0):
-                    break
+                try:
+                    # Ended for a swap before the client saw any of it: the new weights answer.
+                    if await answer(asked, client, may_replay=replays_left > 0):
+                        break
+                except EngineLost:
+                    # The client saw none of it, or it would hear of it there: another may answer.
+                    if not (replays_left and self._gate.lets_in):
+                        raise
         finally:
             self._running -= 1
 
@@ -155,7 +160,8 @@ class Answerer[P]:
             ):
                 # Before the gate: a swap need not wait for a long text to be encoded. The gate
                 # lends an engine for that, or says why it lets nobody in.
-                prepared = await self._gate.preparer().prepare(asked.request)
+                with self._gate.preparing() as preparer:
+                    prepared = await preparer.prepare(asked.request)
                 async with (
                     self._gate.passing(asked.at_least, self.limits.generation_seconds) as lease,
                     aclosing(lease.engine.generate(prepared, lease.weights)) as items,
@@ -250,15 +256,6 @@ def oldest_wanted(request: Request, fields: Fields) -> int:
         said = f"{MIN_GENERATION_HEADER} must be {GENERATION_NUMBER.words}, not {shown(header)}"
         raise BadRequest(said, code="bad_field", param=MIN_GENERATION_HEADER)
     return max(wanted, int(header))
-
-
-def stamp_of(generation: Generation) -> Fields:
-    """The fields of an answer's body that say which generation made it."""
-    return {
-        "generation": generation.number,
-        "revision": generation.revision.id,
-        "fingerprint": generation.fingerprint,
-    }
 
 
 def _answers(item: Item) -> list[Fields]:

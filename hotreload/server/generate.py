@@ -12,7 +12,6 @@ from hotreload.server.answerer import (
     ModelRequest,
     check_batch,
     oldest_wanted,
-    stamp_of,
 )
 from hotreload.server.limits import Limits
 from hotreload.server.ports import Fields
@@ -109,4 +108,4 @@ def _batch_size(prompts: Any) -> int:
 
 
 def _stamp(answer: Fields, generation: Generation) -> None:
-    answer["meta_info"] = {**answer.get("meta_info", {}), **stamp_of(generation)}
+    answer["meta_info"] = {**answer.get("meta_info", {}), **generation.stamp}

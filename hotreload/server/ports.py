@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
 from hotreload.events import Event
@@ -48,8 +48,13 @@ class AnsweringEngine[P](Preparer[P], Protocol):
 class Gate[P](Protocol):
     """What every request passes; it alone says who answers."""
 
-    def preparer(self) -> Preparer[P]:
+    def preparing(self) -> AbstractContextManager[Preparer[P]]:
         """What makes a request ready before it is let in; NotServing when none is let in."""
+        ...
+
+    @property
+    def lets_in(self) -> bool:
+        """Whether anybody is let in now, or will be after a swap."""
         ...
 
     def passing(

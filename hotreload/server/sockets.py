@@ -167,6 +167,8 @@ class HttpServer(uvicorn.Server):
         self._linger_seconds = usual if linger_seconds is None else linger_seconds
         self.lasting = lasting
         self._opened = asyncio.Event()
+        self._let_in: set[int] = set()
+        """The replicas whose gates let somebody in."""
         self._stopping = asyncio.Event()
         self._left = asyncio.Event()
         self._owned: list[tuple[str, tuple[int, int]]] = []
@@ -205,12 +207,15 @@ class HttpServer(uvicorn.Server):
             self.servers += looking
 
     def observe(self, event: Event) -> None:
-        """On lasting sockets, accept only while the gate can let somebody in."""
+        """On lasting sockets, accept only while any gate can let somebody in."""
         match event:
-            case GateChanged(GateState.OPEN):
+            case GateChanged(GateState.OPEN, replica=replica):
+                self._let_in.add(replica)
                 self._opened.set()
-            case GateChanged(GateState.SEALED) if self.lasting:
-                self.stop()
+            case GateChanged(GateState.SEALED, replica=replica) if self.lasting:
+                self._let_in.discard(replica)
+                if not self._let_in:
+                    self.stop()
 
     def stop(self) -> None:
         """Begin to leave; `serve` returns when all is answered or the grace is over."""

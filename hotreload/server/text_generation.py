@@ -17,7 +17,6 @@ from hotreload.server.answerer import (
     ModelRequest,
     ModelRoute,
     oldest_wanted,
-    stamp_of,
 )
 from hotreload.server.limits import Limits
 from hotreload.server.openai.choices import Choice, NewTokens
@@ -201,4 +200,4 @@ def _tokens(new: NewTokens | None) -> list[Fields]:
 
 
 def _stamp(generation: Generation) -> Fields:
-    return {"hotreload": stamp_of(generation)}
+    return {"hotreload": generation.stamp}

@@ -17,6 +17,12 @@ class ReloadSettings(Table):
         "under way have ended, so that two generations never answer at the same time. Where the "
         "engine cannot overlap, it drains and says why.",
     )
+    rollout: Literal["rolling", "together"] = Field(
+        default="rolling",
+        description="In which order several engines (replicas) take a checkpoint: with rolling the "
+        "first proves it and goes live, then the next, and a failure puts all back; with together "
+        "all prove it, then all go live at once, which takes room for one more set on each.",
+    )
     sets: Annotated[int, Field(strict=True, ge=2, le=3)] = Field(
         default=2,
         description="How many sets of weights may be on the device, the live ones and those that "

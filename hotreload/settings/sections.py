@@ -47,8 +47,11 @@ class EngineSettings(Table):
         "finds. A device other than the first that JAX_PLATFORMS names is refused.",
     )
     tp: Count = Field(default=1, description="How many devices share one copy of the weights.")
-    replicas: Count = Field(
-        default=1, description="How many engines to run; this version runs only one."
+    replicas: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(
+        default=1,
+        description="How many engines to run, each on devices of its own (tp each). A request goes "
+        "to the least busy one; a checkpoint is read once and goes live on one after the other. "
+        "While one serves, one that is lost is started again beside it.",
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         default="auto",
@@ -88,13 +91,6 @@ class EngineSettings(Table):
         description="sglang-jax's server arguments, handed to the engine as they are.",
         examples=[{"context_length": 4096, "mem_fraction_static": 0.8}],
     )
-
-    @field_validator("replicas")
-    @classmethod
-    def _one_replica(cls, value: int) -> int:
-        if value != 1:
-            raise ValueError(f"{value} is not in this version yet; leave it at 1")
-        return value
 
     @field_validator("args")
     @classmethod

@@ -213,13 +213,32 @@ def test_jax_is_asked_in_a_process_of_its_own_and_only_on_demand(world: Path) ->
 def test_a_cpu_is_not_what_was_asked_for_where_a_tpu_is_wanted(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkup, "ASK_JAX", "print('cpu'); print('TFRT_CPU_0')")
+    monkeypatch.setattr(checkup, "ASK_JAX", "print('cpu', 1, 'TFRT_CPU_0', sep='\\n')")
     found = check_jax(facts(world, "engine.device=tpu", ask_jax=True))
     assert (found.verdict, "[engine] device is 'tpu'" in found.says) == ("fail", True)
     assert "JAX_PLATFORMS" in found.todo
     assert check_jax(facts(world, "engine.device=cpu", ask_jax=True)).verdict == "ok"
     unseen = check_jax(facts(world, ask_jax=True, devices=(world / "accel0",)))
     assert (unseen.verdict, "not the accelerator" in unseen.says) == ("warn", True)
+
+
+def test_more_devices_than_there_are_or_than_the_heads_can_be_shared_by_are_told_by_the_setting(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkup, "ASK_JAX", "print('cpu', 2, 'CPU_0, CPU_1', sep='\\n')")
+    assert check_jax(facts(world, "engine.tp=2", ask_jax=True)).verdict == "ok"
+    few = check_jax(facts(world, "engine.tp=4", ask_jax=True))
+    assert (few.verdict, few.says) == (
+        "fail",
+        "JAX finds CPU_0, CPU_1; [engine] tp times replicas is 4",
+    )
+    assert check_model(facts(world, "engine.tp=2")).verdict == "ok"
+    many = check_model(facts(world, "engine.tp=4"))
+    assert (many.verdict, "[engine] tp = 4: the model has 2 attention heads" in many.says) == (
+        "fail",
+        True,
+    )
+    assert many.says.endswith("set it to one of 1, 2")
 
 
 def test_folders_closed_to_the_daemon_are_named(world: Path) -> None:

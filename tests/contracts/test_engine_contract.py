@@ -16,7 +16,14 @@ import pytest_asyncio
 
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import AnswerNonfinite, BadRequest, ConfigError, EngineLost, ProbeFailed
+from hotreload.errors import (
+    AnswerNonfinite,
+    BadRequest,
+    ConfigError,
+    EngineLost,
+    ProbeFailed,
+    TryAgain,
+)
 from hotreload.life.running import RunningEngine
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 from tests.engine import real
@@ -41,6 +48,10 @@ class EngineCase(Protocol):
 
     def another(self) -> AbstractAsyncContextManager[RunningEngine]:
         """One more that serves number 1; it may be killed."""
+        ...
+
+    def twin(self) -> AbstractAsyncContextManager[RunningEngine]:
+        """One more on other devices, which began with what is live in the engine."""
         ...
 
     def kill(self, engine: RunningEngine) -> None:
@@ -90,6 +101,13 @@ class FakeCase:
     async def another(self) -> AsyncIterator[RunningEngine]:
         yield FakeEngine(Steps(), Revision("1", "step_1"))
 
+    @asynccontextmanager
+    async def twin(self) -> AsyncIterator[RunningEngine]:
+        fake = FakeEngine(Steps(), self._fake.live.revision)
+        fake.spares_wait_on_host = self._fake.spares_wait_on_host
+        fake.cannot_overlap = self._fake.cannot_overlap
+        yield fake
+
     def kill(self, engine: RunningEngine) -> None:
         assert isinstance(engine, FakeEngine)
         engine.die()
@@ -118,10 +136,11 @@ class FakeCase:
 
 
 class RealCase:
-    def __init__(self, engine: SglangEngine, folders: real.Folders, tp: int) -> None:
+    def __init__(self, engine: SglangEngine, folders: real.Folders, tp: int, memory: str) -> None:
         self.engine = engine
         self._folders = folders
         self._tp = tp
+        self._memory = memory
 
     @asynccontextmanager
     async def another(self) -> AsyncIterator[RunningEngine]:
@@ -129,9 +148,15 @@ class RealCase:
         async with real.engine_of(self._folders.folder(1), spool, tp=self._tp) as engine:
             yield engine
 
+    @asynccontextmanager
+    async def twin(self) -> AsyncIterator[RunningEngine]:
+        folder, spool = self._folders.folder(1), self._folders.root / "twin"
+        apart = {"tp": self._tp, "first_device": self._tp, "memory": self._memory}
+        async with real.engine_of(folder, spool, twin=self.engine, **apart) as engine:
+            yield engine
+
     def kill(self, engine: RunningEngine) -> None:
-        assert isinstance(engine, SglangEngine)
-        engine.sigquit()
+        engine.lose("it was killed")
 
     def checkpoint(self, number: int) -> Checkpoint:
         return self._folders.checkpoint(number)
@@ -164,7 +189,7 @@ class RealCase:
 async def real_case(root: Path, tp: int, memory: str) -> AsyncIterator[RealCase]:
     folders, spool = real.Folders(root), root / "spool"
     async with real.engine_of(folders.folder(1), spool, tp=tp, memory=memory) as engine:
-        case = RealCase(engine, folders, tp)
+        case = RealCase(engine, folders, tp, memory)
         await case.answer()  # compiles, which leaves small constants behind
         yield case
 
@@ -654,6 +679,65 @@ async def test_many_flips_hold_no_more_than_one_set(overlapping: EngineCase) -> 
         await engine.release(old)
     assert await overlapping.answer() == answer
     assert await overlapping.held() == before
+
+
+# --- copies of another engine's weights ------------------------------------------------------
+
+
+async def answer_of(engine: RunningEngine) -> str:
+    (answer,) = await answers(engine, ASK)
+    return str(answer["text"])
+
+
+async def test_twins_hold_the_same_weights_and_one_can_have_what_the_other_staged(
+    engine_case: EngineCase,
+) -> None:
+    before = await engine_case.held()
+    async with engine_case.twin() as engine:
+        other = engine_case.engine
+        began = await answer_of(engine)
+        assert (engine.live.revision, engine.live.leaves) == (
+            other.live.revision,
+            other.live.leaves,
+        )
+        assert await engine.checksums() == await other.checksums()
+        assert began == await answer_of(other)
+        compiled = engine.recompiles
+        staged = await other.stage(engine_case.checkpoint(2))
+        copy = await engine.twin(staged)
+        assert (copy.revision, copy.fingerprint) == (staged.revision, staged.fingerprint)
+        assert copy.leaves == staged.leaves
+        assert await answer_of(engine) == began
+        old, was_live = await engine.exchange(copy), await other.exchange(staged)
+        assert await engine.checksums() == copy.leaves
+        assert await answer_of(engine) == await answer_of(other) != began
+        await engine.release(old)
+        again = await engine.twin(was_live)
+        await other.release(await other.exchange(was_live))
+        await engine.release(await engine.exchange(again))
+        assert await answer_of(engine) == began
+        assert engine.recompiles == compiled
+        await check_a_copy_that_comes_to_nothing(engine_case, engine)
+    assert await engine_case.held() == before
+
+
+async def check_a_copy_that_comes_to_nothing(case: EngineCase, engine: RunningEngine) -> None:
+    """Neither one that is given up nor one of released weights leaves anything."""
+    answer, before = await answer_of(engine), await case.held()
+    staged = await case.engine.stage(case.checkpoint(2))
+    copying = asyncio.create_task(engine.twin(staged))
+    await asyncio.sleep(0)
+    copying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await copying
+    copying = asyncio.create_task(engine.twin(staged))
+    await asyncio.sleep(0)
+    await case.engine.release(staged)  # what is copied already goes on
+    await engine.release(await copying)
+    with pytest.raises(TryAgain):
+        await engine.twin(staged)
+    assert await answer_of(engine) == answer
+    assert await case.held() == before
 
 
 # --- what it is ------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from hotreload.core.attempts import Attempts
+from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger, Sleep
 from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replica
+from hotreload.core.replicas import Replicas
 from hotreload.core.rules import Rules
 from hotreload.events import AttemptFinished, Events, PhaseEntered, Waiting
 from hotreload.life.state_json import from_json, to_json
@@ -43,9 +45,11 @@ class World(Witness):
         self,
         folder: Path,
         rules: Rules,
+        *,
         min_interval: float = 0.0,
         replica: int = 0,
         mode: Mode = Mode.DRAIN,
+        engines: int = 1,
     ) -> None:
         super().__init__()
         self.steps = Steps()
@@ -54,27 +58,39 @@ class World(Witness):
         self.publish, self.subscribe = bus.publish, bus.subscribe
         first = Revision("first", "step_0")
         self.engine = FakeEngine(self.steps, first)
+        self.engines = [self.engine, *(FakeEngine(Steps(), first) for _ in range(1, engines))]
+        """Each breaks at steps of its own."""
         self.source = FakeSource(self.steps, folder)
         self.source.known[first.label] = first
-        self.gate = Gate[FakeEngine](publish=bus.publish, max_held=8, replica=replica)
+        self.entrance = Entrance(
+            lambda index: Gate[FakeEngine](
+                publish=bus.publish, max_held=8, replica=replica + index
+            ),
+            engines,
+        )
+        self.gate = self.entrance.gates[0]
         staged = self.engine.live
         live = Generation(1, first, staged.fingerprint, 0.0, staged.leaves, staged.bytes)
-        self.replica = Replica(self.engine, self.gate, live, mode)
+        made = zip(self.engines, self.entrance.gates, strict=True)
+        self.each = [Replica(engine, gate, live, mode) for engine, gate in made]
+        self.replica = self.each[0]
+        self.replicas = Replicas({each.index: each for each in self.each})
         self.ledger = Ledger()
         self.ledger.went_live(live, str(folder / first.label))
         self.on_disk = b""
         self.disk_fault: str | None = None
-        self.replica.open()
+        for each in self.each:
+            each.open()
         self.now = 0.0
         self.wall = 1000.0
         self.reconciler = Reconciler(
             source=self.source,
-            replica=self.replica,
+            replicas=self.replicas,
             attempts=Attempts(
                 self.ledger,
                 save=self._save,
                 publish=bus.publish,
-                is_lost=lambda: self.gate.is_lost,
+                is_lost=lambda: self.entrance.is_lost,
                 clock=lambda: self.now,
                 wall=lambda: self.wall + self.now,
             ),
@@ -84,7 +100,9 @@ class World(Witness):
         )
 
         self.operator = Terminal(
-            Operator(self.reconciler, source=self.source, replica=self.replica, publish=bus.publish)
+            Operator(
+                self.reconciler, source=self.source, replicas=self.replicas, publish=bus.publish
+            )
         )
 
     async def _validate(self, revision: Revision, path: Path) -> Checkpoint:
@@ -140,7 +158,7 @@ class World(Witness):
             assert task.done(), "the reconciler did not stop"
 
     async def ask(self) -> str:
-        async with self.gate.passing() as lease:
+        async with self.entrance.passing() as lease:
             return f"{lease.generation.number}: {lease.engine.answer(lease.weights)}"
 
 

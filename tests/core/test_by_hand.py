@@ -31,7 +31,9 @@ def restarted(world: World, revision: Revision) -> World:
     again = World(world.source.folder, world.reconciler.rules)
     ledger = world.restarted_ledger()
     fingerprint = f"fp-{revision.id}"
-    again.replica.live = Generation(ledger.next_number - 1, revision, fingerprint, 0.0)
+    again.replica.live = again.replicas.live = Generation(
+        ledger.next_number - 1, revision, fingerprint, 0.0
+    )
     ledger.went_live(again.replica.live, "")
     again.ledger = again.reconciler.ledger = again.operator._operator._ledger = ledger
     again.reconciler._attempts.ledger = ledger

@@ -1,6 +1,6 @@
 """The real engine on this machine's CPU, with tiny checkpoints; for every test that needs one.
 
-Import it before JAX looks for devices: it makes two out of one CPU, so that engines of one
+Import it before JAX looks for devices: it makes four out of one CPU, so that engines of one
 and of two devices run in the same process (each takes only the devices it is told to).
 """
 
@@ -20,7 +20,7 @@ from hotreload.tiny.weights import hand_built
 from hotreload.tiny.words import parse_saying
 from hotreload.types import Checkpoint, CheckpointFile, Revision, TensorBytes, TensorSpec
 
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -89,7 +89,7 @@ async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator
     for name in ("max_drift", "loader", "memory", "quiet"):
         if name in settings:
             terms[name] = settings.pop(name)
-    if "checkpoint" not in settings:
+    if "checkpoint" not in settings and "twin" not in settings:
         settings["checkpoint"] = checked(folder)
     settings = {"dtype": "bfloat16", **settings}
     settings |= {"args": {**ARGS, **settings.get("args", {})}, "terms": StagingTerms(**terms)}

@@ -29,6 +29,7 @@ from hotreload.engine.weights.plan import record_plan
 from hotreload.engine.weights.shadow import load
 from hotreload.tiny import write_tiny
 from tests.engine import real
+from tests.engine.wide import widened
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
 
@@ -46,9 +47,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module", params=[1, 2])
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=[1, 2, 4])
 async def engine(root: Path, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
-    folder = write_tiny(root / f"tp_{request.param}")
+    folder = widened(write_tiny(root / f"tp_{request.param}"), kv_heads=4)
     async with real.engine_of(folder, root / "spool", tp=request.param) as engine:
         engine.tp = request.param
         yield engine
@@ -57,14 +58,14 @@ async def engine(root: Path, request: pytest.FixtureRequest) -> AsyncIterator[An
 @st.composite
 def configs(draw: st.DrawFn) -> dict[str, Any]:
     """What decides the shapes, and how they are turned, padded and repeated."""
-    groups = draw(st.sampled_from([1, 2, 4]))
+    groups = draw(st.sampled_from([1, 2]))
     key_heads = draw(st.sampled_from([1, 2, 4]))
     return {
         "num_hidden_layers": draw(st.integers(1, 3)),
         # Never as many as keys: 0.1.0rc0 mistakes a square matrix of them for one that is turned.
         "hidden_size": 48 * draw(st.integers(1, 4)),
         "intermediate_size": 16 * draw(st.integers(1, 6)),
-        "num_attention_heads": 2 * groups * key_heads,
+        "num_attention_heads": 4 * groups * key_heads,  # four devices can share them
         "num_key_value_heads": key_heads,
         "head_dim": draw(st.sampled_from([32, 64, 128])),
     }

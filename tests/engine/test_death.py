@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +15,7 @@ import pytest_asyncio
 from hotreload.engine.upstream import build, scheduler
 from hotreload.errors import EngineLost
 from tests.engine import real
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, turn_until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="function"), pytest.mark.real_engine]
 
@@ -211,15 +210,14 @@ async def test_an_idle_loop_that_no_longer_turns_counts_as_hanging(
     assert signals == []
 
 
-async def test_sigquit_is_taken_as_death(engine: Engine) -> None:
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGQUIT, engine.sigquit)
-    try:
-        os.kill(os.getpid(), signal.SIGQUIT)
-        with pytest.raises(EngineLost, match="SIGQUIT"):
-            await engine.died()
-    finally:
-        loop.remove_signal_handler(signal.SIGQUIT)
+async def test_one_that_is_given_up_tells_everybody_who_waits_for_it(engine: Engine) -> None:
+    asking = asyncio.create_task(real.ask(engine, max_new_tokens=200, ignore_eos=True))
+    await turn_until(lambda: engine.under_way > 0)
+    engine.lose("nobody knows which weights are live")
+    with pytest.raises(EngineLost, match="nobody knows"):
+        await asking
+    with pytest.raises(EngineLost, match="nobody knows"):
+        await engine.died()
 
 
 async def test_an_exchange_that_breaks_off_leaves_nobody_in_doubt(engine: Engine) -> None:

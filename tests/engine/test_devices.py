@@ -1,12 +1,15 @@
 """Which devices an engine gets: those the setting names, or none."""
 
+import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
+from hotreload.engine.upstream import embedding
 from hotreload.engine.upstream.devices import find_devices
 from hotreload.errors import ConfigError
 from tests.engine import real
@@ -36,6 +39,18 @@ async def test_another_device_than_jax_platforms_names_is_a_wrong_setting() -> N
         find_devices("tpu", 1, 0)
 
 
+async def test_the_first_of_several_engines_looks_for_the_devices_of_all() -> None:
+    here = len(find_devices("cpu", 4, 0))
+    with pytest.raises(ConfigError, match=r"tp = 2 and replicas = 3 need 6 devices, .* has 4"):
+        find_devices("cpu", 2, 0, engines=3)
+    assert len(find_devices("cpu", 2, here - 2, engines=2)) == 2
+
+
+async def test_one_that_is_put_on_later_devices_is_told_where_they_end() -> None:
+    with pytest.raises(ConfigError, match=r"tp = 2 from device 3 on needs 5 devices, .* has 4"):
+        find_devices("cpu", 2, 3)
+
+
 @pytest.mark.parametrize("named", [None, "tpu", "tpu,cpu"])
 async def test_an_accelerator_that_is_not_there_never_becomes_a_cpu(named: str | None) -> None:
     done = found("tpu", named)
@@ -56,3 +71,29 @@ def found(device: str, named: str | None) -> subprocess.CompletedProcess[str]:
         del env["JAX_PLATFORMS"]
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+class Accelerator:
+    platform = "tpu"
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+    def memory_stats(self) -> dict[str, int]:
+        return {"bytes_limit": 100, "bytes_in_use": 100 - self.free}
+
+
+async def test_an_engine_counts_the_memory_of_its_own_devices_and_keeps_what_others_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with embedding.importing_upstream():
+        from sgl_jax.srt.model_executor import model_runner
+    measure = model_runner.get_available_device_memory
+    full, mine = Accelerator(1), [Accelerator(50), Accelerator(40)]
+    monkeypatch.setattr(jax, "local_devices", lambda: [full, *mine])
+    monkeypatch.setattr(jax, "clear_caches", lambda: pytest.fail("others would compile anew"))
+    with embedding._on_devices(mine):
+        if "device_indexes" not in inspect.signature(measure).parameters:  # 0.0.2
+            assert model_runner.get_available_device_memory("tpu") == 40
+        assert model_runner.get_available_device_memory("cpu") > 100
+    assert model_runner.get_available_device_memory is measure

@@ -11,7 +11,7 @@ from hotreload.errors import CheckpointRejected
 from hotreload.fingerprint import TensorSum
 from tests.engine import real
 
-assert real  # it makes two devices before JAX looks
+assert real  # it makes several devices before JAX looks
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402

@@ -10,7 +10,7 @@ from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.types import Noise
 from tests.engine import real
 
-assert real  # it makes two devices before JAX looks
+assert real  # it makes several devices before JAX looks
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402

@@ -84,7 +84,7 @@ async def test_heads_are_made_as_upstreams_loader_makes_them(
     sizes, tp = ODD[odd]
     folder = with_heads(write_tiny(tmp_path / "model", arch=arch), **sizes)
     async with real.engine_of(folder, tmp_path / "spool", tp=tp) as engine:
-        assert engine._sets.loaders.is_tried
+        assert engine._sets.loaders.comparison.is_tried
         assert engine._sets.loaders.why_upstream is None
         assert engine.expected_tensors() == real.checked(folder).tensors
 

@@ -44,6 +44,16 @@ def test_threads_are_switched_often_meanwhile_and_as_before_afterwards() -> None
     assert sys.getswitchinterval() == usual
 
 
+def test_they_are_while_anybody_works_so_in_whatever_order_engines_end() -> None:
+    usual = sys.getswitchinterval()
+    one, other = (done_quietly([1, 2], doubling, Quiet()) for _ in range(2))
+    next(one), next(other)
+    assert list(one)
+    assert sys.getswitchinterval() < usual
+    assert list(other)
+    assert sys.getswitchinterval() == usual
+
+
 def test_the_first_error_ends_it_and_its_threads() -> None:
     @contextmanager
     def failing() -> Iterator[Callable[[int], int]]:

@@ -79,7 +79,9 @@ def metrics(at: float, lives: float, rejected: float) -> Request:
     counts = {"live": lives, "rejected": rejected, "postponed": 0.0, "superseded": 0.0, "lost": 0.0}
     held = {"live": 8.0, "previous": 8.0, "staged": 0.0}
     fields = {f'hotreload_reloads_total{{outcome="{name}"}}': n for name, n in counts.items()}
-    fields |= {f'hotreload_weights_bytes{{place="{name}"}}': n for name, n in held.items()}
+    fields |= {
+        f'hotreload_weights_bytes{{place="{name}",replica="0"}}': n for name, n in held.items()
+    }
     return look(at, "/metrics", {**fields, "hotreload_generation": 2.0})
 
 
@@ -196,7 +198,7 @@ def both(*spoils: Spoil) -> Spoil:
     return lambda record: [spoil(record) for spoil in spoils]
 
 
-STAGED = 'hotreload_weights_bytes{place="staged"}'
+STAGED = 'hotreload_weights_bytes{place="staged",replica="0"}'
 COUNT = 'hotreload_reloads_total{outcome="rejected"}'
 FORCED = Request(32, 33, "/admin/reload_weights", Ended.CLOSED, asked={"force": True})
 TWO_IN_ONE = (Said(*FIRST, "says a"), Said(*SECOND, "says b"))

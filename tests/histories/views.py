@@ -52,7 +52,10 @@ def check_metrics(record: Record) -> Iterator[str]:
             if count < least or (count > most and not life.was_killed):
                 words = f"{count:g} attempts {outcome}, {least} to {most} told"
                 yield f"life {life.number}: {words}"
-        held = [look.fields[f'hotreload_weights_bytes{{place="{place}"}}'] for place in PLACES]
+        held = [
+            look.fields[f'hotreload_weights_bytes{{place="{place}",replica="0"}}']
+            for place in PLACES
+        ]
         sizes |= set(held) - {0.0}
         is_leaving = life.told_at is not None and look.end >= life.told_at
         if look.fields["hotreload_generation"] and not held[0] and not is_leaving:

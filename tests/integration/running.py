@@ -101,13 +101,13 @@ class Running(Witness):
     @property
     def engine(self) -> SglangEngine:
         """The real one, for what only a test looks at."""
-        engine = self.daemon.arrival.expect().replica.engine
+        engine = self.daemon.arrival.expect().replicas.first.engine
         assert isinstance(engine, SglangEngine)
         return engine
 
     @property
     def is_open(self) -> bool:
-        return self.daemon.gate.state is GateState.OPEN
+        return self.daemon.entrance.gates[0].state is GateState.OPEN
 
     @property
     def attempts(self) -> list[Attempt]:

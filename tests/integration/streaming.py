@@ -51,7 +51,7 @@ class Streaming:
                     self.answers.append(await streamed(client, f"client {number} asks", length))
                 except Exception as failure:
                     self.failures.append(f"{type(failure).__name__}: {failure}")
-                self.most_held = max(self.most_held, self.running.daemon.gate.held)
+                self.most_held = max(self.most_held, self.running.daemon.entrance.held)
 
     def wrong(self) -> list[tuple[int, int, str]]:
         """Answers that are not what their generation says, over and over, to the last token."""

@@ -113,7 +113,7 @@ async def test_the_metrics_tell_what_happened(running: Running) -> None:
     assert f'fingerprint="{live.fingerprint}"' in page
     assert page.count("hotreload_leaf_checksum{") == len(live.leaves)
     assert 'hotreload_reloads_total{outcome="live"} 5.0' in page
-    assert 'hotreload_weights_bytes{place="live"} 0.0' not in page
+    assert 'hotreload_weights_bytes{place="live",replica="0"} 0.0' not in page
 
 
 async def get(running: Running, route: str) -> Any:

@@ -47,7 +47,7 @@ async def test_a_bit_that_flips_in_a_live_leaf_is_told_until_other_weights_are_l
             """Whether the status and the metrics say that leaves drifted."""
             status = (await client.get("/status")).json()
             page = running.daemon.metrics.render()  # what a scrape gets may be a second old
-            return status["drifted"] is not None, b"hotreload_live_drifted 1.0" in page
+            return status["drifted"] is not None, b'hotreload_live_drifted{replica="0"} 1.0' in page
 
         await running.attempted(running.drop(2))
         # The next checkpoint has it too, and would share it and its damage.

@@ -35,7 +35,7 @@ async def assert_whole(long: LongAnswer, generation: int, step: int) -> None:
 
 def answering(running: Running) -> list[tuple[int, int]]:
     """Which generations answer, newest first, and how many requests each."""
-    return [(each.generation.number, each.requests) for each in running.daemon.gate.answering()]
+    return [(each.generation.number, each.requests) for each in running.daemon.entrance.answering()]
 
 
 def ended(running: Running) -> list[int]:
@@ -77,7 +77,7 @@ async def test_an_engine_that_dies_while_two_generations_answer_leaves_nobody_wa
         old, new = await two_side_by_side(running)
         scheduler = running.engine._parts.running_scheduler.scheduler
         scheduler.get_next_batch_to_run = None  # the next step raises on the engine's own thread
-        await running.until(lambda: running.daemon.gate.state is GateState.SEALED)
+        await running.until(lambda: running.daemon.entrance.gates[0].state is GateState.SEALED)
         lost = [(await each.task)["error"]["code"] for each in (old, new)]
         assert lost == ["engine_lost", "engine_lost"]
         assert running.daemon.status.snapshot()["state"] == "lost"

@@ -52,8 +52,8 @@ async def ended(running: Running) -> None:
     """Until one set of weights answers: every older one has ended."""
 
     def is_alone() -> bool:
-        return len(running.daemon.gate.answering()) == 1
+        return len(running.daemon.entrance.answering()) == 1
 
     await running.until(is_alone)
-    replica = running.daemon.arrival.expect().replica
+    replica = running.daemon.arrival.expect().replicas.first
     await running.until(lambda: not replica.fading)

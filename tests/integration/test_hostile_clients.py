@@ -50,7 +50,7 @@ async def test_every_request_gets_an_answer_or_a_reason_and_the_engine_stays_who
     assert sum(codes[code] for code in REASONED) > REQUESTS // 40
     assert [await said(running, prompt) for prompt in PROMPTS] == before
     assert running.is_open
-    assert running.daemon.gate.inside == 0
+    assert running.daemon.entrance.inside == 0
     assert running.engine.under_way == 0
 
 

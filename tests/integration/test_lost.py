@@ -28,11 +28,11 @@ async def test_a_dead_scheduler_thread_is_noticed_and_nobody_is_answered_any_mor
         scheduler.get_next_batch_to_run = None  # the next step raises on the engine's own thread
         asking = asyncio.create_task(client.post("/generate", json=request_for("x")))
         died = time.monotonic()
-        await running.until(lambda: running.daemon.gate.state is GateState.SEALED)
+        await running.until(lambda: running.daemon.entrance.gates[0].state is GateState.SEALED)
         assert time.monotonic() - died < max(1, 20 * usual)  # on a slow machine
         assert (await asking).status_code == 503
         with pytest.raises(NotServing):
-            async with running.daemon.gate.passing():
+            async with running.daemon.entrance.passing():
                 pass
         assert running.daemon.status.snapshot()["state"] == "lost"
         ready, reasons = running.daemon.status.ready()

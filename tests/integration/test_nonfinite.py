@@ -23,7 +23,7 @@ async def test_nobody_is_handed_nan_and_the_way_back_is_taken_by_itself(tmp_path
         bad = overflowing(running.checkpoints / "step_2", words(2))
         assert (await running.attempted(bad)).outcome is Outcome.LIVE
         async with Load(running, 8).on() as load:
-            await running.until(lambda: running.daemon.gate.inside > 4)
+            await running.until(lambda: running.daemon.entrance.inside > 4)
             refused = await client.post("/generate", json=request_for(POISON))
             await running.until(lambda: len(running.generations) == 3)
             await running.until(lambda: running.is_open)

@@ -156,7 +156,7 @@ async def test_a_client_waits_for_the_weights_it_asks_for(tmp_path: Path) -> Non
                 **ask, extra_headers={"X-Hotreload-Min-Generation": str(wanted)}
             )
         )
-        gate = running.daemon.gate
+        gate = running.daemon.entrance.gates[0]
         async with asyncio.timeout(PATIENCE):
             while gate.awaiting == 0:  # noqa: ASYNC110 it has no event
                 await asyncio.sleep(0.01)

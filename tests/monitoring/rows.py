@@ -115,7 +115,12 @@ def mean_by(label: str, name: str) -> str:
 def part_of_the_pool(use: str) -> str:
     """Which part of the KV pool is held for this; nothing where its size is not known."""
     held, use_is = series("kv_tokens"), f'use="{use}"'
-    return f"{series('kv_tokens', use_is)} / ignoring (use) (sum without (use) ({held}) > 0)"
+    return f"{summed(series('kv_tokens', use_is))} / ({summed(held)} > 0)"
+
+
+def summed(what: str, *labels: str) -> str:
+    """A number of each instance, its engines taken together."""
+    return f"sum by ({', '.join(['job', 'instance', *labels])}) ({what})"
 
 
 LIVE = [
@@ -251,8 +256,8 @@ REQUESTS = [
         "cleaning after NaN), and requests that are being answered.",
         draw=STEPS,
         queries=[
-            (series("requests_held"), "{{instance}} held"),
-            (series("requests_inside"), "{{instance}} inside"),
+            (summed(series("requests_held")), "{{instance}} held"),
+            (summed(series("requests_inside")), "{{instance}} inside"),
         ],
     ),
     Panel(
@@ -289,8 +294,8 @@ ENGINE = [
         width=6,
         draw=STEPS,
         queries=[
-            (series("engine_waiting"), "{{instance}} waiting"),
-            (series("engine_running"), "{{instance}} running"),
+            (summed(series("engine_waiting")), "{{instance}} waiting"),
+            (summed(series("engine_running")), "{{instance}} running"),
         ],
     ),
     Panel(
@@ -325,6 +330,48 @@ ENGINE = [
     ),
 ]
 
+REPLICAS = [
+    Panel(
+        title="Replicas that serve",
+        about="Of the engines that a daemon is to have ([engine] replicas).",
+        width=6,
+        draw=STEPS,
+        queries=[
+            (series("replicas_serving"), "{{instance}} serve"),
+            (series("replicas"), "{{instance}} wanted"),
+        ],
+    ),
+    Panel(
+        title="Generation by replica",
+        about="What is live in each engine; 0 while it does not serve. A reload goes from one to "
+        "the next.",
+        kind="state-timeline",
+        width=18,
+        unit="none",
+        queries=[(series("replica_generation"), "{{instance}} {{replica}}")],
+    ),
+    Panel(
+        title="Requests by replica",
+        about="Requests that each engine answers; each new one goes to the least busy.",
+        width=12,
+        draw=STACKED,
+        queries=[(series("requests_inside"), "{{instance}} {{replica}}")],
+    ),
+    Panel(
+        title="Replicas started again",
+        about="Engines that were lost and started again beside the others.",
+        width=12,
+        draw=BARS,
+        at_least="1m",
+        queries=[
+            (
+                f"sum by (instance, replica) ({gained('replica_restarts_total')})",
+                "{{instance}} {{replica}}",
+            )
+        ],
+    ),
+]
+
 WEIGHTS = [
     Panel(
         title="Bytes of weights held",
@@ -332,7 +379,7 @@ WEIGHTS = [
         "two sets at a time, or as many as [reload] sets allows.",
         unit="bytes",
         draw=STACKED,
-        queries=[(series("weights_bytes"), "{{instance}} {{place}}")],
+        queries=[(summed(series("weights_bytes"), "place"), "{{instance}} {{place}}")],
     ),
     Panel(
         title="Staged",
@@ -352,7 +399,7 @@ WEIGHTS = [
         "[checks] verify_live_every is set.",
         kind="stat",
         bad_from=1,
-        queries=[(series("live_drifted"), "{{instance}}")],
+        queries=[(series("live_drifted"), "{{instance}} {{replica}}")],
     ),
     Panel(
         title="Leaves changed at each generation",
@@ -450,6 +497,7 @@ ROWS = {
     "Reloads": RELOADS,
     "Requests": REQUESTS,
     "Engine": ENGINE,
+    "Replicas": REPLICAS,
     "Weights": WEIGHTS,
     "Source": SOURCES,
 }

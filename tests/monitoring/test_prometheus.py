@@ -26,7 +26,7 @@ from hotreload.events import (
 )
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
-from hotreload.observe.readings import Readings
+from hotreload.observe.readings import Readings, ReplicaReading
 from hotreload.types import NOISY, Answering, GateState, Generation, Revision
 from tests.integration.process import Process
 from tests.integration.running import request_for
@@ -58,11 +58,13 @@ ODD = (
     "LoaderDistrusted",
     "NothingNew",
     "RequestsHeld",
+    "ReplicaLost",
+    "ReplicasDiffer",
 )
 """What a daemon beside ours fires, which serves other weights, noisy ones at that, by hand, on a
-full disk, whose old generation does not end, whose memory and loader fail, where nothing new comes
-and requests wait. That a real one says the first four of itself,
-`tests/integration/test_by_hand.py` sees."""
+full disk, whose old generation does not end, whose memory and loader fail, where nothing new comes,
+requests wait, and one of three engines does not serve and another lags behind. That a real one says
+the first four of itself, `tests/integration/test_by_hand.py` sees."""
 
 
 @dataclass
@@ -197,10 +199,14 @@ def another_replica() -> Metrics:
     """What a daemon exports in which all is `ODD`; it needs no second engine."""
     both = (Answering(NINTH, 0), Answering(EIGHTH, 1))
     told = Readings(
-        overruled=lambda: True, answering=lambda: both, held=lambda: 1, new_at=lambda: 1.0
+        replicas=lambda: (ReplicaReading(held=1), *[ReplicaReading()] * 2),
+        overruled=lambda: True,
+        answering=lambda: both,
+        new_at=lambda: 1.0,
     )
-    metrics = Metrics(readings=told, expect_every=60.0)
+    metrics = Metrics(readings=told, expect_every=60.0, replicas=3)
     metrics.observe(GenerationLive(NINTH))
+    metrics.observe(GenerationLive(EIGHTH, 1))
     metrics.observe(StateSaved("no space left on the device"))
     metrics.observe(GateChanged(GateState.OPEN, 0, 0))
     metrics.observe(SourceScanned("start"))

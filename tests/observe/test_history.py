@@ -23,6 +23,7 @@ from hotreload.events import (
     OperatorAsked,
     PhaseEntered,
     Progress,
+    ReplicaMoved,
     RevisionWanted,
     SettingsRead,
     SourceScanned,
@@ -31,7 +32,7 @@ from hotreload.events import (
 )
 from hotreload.observe.history import History, attempt_fields, event_fields, iso
 from hotreload.observe.loading import NOT_LOADED
-from hotreload.types import By, GateState, Mode, Outcome, PassedOver, Phase, Reason
+from hotreload.types import By, GateState, Mode, Outcome, PassedOver, Phase, Reason, ReplicaState
 from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live
 
 PIN, UNPIN = (By(verb, 1000, 77, NOON, "evaluation") for verb in ("pin", "unpin"))
@@ -56,6 +57,7 @@ EVENTS: list[tuple[Event, str]] = [
     (GenerationLive(generation()), "generation.live"),
     (GenerationEnded(generation()), "generation.ended"),
     (ModeChosen(Mode.DRAIN, "speculative decoding"), "reload.mode"),
+    *((ReplicaMoved(1, state, "why", 2.0), f"replica.{state.value}") for state in ReplicaState),
     *((GateChanged(state, 1, 2), f"gate.{state.value}") for state in GateState),
     (SourceScanned("rescan"), "source.scanned"),
     (OperatorAsked(PIN), "operator.pin"),
@@ -91,6 +93,8 @@ def test_every_event_is_plain_json_under_its_dotted_name(event: Event, name: str
         GenerationEnded(generation(), replica=2),
         ModeChosen(Mode.OVERLAP, replica=2),
         GateChanged(GateState.HOLDING, 1, 2, replica=2),
+        PhaseEntered(STEP_7, Phase.PROBING, replica=2),
+        ReplicaMoved(2, ReplicaState.LOST, "it hangs", 5.0),
         LoaderDistrusted("leaf b differs", replica=2),
         LiveVerified(generation(), replica=2),
         LiveDrifted(generation(), ("b",), replica=2),

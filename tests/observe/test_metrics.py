@@ -23,7 +23,7 @@ from hotreload.events import (
 )
 from hotreload.observe.labels import CODES, KV_USES, LOADERS, PLACES, ROUTES, SCAN_CAUSES
 from hotreload.observe.metrics import Metrics
-from hotreload.observe.readings import Readings
+from hotreload.observe.readings import Readings, ReplicaReading
 from hotreload.types import (
     NOISY,
     START,
@@ -55,17 +55,17 @@ CONTRACT = [
     "leaf_checksum{leaf}",
     "leaf_checksums_left_out",
     "leaves_changed",
-    "weights_bytes{place}",
-    "staged_bytes_total",
+    "weights_bytes{place,replica}",
+    "staged_bytes_total{replica}",
     "requests_total{route,code}",
     "request_seconds{route}",
     "time_to_first_token_seconds",
     "tokens_total",
-    "requests_inside",
-    "requests_held",
+    "requests_inside{replica}",
+    "requests_held{replica}",
     "generations_answering",
     "requests_on_previous",
-    "recompiles_total",
+    "recompiles_total{replica}",
     "answers_withheld_total",
     "source_scans_total{cause}",
     "source_last_scan_timestamp_seconds",
@@ -83,17 +83,21 @@ CONTRACT = [
     "loads_total{loader}",
     "leaves_shared_total",
     "largest_change",
-    "loader_trusted",
-    "live_drifted",
-    "live_verified_timestamp_seconds",
-    "engine_waiting",
-    "engine_running",
-    "kv_tokens{use}",
+    "loader_trusted{replica}",
+    "live_drifted{replica}",
+    "live_verified_timestamp_seconds{replica}",
+    "engine_waiting{replica}",
+    "engine_running{replica}",
+    "kv_tokens{use,replica}",
     "wanted_info{revision,label}",
     "last_failure_info{revision,label,outcome,reason,message}",
     "source_passed_over_info{label,reason,message}",
     "last_new_timestamp_seconds",
     "expected_every_seconds",
+    "replicas",
+    "replicas_serving",
+    "replica_generation{replica}",
+    "replica_restarts_total{replica}",
 ]
 HISTOGRAMS = {
     "phase_seconds",
@@ -169,9 +173,7 @@ def test_there_is_no_metric_of_ours_that_the_contract_does_not_name() -> None:
         ("phase_since_timestamp_seconds", "phase", list(Phase)),
         ("source_scans_total", "cause", SCAN_CAUSES),
         ("request_seconds_count", "route", ROUTES),
-        ("weights_bytes", "place", PLACES),
         ("loads_total", "loader", LOADERS),
-        ("kv_tokens", "use", KV_USES),
     ],
 )
 def test_known_label_values_are_at_0_from_the_start(
@@ -195,11 +197,22 @@ def test_metrics_without_labels_are_at_0_from_the_start() -> None:
     for name in (
         "tokens_total",
         "answers_withheld_total",
-        "recompiles_total",
-        "requests_held",
+        "replicas_serving",
         "pause_seconds_count",
     ):
         assert value(metrics, name) == 0, name
+
+
+def test_what_is_told_of_each_engine_is_at_0_from_the_start() -> None:
+    metrics = Metrics(readings=Readings(replicas=lambda: [ReplicaReading()] * 2), replicas=2)
+    assert value(metrics, "replicas") == 2
+    for replica in ("0", "1"):
+        for name in ("recompiles_total", "requests_held", "replica_restarts_total"):
+            assert value(metrics, name, replica=replica) == 0, name
+        for place in PLACES:
+            assert value(metrics, "weights_bytes", place=place, replica=replica) == 0
+        for use in KV_USES:
+            assert value(metrics, "kv_tokens", use=use, replica=replica) == 0
 
 
 def test_no_created_series_are_exported() -> None:
@@ -395,28 +408,34 @@ def test_the_phase_that_runs_says_since_when() -> None:
 
 def test_plain_numbers_are_read_at_the_scrape() -> None:
     held = [1]
-    readings = Readings(
-        inside=lambda: 7,
-        held=lambda: held[0],
-        recompiles=lambda: 2,
-        staged_bytes=lambda: 10**12,
-        lost_at=lambda: NOON,
-        weights=lambda: {"live": 500, "staged": 20},
-        load=lambda: EngineLoad(5, 8, kv_requests=30, kv_prefixes=20, kv_free=50),
-        new_at=lambda: NOON,
-    )
+
+    def now() -> list[ReplicaReading]:
+        busy = ReplicaReading(
+            inside=7,
+            held=held[0],
+            load=EngineLoad(5, 8, kv_requests=30, kv_prefixes=20, kv_free=50),
+            recompiles=2,
+            staged_bytes=10**12,
+            weights={"live": 500, "staged": 20},
+        )
+        return [busy, ReplicaReading()]
+
+    readings = Readings(replicas=now, lost_at=lambda: NOON, new_at=lambda: NOON)
     metrics = after(readings=readings)
-    assert value(metrics, "requests_inside") == 7
-    assert value(metrics, "recompiles_total") == 2
-    assert value(metrics, "staged_bytes_total") == 10**12
+
+    def told(name: str, replica: str = "0", **labels: str) -> float | None:
+        return value(metrics, name, replica=replica, **labels)
+
+    assert (told("requests_inside"), told("requests_inside", "1")) == (7, 0)
+    assert (told("recompiles_total"), told("staged_bytes_total")) == (2, 10**12)
     assert value(metrics, "engine_lost_timestamp_seconds") == NOON
-    assert value(metrics, "weights_bytes", place="live") == 500
-    assert value(metrics, "weights_bytes", place="previous") == 0
-    assert (value(metrics, "engine_waiting"), value(metrics, "engine_running")) == (5, 8)
-    assert [value(metrics, "kv_tokens", use=use) for use in KV_USES] == [30, 20, 50]
+    assert [told("weights_bytes", place=place) for place in PLACES] == [500, 0, 20]
+    assert told("weights_bytes", "1", place="live") == 0
+    assert (told("engine_waiting"), told("engine_running")) == (5, 8)
+    assert [told("kv_tokens", use=use) for use in KV_USES] == [30, 20, 50]
     assert value(metrics, "last_new_timestamp_seconds") == NOON
     held[0] = 9
-    assert value(metrics, "requests_held") == 9
+    assert told("requests_held") == 9
 
 
 def test_how_often_something_new_is_expected_is_0_unless_it_is_said() -> None:

@@ -63,13 +63,38 @@ class Pages:
     history: Sequence[Attempt] = ()
 
 
+@dataclass
+class AtGate:
+    """The gate before one engine."""
+
+    inside: int = 0
+    held: int = 0
+    now: Sequence[Answering] = ()
+
+    def answering(self) -> Sequence[Answering]:
+        return self.now
+
+
+class Gates:
+    """The way in; of the first gate everybody is told, too."""
+
+    def __init__(self, *gates: AtGate) -> None:
+        self.gates = gates
+
+    def answering(self) -> Sequence[Answering]:
+        return self.gates[0].answering()
+
+
 def after(
-    *events: Event, pages: Pages | None = None, answering: Sequence[Answering] = ()
+    *events: Event,
+    pages: Pages | None = None,
+    answering: Sequence[Answering] = (),
+    others: Sequence[AtGate] = (),
 ) -> Status:
+    """How things stand after the events in a daemon with one engine, and some others."""
     status = Status(
         ledger_view=lambda: pages or Pages(),
-        gate_counts=lambda: (5, 6),
-        answering=lambda: answering,
+        entrance=Gates(AtGate(5, 6, answering), *others),
     )
     for event in events:
         status.observe(event)

@@ -17,6 +17,7 @@ from hotreload.events import (
     ModeChosen,
     PhaseEntered,
     Progress,
+    ReplicaMoved,
     Waiting,
 )
 from hotreload.life.parts import longest_boot
@@ -28,7 +29,17 @@ from hotreload.observe.systemd import (
     Systemd,
 )
 from hotreload.settings.load import load
-from hotreload.types import Attempt, GateState, Generation, Mode, Outcome, Phase, Reason, Revision
+from hotreload.types import (
+    Attempt,
+    GateState,
+    Generation,
+    Mode,
+    Outcome,
+    Phase,
+    Reason,
+    ReplicaState,
+    Revision,
+)
 from tests.waiting import PATIENCE
 
 STEP_1, STEP_2 = Revision("aaaa", "step_1"), Revision("bbbb", "step_2")
@@ -221,6 +232,42 @@ def test_a_sealed_gate_is_a_stop(listener: Listener) -> None:
     systemd = serving(listener)
     systemd.observe(GateChanged(GateState.SEALED, 0, 0, "the engine hangs", "engine_lost"))
     assert listener.heard() == ["STOPPING=1", "STATUS=stopping: the engine hangs"]
+
+
+def test_one_of_several_engines_that_is_lost_is_no_stop(listener: Listener) -> None:
+    systemd = Systemd(Notifier(listener.environ), is_alive=lambda within: True, replicas=2)
+    systemd.observe(GateChanged(GateState.OPEN, 0, 0))
+    systemd.observe(GenerationLive(FIRST))
+    one = "STATUS=serving generation 7 (step_1) on 1 of 2 replicas"
+    assert listener.heard() == ["READY=1", one]
+    systemd.observe(GateChanged(GateState.OPEN, 0, 0, replica=1))
+    systemd.observe(GenerationLive(FIRST, 1))
+    systemd.observe(ReplicaMoved(1, ReplicaState.SERVING))
+    assert listener.heard() == ["STATUS=serving generation 7 (step_1)"]
+    systemd.observe(GateChanged(GateState.SEALED, 0, 0, "it hangs", "engine_lost", 0))
+    systemd.observe(ReplicaMoved(0, ReplicaState.LOST, "it hangs", 5.0))
+    assert listener.heard() == [one]
+    systemd.observe(GateChanged(GateState.SEALED, 0, 0, "it hangs", "engine_lost", 1))
+    assert listener.heard() == ["STOPPING=1", "STATUS=stopping: it hangs"]
+
+
+def test_while_a_reload_goes_from_one_engine_to_the_next_the_old_generation_is_told(
+    listener: Listener,
+) -> None:
+    systemd = Systemd(Notifier(listener.environ), is_alive=lambda within: True, replicas=2)
+    for replica in (0, 1):
+        systemd.observe(ModeChosen(Mode.OVERLAP, replica=replica))
+        systemd.observe(GateChanged(GateState.OPEN, 0, 0, replica=replica))
+        systemd.observe(GenerationLive(FIRST, replica))
+    listener.heard()
+    systemd.observe(GenerationLive(SECOND, 0))
+    systemd.observe(PhaseEntered(STEP_2, Phase.SWAPPING, 1))
+    status = "STATUS=serving generation 7 (step_1), reloading: swapping to step_2"
+    assert listener.heard()[-1] == status
+    systemd.observe(GenerationLive(SECOND, 1))
+    systemd.observe(AttemptFinished(attempt(Outcome.LIVE), SECOND))
+    fading = "STATUS=serving generation 8 (step_2), requests still end under 7"
+    assert listener.heard() == ["READY=1", fading]
 
 
 def test_names_from_elsewhere_cannot_speak_for_us(listener: Listener) -> None:

@@ -41,6 +41,8 @@ from hotreload.types import (
     Refusal,
     Revision,
 )
+from tests.observe.test_replicas import BOTH, lost
+from tests.observe.test_status import AtGate, after
 from tests.observe.things import OWN
 from tests.page.chromium import Tab, needs_chromium
 from tests.server.world import FIRST, SECOND, World, attempt, serving
@@ -210,6 +212,18 @@ async def test_an_old_generation_is_seen_to_fade_out_until_it_has_ended(
     world.events.publish(GenerationEnded(FIRST))
     await tab.until("!document.querySelector('#facts').innerText.includes('still by')")
     assert "0 requests by generation 2" in await tab.text("#facts")
+
+
+@needs_chromium
+async def test_each_of_several_engines_is_shown(
+    world: World, tab: Tab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = after(*BOTH, *lost(1), others=[AtGate()])
+    monkeypatch.setattr(world.view, "status", daemon.snapshot)
+    await opened(tab, world)
+    both = "0 serving: generation 3, 5 inside; 1 lost: the scheduler thread died"
+    assert both in await tab.text("#facts")
+    assert (await tab.text("#health")).startswith("Answers requests")
 
 
 @needs_chromium

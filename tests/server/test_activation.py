@@ -11,16 +11,19 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hotreload.errors import ConfigError
+from hotreload.events import GateChanged
 from hotreload.server import turning_away
 from hotreload.server.activation import take_over
 from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer, bind_unix
 from hotreload.server.turning_away import turn_away
+from hotreload.types import GateState
 from tests.server.world import FIRST, World, answer_on
 from tests.waiting import PATIENCE
 
@@ -154,6 +157,21 @@ async def test_nobody_is_accepted_before_the_gate_opens(
     assert (await answer_on(reader))[0] == 200
     writer.close()
     lasting.server.stop()
+    await asyncio.wait_for(lasting.serving, PATIENCE)
+
+
+async def test_it_goes_on_while_one_of_several_engines_lets_somebody_in(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    lasting = Lasting(tmp_path, listener)
+    for replica in (0, 1):
+        lasting.server.observe(GateChanged(GateState.OPEN, 0, 0, replica=replica))
+    lost = GateChanged(GateState.SEALED, 0, 0, "it hangs", "engine_lost")
+    lasting.server.observe(lost)
+    reader, writer = await lasting.asked()
+    assert (await answer_on(reader))[0] == 200
+    writer.close()
+    lasting.server.observe(replace(lost, replica=1))
     await asyncio.wait_for(lasting.serving, PATIENCE)
 
 

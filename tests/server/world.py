@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
@@ -121,6 +122,17 @@ def attempt(outcome: Outcome = Outcome.LIVE, reason: Reason | None = None) -> At
     )
 
 
+class SeenEntrance:
+    """The one gate, as the status sees it; a test says what else still answers."""
+
+    def __init__(self, gate: Gate[FakeEngine], older: Callable[[], list[Answering]]) -> None:
+        self.gates = [gate]
+        self._older = older
+
+    def answering(self) -> list[Answering]:
+        return [*self.gates[0].answering(), *self._older()]
+
+
 class View:
     """The real observers, so that what clients read here is what they read from a daemon."""
 
@@ -131,8 +143,7 @@ class View:
         """Generations from before the live one that still answer."""
         self._status = Status(
             ledger_view=lambda: self.ledger,
-            gate_counts=lambda: (gate.inside, gate.held),
-            answering=lambda: [*gate.answering(), *self.older],
+            entrance=SeenEntrance(gate, lambda: self.older),
         )
         self.listed: list[Listed] = []
         """What the source sees."""
@@ -214,7 +225,14 @@ class World:
     ) -> None:
         self.path = path
         self.events = Events()
-        self.gate = Gate[FakeEngine](publish=self.events.publish, max_held=1024)
+        self.entrance = Entrance(
+            lambda index: Gate[FakeEngine](
+                publish=self.events.publish, max_held=1024, replica=index
+            ),
+            2,
+        )
+        self.gate = self.entrance.gates[0]
+        """That of the first engine; another one answers only where a test opens its gate."""
         self.engine = self.another_engine("served by step 1")
         self.control = FakeControl()
         self.view = View(self.events, self.gate)
@@ -223,7 +241,7 @@ class World:
         """What woke the source."""
         self.app = create_app(
             webhook=Webhook(webhook, self.woken.append) if webhook else None,
-            gate=self.gate,
+            gate=self.entrance,
             control=self.control,
             view=self.view,
             events=self.events,

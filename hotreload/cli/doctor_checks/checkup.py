@@ -37,7 +37,10 @@ from hotreload.settings.load import check_servable
 from hotreload.types import LONGEST_SOCKET_PATH
 
 DEVICE_SECONDS = 120.0
-ASK_JAX = "import jax; found = jax.devices(); print(found[0].platform); print(*found, sep=', ')"
+ASK_JAX = """import jax
+found = jax.devices()
+print(found[0].platform, len(found), sep="\\n")
+print(*found, sep=", ")"""
 
 
 def check_settings(facts: Facts) -> Advice:
@@ -100,14 +103,22 @@ def check_jax(facts: Facts) -> Advice:
     if told.returncode:
         last = (told.stderr.strip().splitlines() or ["it died"])[-1]
         return Advice("fail", f"JAX cannot start: {last}", "free the device, or fix JAX_PLATFORMS")
-    platform, found = told.stdout.splitlines()[-2:]
-    wanted = facts.settings.engine.device
+    platform, count, found = told.stdout.splitlines()[-3:]
+    return _found(facts, platform, int(count), found)
+
+
+def _found(facts: Facts, platform: str, count: int, found: str) -> Advice:
+    engine = facts.settings.engine
+    wanted, needed = engine.device, engine.tp * engine.replicas
     if wanted not in {"auto", platform}:
         todo = f"set JAX_PLATFORMS to {wanted}, install jax[{wanted}], or change [engine] device"
         return Advice("fail", f"JAX finds {found}, and [engine] device is {wanted!r}", todo)
     if wanted == "auto" and platform == "cpu" and facts.devices:
         todo = "install jax[tpu], or look at JAX_PLATFORMS"
         return Advice("warn", f"JAX finds {found}, and not the accelerator that is here", todo)
+    if count < needed:
+        todo = f"set [engine] tp times replicas to {count} or less, or look for the missing devices"
+        return Advice("fail", f"JAX finds {found}; [engine] tp times replicas is {needed}", todo)
     return Advice("ok", f"JAX finds {found}")
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from hotreload.checks.fit import served_by
 from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Facts, existing
-from hotreload.engine.model_folder import unservable
+from hotreload.engine.model_folder import unservable, unshared
 from hotreload.errors import HotReloadError
 from hotreload.life import state_lock
 from hotreload.sources.alarm import remote_file_system
@@ -52,8 +52,12 @@ def check_model(facts: Facts) -> Advice:
         served = served_by(model)
     except HotReloadError as unfit:
         return Advice("fail", f"{model} cannot be served: {unfit}", whole)
-    if why := unservable(model, _tokenizer(facts)):
-        return Advice("fail", f"{model} cannot be served: {why}", whole)
+    engine = facts.settings.engine
+    lacks = {whole: unservable(model, _tokenizer(facts))}
+    lacks["set another [engine] tp"] = unshared(model, engine.tp, engine.args)
+    for todo, why in lacks.items():
+        if why is not None:
+            return Advice("fail", f"{model} cannot be served: {why}", todo)
     if not served.tensors and boot != "dummy":
         says = f"{model} holds no weights: a start needs a checkpoint that is sound"
         return Advice("warn", says, "put weights there, so that there is always something to serve")

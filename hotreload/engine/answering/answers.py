@@ -138,7 +138,7 @@ class Answers:
         try:
             return [await task for task in tasks]
         finally:
-            await uninterrupted(_ended(tasks))
+            await uninterrupted(all_ended(tasks))
 
     async def _whole(self, item: Item, lane: int) -> Answer:
         async with aclosing(self._answer(item, lane, stream=False)) as answers:
@@ -155,7 +155,7 @@ class Answers:
             async for piece in newest.pieces():
                 yield piece
         finally:
-            await uninterrupted(_ended(tasks))
+            await uninterrupted(all_ended(tasks))
 
     async def _feed(self, pieces: AsyncGenerator[Answer], index: int, into: "Newest") -> None:
         try:
@@ -222,7 +222,8 @@ class Newest:
                 await self._moved.wait()
 
 
-async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+async def all_ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel these tasks and wait for their ends."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

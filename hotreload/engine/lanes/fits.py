@@ -16,7 +16,6 @@ def why_no_lanes(scheduler: Any) -> str | None:
         (getattr(scheduler, "pd", None), "it is disaggregated"),
         (getattr(args, "enable_lora", None), "it serves LoRA adapters"),
         (getattr(scheduler, "dp_size", 1) > 1, "it has more than one data rank (dp_size)"),
-        (scheduler.nnodes > 1, f"it runs on {scheduler.nnodes} hosts"),
         (getattr(scheduler, "is_hybrid", False), "its KV pool has several parts"),
         (_has_other_pools(scheduler, runner), "its KV pool is of a kind that is not known here"),
         (find_kind(scheduler) is None, "its scheduler keeps its state where nobody here knows it"),

@@ -5,10 +5,10 @@ Knows upstream's parts (scheduler, detokenizer, tokenizer manager, sockets); not
 
 import asyncio
 import dataclasses
-import gc
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.engine import versions
-from hotreload.engine.model_folder import unservable
+from hotreload.engine.model_folder import unservable, unshared
 from hotreload.engine.source_text import unknown_arguments
-from hotreload.engine.upstream import embedding, logprobs, patches
+from hotreload.engine.upstream import embedding, frozen, logprobs, patches
 from hotreload.engine.upstream.devices import find_devices
+from hotreload.engine.upstream.joining import Ranks
 from hotreload.engine.upstream.legs import Leg
 from hotreload.engine.upstream.scheduler import (
     SchedulerStopped,
@@ -42,6 +43,10 @@ MESSAGE_SECONDS = 30.0
 
 DOES_NOT_START = "does_not_start"
 """The code of upstream's own refusals, which may be about the weights it was given."""
+
+_STARTING = threading.Lock()
+"""One engine starts at a time: what a start replaces, in upstream and in the process, is there once
+for all. What runs meanwhile does not use it."""
 
 Report = Callable[[str], None]
 
@@ -91,15 +96,23 @@ def build(
     dtype: str,
     load_format: str,
     args: Mapping[str, Any],
-    log_level: int,
     report: Report,
     first_device: int = 0,
+    engines: int = 1,
+    log_level: int = logging.WARNING,
+    ranks: Ranks | None = None,
 ) -> Parts:
-    """Start an engine; blocks until it could serve. ConfigError says what to change."""
+    """Start an engine; blocks until it could serve. ConfigError says what to change.
+
+    Of one with `ranks` the others have been met, and each builds its part.
+    """
     if not (model / "config.json").is_file():
         raise ConfigError(f"[engine] model: {model} is no model folder (it has no config.json)")
-    entry, server_args = _ready_upstream(log_level)
-    devices = find_devices(device, tp, first_device)
+    with _STARTING:
+        entry, server_args = _ready_upstream(log_level)
+    if why := unshared(model, tp, args):
+        raise ConfigError(why)
+    devices = find_devices(device, tp, first_device, engines)
     device = devices[0].platform
     given = {
         "model_path": str(model),
@@ -111,6 +124,7 @@ def build(
         "enable_single_process": True,
         "skip_server_warmup": True,
         "log_level": logging.getLevelName(log_level).lower(),
+        **(_over(ranks) if ranks is not None else {}),
     }
     arguments = _arguments(server_args, given, args, device)
     sockets = SocketFolder()
@@ -122,7 +136,7 @@ def build(
         devices=devices,
     )
     try:
-        with launching, sockets.holding(sys.modules[server_args.__module__]):
+        with _STARTING, launching, sockets.holding(sys.modules[server_args.__module__]):
             parts.engine = entry.Engine(**arguments)
     except ConfigError:
         take_apart(parts)
@@ -168,6 +182,12 @@ def _arguments(
         raise ConfigError(f"[engine.args] {words}")
     chosen = {**given, **(_on_cpu() if device == "cpu" else {}), **args}
     return {name: value for name, value in chosen.items() if name in known}
+
+
+def _over(ranks: Ranks) -> dict[str, Any]:
+    """The engine lies on all devices of all ranks: none of them is chosen."""
+    found = {"nnodes": ranks.count, "node_rank": ranks.own, "dist_init_addr": ranks.address}
+    return {**found, "device_indexes": None}
 
 
 def _on_cpu() -> dict[str, Any]:
@@ -271,9 +291,10 @@ def take_apart(parts: Parts) -> None:
     if parts.engine is not None:
         _close_loop(parts.engine)
     parts.sockets.remove()
+    left = None if scheduler is None else weakref.ref(scheduler.scheduler)
     parts.engine = parts.scheduler = parts.detokenizer = parts.detokenizer_thread = None
-    gc.unfreeze()
-    gc.collect()
+    del scheduler
+    frozen.thaw(parts, left)
 
 
 def discard(parts: Parts) -> None:

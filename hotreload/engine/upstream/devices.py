@@ -5,8 +5,8 @@ from typing import Any
 from hotreload.errors import ConfigError, DeviceUnavailable
 
 
-def find_devices(device: str, tp: int, first: int) -> list[Any]:
-    """`tp` devices of this machine, from number `first` on.
+def find_devices(device: str, tp: int, first: int, engines: int = 1) -> list[Any]:
+    """`tp` devices of this machine, from number `first` on; there must be some for all engines.
 
     `device` is auto or a platform's name. DeviceUnavailable when that platform is absent or busy:
     the CPU never stands in for an accelerator.
@@ -24,10 +24,14 @@ def find_devices(device: str, tp: int, first: int) -> list[Any]:
     platform = found[0].platform
     if device not in ("auto", platform):
         raise DeviceUnavailable(f"[engine] device = {device!r}, but JAX finds only {platform}")
-    if len(found) < first + tp:
+    needed = max(first + tp, engines * tp)
+    if len(found) < needed:
+        several = f" and replicas = {engines} need" if engines > 1 else " needs"
+        several = f" from device {first} on{several}" if first and engines == 1 else several
         raise ConfigError(
-            f"[engine] tp = {tp} needs {first + tp} devices, this machine has {len(found)} "
-            f"({platform}); on CPU, XLA_FLAGS makes more"
+            f"[engine] tp = {tp}{several} {needed} devices, this machine has {len(found)} "
+            f"({platform}); on CPU, XLA_FLAGS=--xla_force_host_platform_device_count={needed} "
+            "makes more"
         )
     return found[first : first + tp]
 

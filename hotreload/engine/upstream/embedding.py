@@ -104,6 +104,7 @@ def starting(
     `_set_envs_and_config` also raises the file limit, and warns where it may not: we raise it,
     without the warning. Goes when the engine can be embedded.
     """
+    _read_configs_anew()
     no_exit_hook = types.SimpleNamespace(register=lambda *args: None)
     replaced = {
         "_set_envs_and_config": lambda server_args: _raise_file_limit(),
@@ -117,7 +118,40 @@ def starting(
             undo.enter_context(_replaced(entry, name, value))
         undo.enter_context(_on_devices(devices))
         undo.enter_context(_naming(devices[0].platform))
+        undo.enter_context(_joined())
         yield
+
+
+def _read_configs_anew() -> None:
+    """Forget the models' configs that were read in this process.
+
+    0.0.2 writes into the one it keeps how many key and value heads there are once each device has
+    a copy: the next engine on that model repeated those, and failed at its first step. Goes with
+    0.0.2; main changes a copy.
+    """
+    from sgl_jax.srt.hf_transformers_utils import get_config
+
+    get_config.cache_clear()
+
+
+@contextmanager
+def _joined() -> Iterator[None]:
+    """Several ranks have met by now: 0.0.2 would join them once more, which fails.
+
+    And both versions would keep a rank above 0 in the start for ever, unless this variable is 0.
+    """
+    import jax
+
+    variable = "SGLANG_BLOCK_NONZERO_RANK_CHILDREN"
+    before = os.environ.get(variable)
+    os.environ[variable] = "0"
+    try:
+        with _replaced(jax.distributed, "initialize", lambda *args, **kwargs: None):
+            yield
+    finally:
+        os.environ.pop(variable)
+        if before is not None:
+            os.environ[variable] = before
 
 
 @contextmanager
@@ -147,10 +181,16 @@ def _raise_file_limit() -> None:
 
 @contextmanager
 def _on_devices(devices: Sequence[Any]) -> Iterator[None]:
-    """0.0.2 builds its mesh of every device there is, whatever tp says; main has an argument."""
-    from sgl_jax.srt.managers import scheduler
+    """0.0.2 builds its mesh of every device there is, whatever tp says; main has an argument.
 
-    create = scheduler.create_device_mesh
+    It also takes the fullest device of the machine for its own, so beside another engine it would
+    find no room for a KV pool. And it first drops every compiled program of the process: others
+    would compile anew while clients wait. main does neither.
+    """
+    from sgl_jax.srt.managers import scheduler
+    from sgl_jax.srt.model_executor import model_runner
+
+    create, measure = scheduler.create_device_mesh, model_runner.get_available_device_memory
     if "device_indexes" in inspect.signature(create).parameters:
         yield
         return
@@ -158,7 +198,16 @@ def _on_devices(devices: Sequence[Any]) -> Iterator[None]:
     def create_on(*args: Any, **kwargs: Any) -> Any:
         return create(*args, **{**kwargs, "devices": list(devices)})
 
-    with _replaced(scheduler, "create_device_mesh", create_on):
+    def free_on(device: str, *args: Any, **kwargs: Any) -> Any:
+        if device == "cpu":  # the machine's memory
+            return measure(device, *args, **kwargs)
+        stats = [each.memory_stats() for each in devices]
+        return min(each["bytes_limit"] - each["bytes_in_use"] for each in stats)
+
+    with (
+        _replaced(scheduler, "create_device_mesh", create_on),
+        _replaced(model_runner, "get_available_device_memory", free_on),
+    ):
         yield
 
 

@@ -170,7 +170,9 @@ def decode_as_each_asked(detokenizer: Any, batch_kind: type) -> None:
 def wait_while_idle(
     scheduler: Any, is_idle: Callable[[], bool], between_steps: Callable[[], None]
 ) -> None:
-    """Sleep instead of spinning while nothing runs or waits; call `between_steps` when idle.
+    """Sleep instead of spinning while nothing runs or waits; call `between_steps` at each turn.
+
+    A rank above 0 has no sockets for requests: it waits for rank 0's next turn.
 
     In single-process mode both versions burn a whole core in a Python loop, and halve the speed
     of every other thread of the process. `sleep_on_idle` is an argument that nothing reads.
@@ -180,12 +182,13 @@ def wait_while_idle(
 
     receive = scheduler.recv_requests
     poller = zmq.Poller()
-    for socket in (scheduler.recv_from_tokenizer, scheduler.recv_from_rpc):
+    sockets = (scheduler.recv_from_tokenizer, scheduler.recv_from_rpc)
+    for socket in sockets if scheduler.node_rank == 0 else ():
         poller.register(socket, zmq.POLLIN)
 
     def receive_when_there_is_any() -> Any:
         between_steps()
-        if is_idle():
+        if scheduler.node_rank == 0 and is_idle():
             poller.poll(IDLE_POLL_MS)
         return receive()
 

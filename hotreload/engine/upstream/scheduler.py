@@ -19,6 +19,7 @@ from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream import embedding, patches
 from hotreload.engine.upstream.load import Load
 from hotreload.engine.upstream.nonfinite import end_nonfinite
+from hotreload.engine.upstream.turns import Turns
 
 SILENT_SECONDS = 5 * patches.IDLE_POLL_MS / 1000
 """An idle loop turns every `IDLE_POLL_MS`; one that is silent for this long is not idle."""
@@ -70,6 +71,9 @@ class SchedulerThread:
         self._lanes = None if self.cannot_overlap else Lanes(scheduler)
         self.load = Load(scheduler, self._lanes)
         """How busy it is, for any thread to read."""
+        several = scheduler.nnodes > 1
+        self.turns = Turns(scheduler, self._check_stop) if several else None
+        """What keeps the ranks of the engine in step; None where there is one."""
         patches.wait_while_idle(scheduler, self._is_idle, self._between_steps)
 
     def start(self) -> None:
@@ -148,7 +152,7 @@ class SchedulerThread:
         A batch that was launched is under way until its result is there. A loop that has nothing
         to do and yet does not turn also counts as busy.
         """
-        is_under_way = not self._has_nothing_to_do() or self._silent_seconds() > SILENT_SECONDS
+        is_under_way = not self.has_nothing_to_do() or self._silent_seconds() > SILENT_SECONDS
         return is_under_way, self.scheduler.forward_ct
 
     def is_turning(self, within: float) -> bool:
@@ -157,7 +161,7 @@ class SchedulerThread:
         An idle loop turns every second. A step may compile: `EngineWatch` says when it takes too
         long.
         """
-        return not self._has_nothing_to_do() or self._silent_seconds() <= within
+        return not self.has_nothing_to_do() or self._silent_seconds() <= within
 
     def _silent_seconds(self) -> float:
         return time.monotonic() - self._turned_at
@@ -170,31 +174,36 @@ class SchedulerThread:
         except Exception as fault:
             self._report(f"the scheduler thread failed: {type(fault).__name__}: {fault}")
 
-    def _has_nothing_to_do(self) -> bool:
+    def has_nothing_to_do(self) -> bool:
+        """Whether nothing runs or waits, in any lane; on this thread, or as a guess."""
         return is_idle(self.scheduler) and (self._lanes is None or self._lanes.are_others_idle)
 
     def _is_idle(self) -> bool:
-        if self._jobs or self._jobs_at_a_turn or not self._has_nothing_to_do():
+        if self._jobs or self._jobs_at_a_turn or not self.has_nothing_to_do():
             return False
         if self._lanes is not None and self._lanes.has_ending:
             return False  # it ends when its turn comes
+        if self.turns is not None and self.turns.has_orders:
+            return False
         failpoints.reach_in_thread("resting")
         return True
 
     def _between_steps(self) -> None:
         self.note_turn()
-        if self._stopping:
-            raise SchedulerStopped
+        self._check_stop()
         while self._jobs_at_a_turn:
             _run_job(*self._jobs_at_a_turn.popleft())
-        while self._jobs and self._has_nothing_to_do():
+        while self._jobs and self.has_nothing_to_do():
             _run_job(*self._jobs.popleft())
         while not self._may_go_on.wait(SILENT_SECONDS):
-            if self._stopping:
-                raise SchedulerStopped
+            self._check_stop()
         self.load.note(self._turned_at)
         if self._lanes is not None:
             self._lanes.turn()
+
+    def _check_stop(self) -> None:
+        if self._stopping:
+            raise SchedulerStopped
 
 
 def _run_job(job: Callable[[], Any], future: Future[Any]) -> None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotreload.engine.weights.host_arrays import is_on_host, on_host
+from hotreload.engine.weights.leaves import freely_split
 from hotreload.engine.weights.rules import Array
 from hotreload.types import Loading
 
@@ -62,7 +63,7 @@ def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _sample(leaf: jax.Array | Array, steps: tuple[int, ...]) -> Array:
     if isinstance(leaf, jax.Array) and not is_on_host(leaf):
-        return np.asarray(jax.device_get(_sliced(leaf, steps)), np.float32)
+        return np.asarray(jax.device_get(_sliced(freely_split(leaf), steps)), np.float32)
     held = on_host(leaf) if isinstance(leaf, jax.Array) else leaf
     return held[_every(steps)].astype(np.float32)
 
@@ -76,10 +77,13 @@ def _sliced(leaf: jax.Array, steps: tuple[int, ...]) -> jax.Array:
     return leaf[_every(steps)]
 
 
-@jax.jit
-def _equal(one: jax.Array, other: jax.Array) -> jax.Array:
+def equal_bits(one: jax.Array, other: jax.Array) -> jax.Array:
+    """The same, to be computed on their devices."""
     bits = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[one.dtype.itemsize]
     if one.dtype == jnp.bool_:
         return jnp.all(one == other)
     as_bits = partial(jax.lax.bitcast_convert_type, new_dtype=bits)
     return jnp.all(as_bits(one) == as_bits(other))
+
+
+_equal = jax.jit(equal_bits)

@@ -30,18 +30,38 @@ def give_back() -> None:
         trim(0)
 
 
-def is_on_host(leaf: jax.Array) -> bool:
-    """Whether the leaf's devices are CPUs, so that host memory is theirs."""
-    return all(device.platform == "cpu" for device in leaf.devices())
+def is_on_host(leaf: jax.Array | Array) -> bool:
+    """Whether it lies in host memory, be it a CPU's as a device."""
+    return isinstance(leaf, np.ndarray) or all(
+        device.platform == "cpu" for device in leaf.devices()
+    )
 
 
-def on_host(leaf: jax.Array) -> Array:
-    """The whole of a leaf whose devices are CPUs; of one device it is the memory itself.
+def on_host(leaf: jax.Array | Array) -> Array:
+    """The whole of a leaf that lies in host memory; of one device it is the memory itself.
 
     Of several it is a copy's: a leaf keeps what it was asked for, for as long as it lives, and one
-    that is asked for its shards counts as two arrays.
+    that is asked for its shards counts as two arrays. Where other hosts hold a part, or hold it
+    first, there are zeros.
     """
+    if isinstance(leaf, np.ndarray):
+        return leaf
+    if not leaf.is_fully_addressable:
+        return _own_part(leaf)
     return np.asarray(leaf if len(leaf.devices()) == 1 else _copy(leaf))
+
+
+def copied_to_host(leaf: jax.Array | Array) -> Array:
+    """The leaf in host memory of our own; the leaf itself does not keep what it was asked for."""
+    return np.array(on_host(leaf) if is_on_host(leaf) else _copy(leaf))
+
+
+def _own_part(leaf: jax.Array) -> Array:
+    held = np.zeros(leaf.shape, leaf.dtype)
+    for shard in leaf.addressable_shards:
+        if shard.replica_id == 0:
+            held[shard.index] = np.asarray(shard.data)
+    return held
 
 
 _copy = jax.jit(jnp.copy)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,25 @@ def placed(
     devices: set[Any] = sharding.device_set
     is_on_host = any(device.platform == "cpu" for device in devices)
     return _copy_to(sharding)(put) if is_on_host else put
+
+
+def freely_split(leaf: jax.Array) -> jax.Array:
+    """The same memory, of which the compiler decides how what is made of it is split over devices.
+
+    0.1.0rc0 has a mesh of which each step must say so (`AxisType.Explicit`): a slice or a heap of
+    heads that its devices cannot share evenly is an error there.
+    """
+    sharding = leaf.sharding
+    if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
+        return leaf
+    put: jax.Array = jax.device_put(leaf, _without_types(sharding))
+    return put
+
+
+@cache
+def _without_types(sharding: NamedSharding) -> NamedSharding:
+    mesh = Mesh(sharding.mesh.devices, sharding.mesh.axis_names)
+    return NamedSharding(mesh, sharding.spec)
 
 
 _copy: Callable[[jax.Array], jax.Array] = jax.jit(jnp.copy)

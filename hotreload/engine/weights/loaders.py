@@ -47,6 +47,16 @@ class Destination:
     """What must fit beside a set on the device: the KV pool it is proven in."""
 
 
+@dataclass(slots=True)
+class Comparison:
+    """Whether our own loader makes what upstream's makes of a model; twins share one."""
+
+    is_tried: bool = False
+    """Whether our own loader was compared with upstream's."""
+    distrust: str = ""
+    """What ours made otherwise, once it did."""
+
+
 class Loaders:
     """Belongs to one engine; used by one thread at a time."""
 
@@ -59,26 +69,27 @@ class Loaders:
         spool: Path,
         choice: Literal["auto", "upstream"],
         quiet: Quiet,
+        comparison: Comparison,
     ) -> None:
-        self.is_tried = False
-        """Whether our own loader was compared with upstream's."""
-        self.distrust = ""
-        """What ours made otherwise, once it did."""
+        self.comparison = comparison
+        self.quiet = quiet
         self._runner = model_runner
         self._layout = layout
         self._plan = plan
-        self._dtypes = layout.dtypes
         self._spool = spool
-        self._quiet = quiet
         self._why_upstream = "[engine] loader = 'upstream'" if choice == "upstream" else None
         self._why_upstream = self._why_upstream or plan.why_not
 
     @property
     def why_upstream(self) -> str | None:
         """Why checkpoints are loaded by upstream's loader; None while our own does it."""
-        if self._why_upstream is None and not self.is_tried:
+        if self._why_upstream is None and not self.comparison.is_tried:
             return "ours has not been compared with it yet"
-        return self._why_upstream
+        return self._why_upstream or self.comparison.distrust or None
+
+    def why_not_ours(self, checkpoint: Checkpoint) -> str | None:
+        """Why upstream's loader loads this one; None when our own does."""
+        return self.why_upstream or self._not_for_us(checkpoint)
 
     def load(
         self,
@@ -89,7 +100,7 @@ class Loaders:
         told: Told,
     ) -> tuple[Weights, Loading]:
         """All leaves of a checkpoint, placed like the live ones or on the host, and measured."""
-        why, count = self.why_upstream or self._not_for_us(checkpoint), _Count(told)
+        why, count = self.why_not_ours(checkpoint), _Count(told)
         if why is not None:
             made = self._by_upstream(checkpoint, live, place, cancel, count)
             how = Loading("upstream", why, len(self._layout.places), 0, count.total)
@@ -104,7 +115,11 @@ class Loaders:
 
         It stays unknown while the files cannot be read.
         """
-        if self._why_upstream is not None or self._not_for_us(checkpoint) is not None:
+        if (
+            self._why_upstream
+            or self.comparison.distrust
+            or self._not_for_us(checkpoint) is not None
+        ):
             return
         places, make = self._layout.places, Reader.made
         try:
@@ -117,17 +132,17 @@ class Loaders:
         except HotReloadError as fault:
             log.warning("loader.not_compared", extra={"why": str(fault)})
             return
-        self.is_tried = True
+        self.comparison.is_tried = True
         log.info("loader.trusted", extra={"revision": str(checkpoint.revision)})
 
     def _distrust(self, checkpoint: Checkpoint, path: str) -> None:
-        self.is_tried = True
-        self.distrust = self._why_upstream = f"ours made another {path} of {checkpoint.revision}"
+        self.comparison.is_tried = True
+        self.comparison.distrust = f"ours made another {path} of {checkpoint.revision}"
 
     def _not_for_us(self, checkpoint: Checkpoint) -> str | None:
         """Why a checkpoint can be nothing for our own loader."""
+        dtypes = self._layout.dtypes
         for path, parts in self._plan.parts.items():
-            dtype = self._dtypes[path]
             for part in parts:
                 spec = checkpoint.tensors.get(part.tensor)
                 if spec is None or part.tensor not in checkpoint.held:
@@ -135,7 +150,7 @@ class Loaders:
                 if spec.shape != part.rule.shape:
                     return f"{part.tensor} is {spec.shape}, not {part.rule.shape}"
                 if spec.dtype not in DTYPES:
-                    return f"{part.tensor} is {spec.dtype}, served as {dtype}"
+                    return f"{part.tensor} is {spec.dtype}, served as {dtypes[path]}"
         return None
 
     def _beside(
@@ -161,11 +176,31 @@ class Loaders:
                 checkpoint, fresh, live, make, cancel=cancel, told=count
             ):
                 leaves[at], ones[paths[at]], changes[paths[at]] = made.leaf, made.one, change
+            if checkpoint.memory is not None:
+                self._read_again(checkpoint, shared, cancel, count)
         except BaseException:
             leaves.clear()  # an error keeps the frames it passed, and they must not keep weights
             raise
         how = Loading("own", "", len(fresh), len(shared), count.total)
         return Weights(leaves, gathered(ones)), with_changes(how, changes)
+
+    def _read_again(
+        self, checkpoint: Checkpoint, shared: Sequence[int], cancel: threading.Event, told: Told
+    ) -> None:
+        """Refuse a mapping when what is shared is other bytes than were checked.
+
+        Nothing else says whether a caller wrote to it: the check may have read the half of a step.
+        """
+        paths, parts = self._layout.paths, self._plan.parts
+        tensors = dict.fromkeys(part.tensor for at in shared for part in parts[paths[at]])
+
+        @contextmanager
+        def worker() -> Iterator[Callable[[str], None]]:
+            with closing(Reader(checkpoint, cancel, told)) as reader:
+                yield reader.check
+
+        for _ in done_quietly(tensors, worker, self.quiet):
+            pass
 
     def _to_host(
         self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, count: "_Count"
@@ -203,7 +238,7 @@ class Loaders:
         leaves = load(cancel=cancel, told=count)
         try:
             made = Weights(leaves, self.measure(leaves))
-            if not self.is_tried:
+            if not self.comparison.is_tried:
                 self.compare(checkpoint, made, cancel)
             if place.is_host:
                 made.host = {at: np.array(leaves[at]) for at in self._layout.places}
@@ -225,7 +260,7 @@ class Loaders:
     def _largest_tensor(self, checkpoint: Checkpoint) -> int:
         """What is read has its room beside the leaves that are made of it."""
         sizes = (held.end - held.begin for held in checkpoint.held.values())
-        return max(sizes, default=0) * self._quiet.threads
+        return max(sizes, default=0) * self.quiet.threads
 
     def measure(self, leaves: Sequence[Any]) -> Measured:
         """Measure a set where it is."""
@@ -248,7 +283,7 @@ class Loaders:
             with closing(Reader(checkpoint, cancel, told)) as reader:
                 yield partial(self._make, partial(make, reader), live)
 
-        for together in done_quietly(self._jobs(places, live), worker, self._quiet):
+        for together in done_quietly(self._jobs(places, live), worker, self.quiet):
             yield from together
 
     def _jobs(self, places: Sequence[int], live: Weights) -> Iterator[list[int]]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from hotreload.engine.weights.rules import Heads, Ingredient, Rule, Shape
+from hotreload.errors import ConfigError
 
 _NOT_UNDERSTOOD = ("reshape", "repeat", "concat_axis", "physical_to_logical_map")
 _BY_HEAD = ("q_proj", "k_proj", "v_proj")
@@ -122,6 +123,11 @@ class Mappings:
     ) -> tuple[int, int, int]:
         """Along which axis of the leaf the heads stand several times, and how long each is."""
         axis = len(leaf) - 1
+        if leaf == (count * replicas * padded, count * padded):
+            raise ConfigError(
+                f"[engine] tp: hidden_size is as long as all {count} heads of keys and values are, "
+                f"and then this engine repeats the wrong axis: set tp to {count} or less"
+            )
         if leaf[axis] != count * replicas * padded:
             raise Inexpressible(f"has {replicas} times {count} heads for a leaf of {list(leaf)}")
         return axis, length, padded

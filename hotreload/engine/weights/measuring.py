@@ -5,7 +5,7 @@ them (`fingerprint` says how they come about).
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -17,11 +17,14 @@ import numpy as np
 
 from hotreload import fingerprint
 from hotreload.engine.weights.host_arrays import in_order, is_on_host, on_host
+from hotreload.engine.weights.leaves import freely_split
 from hotreload.engine.weights.rules import Array, Ingredient, Ingredients, Rule
 
 CHECKSUM_BITS = 53
 """A gauge is a float64: it holds whole numbers up to 2**53 exactly."""
 SQUARED_AT_A_TIME = 1 << 16
+WORD = 4
+"""Bytes of what is summed up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,33 @@ def gathered(ones: Mapping[str, One]) -> Measured:
     return Measured(sums, {path: one.rms for path, one in ones.items()})
 
 
+def added_up(measured: Sequence[Measured]) -> Measured:
+    """What is known of a set whose leaves lie on several hosts, from what each knows of its own."""
+    first = measured[0]
+    sums = {
+        path: {name: _added(each.sums[path][name] for each in measured) for name in tensors}
+        for path, tensors in first.sums.items()
+    }
+    return Measured(sums, {p: math.hypot(*(each.rms[p] for each in measured)) for p in first.rms})
+
+
+def splits_words(leaf: jax.Array, parts: Sequence[Ingredient]) -> bool:
+    """Whether a word of four bytes may lie on two hosts: then their sums are not the whole's."""
+    share = WORD // leaf.dtype.itemsize
+    own = leaf.sharding.shard_shape(leaf.shape)
+    cut = [length for length, whole in zip(own, leaf.shape, strict=True) if length != whole]
+    if cut:
+        cut += [part.rule.heads.length for part in parts if part.rule.heads is not None]
+    return any(length % share for length in cut if share > 1)
+
+
+def _added(sums: Iterable[int]) -> int:
+    """Each lane by itself: what overflows one must not reach the other."""
+    return fingerprint.joined(
+        sum(lane) for lane in zip(*map(fingerprint.lanes_of, sums), strict=True)
+    )
+
+
 def measure(named: Mapping[str, jax.Array], parts: Ingredients = MappingProxyType({})) -> Measured:
     """Measure leaves by path; a leaf without parts counts as a tensor of its own name."""
     whole = {path: (Ingredient(path, Rule(leaf.shape)),) for path, leaf in named.items()}
@@ -80,13 +110,14 @@ def measure(named: Mapping[str, jax.Array], parts: Ingredients = MappingProxyTyp
 
 def measure_leaf(leaf: jax.Array, parts: Sequence[Ingredient]) -> One:
     """Measure one leaf where it is: on its device, or in host memory that is the device's."""
-    if is_on_host(leaf):
+    if is_on_host(leaf) or not leaf.is_fully_addressable:
+        # Of a leaf that lies on several hosts each measures its own: the sums add up to the whole.
         held, tally = on_host(leaf), Tally()
         for part in parts:
             tally.add(part.tensor, in_order(part.rule.restored(_share(held, part))))
         return tally.one
     rules = tuple((part.rule, part.expert) for part in parts)
-    results = jax.device_get(_measured(leaf, rules))
+    results = jax.device_get(_measured(freely_split(leaf), rules))
     sums = {
         part.tensor: fingerprint.joined(lanes)
         for part, (*lanes, _) in zip(parts, results, strict=True)
@@ -163,11 +194,12 @@ def _measured(
     made = []
     for rule, expert in rules:
         tensor = rule.restored(leaf if expert is None else leaf[expert])
-        made.append((*_sums(tensor), jnp.sum(jnp.square(tensor.astype(jnp.float32)))))
+        made.append((*sums_of(tensor), jnp.sum(jnp.square(tensor.astype(jnp.float32)))))
     return made
 
 
-def _sums(tensor: jax.Array) -> tuple[jax.Array, ...]:
+def sums_of(tensor: jax.Array) -> tuple[jax.Array, ...]:
+    """Both sums of what lies on a device, to be computed there."""
     words, at = _words(tensor)
     fold = fingerprint.folded(words)
     block = fingerprint.number_of_block(at // fingerprint.BLOCK)

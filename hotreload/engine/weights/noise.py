@@ -7,7 +7,7 @@ import math
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotreload.engine.weights.headroom import check_headroom, size_of, telling_lack_of_memory
-from hotreload.engine.weights.leaves import Layout
+from hotreload.engine.weights.host_arrays import copied_to_host
+from hotreload.engine.weights.leaves import Layout, freely_split
 from hotreload.engine.weights.measuring import Measured, measure
-from hotreload.engine.weights.rules import Ingredients
+from hotreload.engine.weights.rules import Ingredients, Rule
 from hotreload.engine.weights.staging import check_signatures
 from hotreload.engine.weights.upstream_loading import NAMED
 from hotreload.engine.weights.weights import Weights
@@ -109,7 +110,7 @@ class _Noisy:
             with telling_lack_of_memory():
                 for place in _until(cancel, self._layout.places):
                     leaf = self._leaf(place) if place in self._keys else self._live.leaves[place]
-                    made.host[place] = np.array(leaf)
+                    made.host[place] = copied_to_host(leaf)
         except BaseException:
             made.drop()
             raise
@@ -117,11 +118,20 @@ class _Noisy:
 
     def _leaf(self, place: int) -> jax.Array:
         path = self._layout.paths[place]
-        leaf = _noisy(self._live.leaves[place], self._keys[place], self._scale)
+        leaf = self._live.leaves[place]
+        leaf = _noisy(leaf, self._keys[place], self._scale, self._rule(path, leaf))
         measured = measure({path: leaf}, self._parts)
         self._sums |= measured.sums
         self._rms |= measured.rms
         return leaf
+
+    def _rule(self, path: str, leaf: jax.Array) -> Rule:
+        """How the leaf is made of its tensor; as it is where there are several, or none is known.
+
+        Heads stand only in leaves of one.
+        """
+        first, *others = self._parts.get(path) or (None,)
+        return Rule(leaf.shape) if first is None or others else first.rule
 
     def _sources(self) -> dict[str, str]:
         paths = (self._layout.paths[place] for place in self._keys)
@@ -145,19 +155,24 @@ def _until(cancel: threading.Event, places: Iterable[int]) -> Iterator[int]:
         yield place
 
 
-def _noisy(leaf: jax.Array, key: jax.Array, scale: float) -> jax.Array:
-    add = _adding_noise(leaf.sharding if leaf.committed else None)
-    return add(leaf, key, np.float32(scale))
+def _noisy(leaf: jax.Array, key: jax.Array, scale: float, rule: Rule) -> jax.Array:
+    free = freely_split(leaf)
+    add = _adding_noise(free.sharding if leaf.committed else None, rule)
+    made = add(free, key, np.float32(scale))
+    return jax.device_put(made, leaf.sharding) if leaf.committed else made
 
 
 @cache
-def _adding_noise(sharding: jax.sharding.Sharding | None) -> Callable[..., jax.Array]:
-    return jax.jit(_add_noise, out_shardings=sharding)
+def _adding_noise(sharding: jax.sharding.Sharding | None, rule: Rule) -> Callable[..., jax.Array]:
+    return jax.jit(partial(_add_noise, rule=rule), out_shardings=sharding)
 
 
-def _add_noise(leaf: jax.Array, key: jax.Array, scale: jax.Array) -> jax.Array:
-    noise = scale * jax.random.normal(key, leaf.shape, jnp.float32)
-    return (leaf.astype(jnp.float32) + noise).astype(leaf.dtype)
+def _add_noise(leaf: jax.Array, key: jax.Array, scale: jax.Array, *, rule: Rule) -> jax.Array:
+    """To the tensor it is made of: each copy of a head gets the same, and zeros stay zeros."""
+    tensor = rule.restored(leaf)
+    noise = scale * jax.random.normal(key, tensor.shape, jnp.float32)
+    noisy: jax.Array = rule.applied((tensor.astype(jnp.float32) + noise).astype(leaf.dtype))
+    return noisy
 
 
 def _check_changed(noise: Noise, chosen: list[str], new: Measured, live: Measured) -> None:

@@ -4,11 +4,9 @@ Nothing is copied to disk and nothing is mapped: each piece of memory that a lea
 to that leaf alone. Knows rules and arrays, and nothing of engines.
 """
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,8 +17,9 @@ import numpy as np
 from hotreload.engine.weights.faults import words_for
 from hotreload.engine.weights.host_arrays import fresh, in_order, is_within
 from hotreload.engine.weights.measuring import One, Tally
+from hotreload.engine.weights.opening import opened
 from hotreload.engine.weights.rules import Array, Ingredient
-from hotreload.reading import Changed, Hashing, Opened
+from hotreload.reading import Changed, Hashing, Readable
 from hotreload.types import Checkpoint, TensorBytes
 
 PIECE = 16 << 20
@@ -57,7 +56,7 @@ class Reader:
         self._checkpoint = checkpoint
         self._cancel = cancel
         self._told = told
-        self._files: dict[str, Opened] = {}
+        self._files: dict[str, Readable] = {}
         self._scratch = fresh(0)
 
     def made(self, recipes: Sequence[Recipe]) -> list[Made]:
@@ -97,6 +96,11 @@ class Reader:
             stacked[part.expert] = in_order(self._tensor(part, live.dtype, tally))
         return stacked, tally
 
+    def check(self, tensor: str) -> None:
+        """Read a tensor and make nothing of it; CheckpointCorrupt unless it is what was checked."""
+        held = self._checkpoint.held[tensor]
+        self._read(tensor, held, self._room(held.end - held.begin))
+
     def close(self) -> None:
         """Let go of the files; CheckpointCorrupt when one was written to meanwhile."""
         try:
@@ -118,7 +122,8 @@ class Reader:
         tensor = memory.view(stored).reshape(part.rule.shape)
         tensor = tensor if stored == dtype else tensor.astype(dtype)
         tally.add(part.tensor, tensor)
-        return part.rule.applied(tensor)
+        made: Array = part.rule.applied(tensor)
+        return made
 
     def _room(self, size: int) -> Array:
         """Memory for tensors that the leaf does not keep, one after the other."""
@@ -136,21 +141,24 @@ class Reader:
             if hashing.digest() != held.digest:
                 raise Changed(f"the bytes of {tensor} are different now")
 
-    def _file(self, name: str) -> Opened:
+    def _file(self, name: str) -> Readable:
         if name not in self._files:
-            real = Path(os.path.realpath(self._checkpoint.path / name, strict=True))
-            self._files[name] = Opened(real, name, self._cancel)
+            self._files[name] = opened(self._checkpoint, name, self._cancel)
         return self._files[name]
 
 
 def _placed(arrays: list[Array], lives: list[jax.Array]) -> list[jax.Array]:
-    if all(live.committed for live in lives):
+    if all(live.committed and live.is_fully_addressable for live in lives):
         leaves: list[jax.Array] = jax.device_put(arrays, [live.sharding for live in lives])
         return leaves
-    return [
-        jax.device_put(array, live.sharding) if live.committed else jnp.asarray(array)
-        for array, live in zip(arrays, lives, strict=True)
-    ]
+    return [_placed_like(array, live) for array, live in zip(arrays, lives, strict=True)]
+
+
+def _placed_like(array: Array, live: jax.Array) -> jax.Array:
+    if not live.is_fully_addressable:
+        # `device_put` would compare the whole array with that of every other host, and wait.
+        return jax.make_array_from_callback(array.shape, live.sharding, array.__getitem__)
+    return jax.device_put(array, live.sharding) if live.committed else jnp.asarray(array)
 
 
 def _kept(array: Array) -> Array:

@@ -18,6 +18,9 @@ from hotreload.types import TensorSpec
 STACKED = "__MOE_EXPERTS__"
 """A mapping of this name stacks the tensors named in it: experts."""
 
+_ONE_AT_A_TIME = threading.Lock()
+"""Engines that start side by side replace the same method, and must put it back in turn."""
+
 _SAFETENSORS = {
     jnp.dtype(jnp.bfloat16): "BF16",
     jnp.dtype(jnp.float16): "F16",
@@ -31,7 +34,7 @@ def record_plan(model_runner: Any, layout: Layout) -> Plan:
     In both versions every mapping is an argument of one method, which only records it here.
     """
     recorded: dict[str, Any] = {}
-    with _recording(recorded) as loaders:
+    with _ONE_AT_A_TIME, _recording(recorded) as loaders:
         try:
             shadow = load(model_runner, config_for(model_runner, Path("/nonexistent")))
         except Exception:

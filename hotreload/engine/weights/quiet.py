@@ -45,20 +45,40 @@ def done_quietly[J, R](
     """
     crew = _Crew(deque(jobs), worker)
     try:
-        with _short_switches():
+        with _SWITCHES.short():
             yield from crew.results(quiet)
     finally:
         crew.end()
 
 
-@contextmanager
-def _short_switches() -> Iterator[None]:
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(min(usual, SWITCH_INTERVAL))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(usual)
+class _Switches:
+    """How long a thread keeps the GIL: short while anybody works quietly, then as before.
+
+    The process has one such interval, and engines that load at the same time end one by one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._at_work = 0
+        self._usual = 0.0
+
+    @contextmanager
+    def short(self) -> Iterator[None]:
+        with self._lock:
+            if not self._at_work:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._usual, SWITCH_INTERVAL))
+            self._at_work += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._at_work -= 1
+                if not self._at_work:
+                    sys.setswitchinterval(self._usual)
+
+
+_SWITCHES = _Switches()
 
 
 class _Crew[J, R]:

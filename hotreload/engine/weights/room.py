@@ -22,16 +22,21 @@ class Room:
         self._one_at_a_time = asyncio.Lock()
         self._given_up: _Making | None = None
 
-    async def make(self, make: Make, *, name: str, leave: bool = False) -> Weights:
+    async def make(
+        self, make: Make, *, name: str, leave: bool = False, is_read: bool = True
+    ) -> Weights:
         """Make a set in a thread; with `leave` a cancel leaves behind a thread that does not end.
 
-        NotEnoughMemory while an earlier thread that was left behind hangs.
+        NotEnoughMemory while an earlier thread that was left behind hangs. `is_read` says whether
+        the thread reads files: if it hangs, so may every other read.
         """
         async with self._one_at_a_time:
             await self._wait_for_given_up()
             making, leave_as = _Making(make, name), name if leave else None
             try:
-                return await threads.in_thread(making.run, discard=making.free, leave_as=leave_as)
+                return await threads.in_thread(
+                    making.run, discard=making.free, leave_as=leave_as, is_read=is_read
+                )
             except asyncio.CancelledError:
                 self._given_up = making
                 raise

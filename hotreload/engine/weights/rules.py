@@ -35,16 +35,15 @@ class Heads:
         """How long the axis is in the leaf."""
         return (self.count * self.copies + self.empty) * self.padded
 
-    def applied(self, tensor: Array) -> Array:
-        """The tensor with its heads as the leaf has them, in memory of its own."""
-        before, after = tensor.shape[: self.axis], tensor.shape[self.axis + 1 :]
-        heads = tensor.reshape(*before, self.count, 1, self.length, *after)
-        kept = self.count * self.copies
-        made = np.zeros((*before, kept + self.empty, self.padded, *after), tensor.dtype)
-        whole: Any = (slice(None),) * len(before)
-        filled = made[(*whole, slice(0, kept), slice(0, self.length))]
-        for copy in range(self.copies):
-            filled[(*whole, slice(copy, None, self.copies))] = heads[(*whole, slice(None), 0)]
+    def applied(self, tensor: Any) -> Any:
+        """The tensor of numpy or JAX with its heads as the leaf has them, in memory of its own."""
+        xp, axis = tensor.__array_namespace__(), self.axis
+        before, after = tensor.shape[:axis], tensor.shape[axis + 1 :]
+        heads = tensor.reshape(*before, self.count, self.length, *after)
+        made = xp.repeat(heads, self.copies, axis=axis)
+        zeros = [(0, 0)] * made.ndim
+        zeros[axis : axis + 2] = (0, self.empty), (0, self.padded - self.length)
+        made = xp.pad(made, zeros) if any(map(any, zeros)) else made
         return made.reshape(*before, self.leaf_length, *after)
 
     def restored(self, made: Any) -> Any:
@@ -79,8 +78,8 @@ class Rule:
         """Whether the leaf has the tensor's elements in the file's order, and no others."""
         return self.heads is None and self.axes is None
 
-    def applied(self, tensor: Array) -> Array:
-        """The leaf's array, which may be a view of the tensor's memory."""
+    def applied(self, tensor: Any) -> Any:
+        """The leaf's array, of numpy or JAX, which may be a view of the tensor's memory."""
         made = tensor if self.heads is None else self.heads.applied(tensor)
         return made if self.axes is None else made.transpose(self.axes)
 

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hotreload.engine.weights import staging
+from hotreload.engine.weights.copies import unlike
 from hotreload.engine.weights.headroom import size_of, why_one_set
 from hotreload.engine.weights.leaves import layout_of
-from hotreload.engine.weights.loaders import Destination, Loaders
+from hotreload.engine.weights.loaders import Comparison, Destination, Loaders
 from hotreload.engine.weights.noise import perturb
 from hotreload.engine.weights.plan import record_plan
 from hotreload.engine.weights.quiet import QUIET, Quiet
 from hotreload.engine.weights.room import Room
+from hotreload.engine.weights.twins import Copying, Original, take_the_place
 from hotreload.engine.weights.weights import Weights, sources_of
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, HowFar, Loading, Noise, Revision, Staged
@@ -36,7 +38,7 @@ class StagingTerms:
 class Sets:
     """Knows how the sets of one model look; which of them answers, it is told at each call."""
 
-    def __init__(self, model_runner: Any, terms: StagingTerms) -> None:
+    def __init__(self, model_runner: Any, terms: StagingTerms, comparison: Comparison) -> None:
         self.layout = layout_of(model_runner.model)
         self.plan = record_plan(model_runner, self.layout)
         self.loaders = Loaders(
@@ -46,6 +48,7 @@ class Sets:
             spool=terms.spool,
             choice=terms.loader,
             quiet=terms.quiet,
+            comparison=comparison,
         )
         self.bytes = 0
         """Of one set; known when the first was adopted."""
@@ -71,6 +74,14 @@ class Sets:
         staging.take_over(leaves, self.layout)
         return self._as_staged(revision, Weights(leaves, self.loaders.measure(leaves)))
 
+    def adopt_copy(self, leaves: list[Any], original: Original) -> Staged:
+        """The same of a copy of what another engine holds, in the place of what upstream made."""
+        take_the_place(original, leaves, self.layout)
+        first = self.adopt(leaves, original.revision)
+        original.check_same(first.weights.measured)
+        first.weights.sources = original.sources
+        return first
+
     def compare_with(self, checkpoint: Checkpoint, live: Staged) -> asyncio.Task[None]:
         """Begin to compare our own loader with what upstream's made live of this checkpoint."""
         compare = self._compare(checkpoint, live.weights)
@@ -82,17 +93,17 @@ class Sets:
         made = Weights(list(live.leaves), live.measured)
         await in_thread(lambda cancel: self.loaders.compare(checkpoint, made, cancel))
         self._note_distrust()
-        if self.loaders.is_tried:
+        if self.loaders.comparison.is_tried:
             live.sources = sources_of(checkpoint)
 
     def _note_distrust(self) -> None:
-        if self.loaders.distrust:
+        if self.loaders.comparison.distrust:
             self._is_distrusted.set()
 
     async def distrusted(self) -> str:
         """Wait until our own loader was found to make other weights than upstream's; say which."""
         await self._is_distrusted.wait()
-        return self.loaders.distrust
+        return self.loaders.comparison.distrust
 
     def decide(self, live: Staged, beside: Sequence[Any] = ()) -> None:
         """Decide where spare sets wait; `beside` describes what must fit beside one that is staged.
@@ -149,6 +160,17 @@ class Sets:
         work = partial(work, parts=self.plan.parts, to_host=self._destination.is_host)
         return await self._staged(revision, work)
 
+    async def twin(self, staged: Staged, live: Staged) -> Staged:
+        """Copy another engine's weights to where spare ones wait here; it fails as `stage` does."""
+        original = Original(staged)  # at once: they may be released there while we wait here
+        try:
+            await self.until_compared()
+            copying = Copying(self.layout, self.plan.parts, live.weights, self.loaders.quiet)
+            work = partial(copying.copied, original, self._destination)
+            return await self._staged(staged.revision, work, name="the copying of", is_read=False)
+        finally:
+            original.let_go()
+
     async def stow(self, staged: Staged, live: Staged) -> Staged:
         """Move spare weights to host memory; what is there already stays as it is."""
         if not staged.weights.leaves:
@@ -172,18 +194,30 @@ class Sets:
 
     async def checksums(self, staged: Staged) -> dict[str, int]:
         """Each leaf's checksum, computed on what lies on the device now."""
-        leaves, measure = staged.weights.leaves, self.loaders.measure
         # A cancel waits for the thread: it holds leaves that a trade must be able to free.
-        now = (await in_thread(lambda cancel: measure(leaves))).checksums
+        now = await in_thread(lambda cancel: self._checksums(staged.weights.leaves))
         if now != staged.leaves:
             staged.weights.sources = {}  # nothing is shared with damaged weights: all is read anew
         return now
 
-    async def _staged(self, revision: Revision, work: Callable[..., Weights]) -> Staged:
-        name = f"the loading of {revision}"
-        made = await self._room.make(lambda cancel: work(cancel=cancel), name=name, leave=True)
-        return self._as_staged(revision, made)
+    def _checksums(self, leaves: Sequence[Any]) -> dict[str, int]:
+        """Where copies differ none of them speaks for the leaf: its checksum is another then."""
+        checksums = self.loaders.measure(leaves).checksums
+        for path in unlike(self.layout.named(leaves), self.plan.parts):
+            checksums[path] ^= 1
+        return checksums
+
+    async def _staged(
+        self,
+        revision: Revision,
+        work: Callable[..., Weights],
+        *,
+        name: str = "the loading of",
+        is_read: bool = True,
+    ) -> Staged:
+        make = partial(self._room.make, name=f"{name} {revision}", leave=True, is_read=is_read)
+        return self._as_staged(revision, await make(lambda cancel: work(cancel=cancel)))
 
     def _as_staged(self, revision: Revision, weights: Weights) -> Staged:
-        measured = weights.measured
+        measured, weights.paths = weights.measured, self.layout.paths
         return Staged(revision, weights, measured.fingerprint, measured.checksums, self.bytes)

@@ -5,19 +5,20 @@ rewritten in place changes weights after they were checked.
 """
 
 import errno
-import os
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from hotreload import failpoints
+from hotreload.checkpoint_files import SINGLE
 from hotreload.engine.weights.faults import changed, unreadable
+from hotreload.engine.weights.opening import opened
 from hotreload.errors import NotEnoughMemory, TryAgain
-from hotreload.reading import OURS, Changed, Hashing, NotRegular, opened
-from hotreload.types import Checkpoint, CheckpointFile
+from hotreload.reading import OURS, Changed, Hashing, NotRegular
+from hotreload.types import IN_MEMORY, Checkpoint, CheckpointFile
 
 PREFIX = "stage-"
 CHUNK = 8 << 20
@@ -52,7 +53,7 @@ def private_copy(
         _check_room(checkpoint, spool)
         failpoints.reach_in_thread("reading")
         for file in checkpoint.weight_files:
-            _copy(checkpoint.path, file, folder, cancel, told)
+            _copy(checkpoint, file, folder, cancel, told)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -82,17 +83,18 @@ def _check_room(checkpoint: Checkpoint, spool: Path) -> None:
 
 
 def _copy(
-    source: Path,
+    checkpoint: Checkpoint,
     file: CheckpointFile,
     folder: Path,
     cancel: threading.Event,
     told: Callable[[int], None],
 ) -> None:
-    target = folder / file.name
+    # The file that tensors in memory make is one that the engine's loader looks for.
+    target = folder / (SINGLE if file.name == IN_MEMORY else file.name)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as out:
-            _pour(source / file.name, file, lambda piece: told(out.write(piece)), cancel)
+            _pour(checkpoint, file, lambda piece: told(out.write(piece)), cancel)
     except NotRegular as trap:
         raise changed(file.name, f"it is {trap}") from trap
     except Changed as how:
@@ -108,14 +110,16 @@ def _copy(
 
 
 def _pour(
-    path: Path, file: CheckpointFile, write: Callable[[memoryview], object], cancel: threading.Event
+    checkpoint: Checkpoint,
+    file: CheckpointFile,
+    write: Callable[[memoryview], object],
+    cancel: threading.Event,
 ) -> None:
     """Hand the file's bytes on, and make sure at the end that they are those that were checked.
 
     The bytes are hashed as they pass, even if the file looks untouched: the copy must be right.
     """
-    real = Path(os.path.realpath(path, strict=True))
-    with opened(real, file.name, cancel) as source:
+    with closing(opened(checkpoint, file.name, cancel)) as source:
         if source.identity.size != file.size:
             raise Changed(f"it has {source.identity.size} bytes, not {file.size}")
         hashing = Hashing(source, CHUNK, cancel)

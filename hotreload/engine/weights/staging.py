@@ -104,7 +104,7 @@ def stow(weights: Weights, layout: Layout, live: list[Any]) -> Weights:
         for place in layout.places
         for leaf in weights.leaves[place : place + 1]
     }
-    stowed = Weights([], weights.measured, host, weights.sources)
+    stowed = Weights([], weights.measured, host, weights.sources, weights.paths)
     weights.drop()
     return stowed
 
@@ -120,7 +120,7 @@ def unstow(stowed: Weights, layout: Layout, live: list[Any]) -> Weights:
         wait_for(layout, leaves)
     check_signatures(layout, leaves, live)
     stowed.drop()
-    return Weights(leaves, stowed.measured, sources=stowed.sources)
+    return Weights(leaves, stowed.measured, sources=stowed.sources, paths=stowed.paths)
 
 
 def put_into(layout: Layout, weights: Weights) -> list[tuple[nnx.Variable[Any], Any]]:

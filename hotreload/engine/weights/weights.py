@@ -27,6 +27,8 @@ class Weights:
     """Copies by place; of what the live weights shared, the leaf itself."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """What each tensor was of which leaves were made, by its name; not all may be known."""
+    paths: tuple[str, ...] = ()
+    """What stands at each place; another engine of the same model may have another order."""
     lane: int | None = None
     """The number of the lane in which they answer; None while they are spare."""
 
@@ -43,9 +45,11 @@ class Weights:
         give_back()
 
     def same(self, parts: tuple[Ingredient, ...], sources: Mapping[str, str]) -> bool:
-        """Whether a leaf was made of tensors that these sources have too."""
+        """Whether a leaf was made of tensors that these sources have too; unknown ones are not."""
         names = [part.tensor for part in parts]
-        return all(name in self.sources and self.sources[name] == sources[name] for name in names)
+        return all(
+            name in self.sources and self.sources[name] == sources.get(name) for name in names
+        )
 
 
 def sources_of(checkpoint: Checkpoint) -> dict[str, str]:

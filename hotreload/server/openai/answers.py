@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotreload.errors import HotReloadError
-from hotreload.server.answerer import Item, stamp_of
+from hotreload.server.answerer import Item
 from hotreload.server.openai.choices import Choice, NewTokens, chat_logprobs, completion_logprobs
 from hotreload.server.ports import Fields
 from hotreload.server.problems import openai_fields
@@ -103,7 +103,7 @@ class OpenAIAnswer:
             "created": self._created,
             "model": self._model,
             "system_fingerprint": generation.fingerprint,
-            "hotreload": stamp_of(generation),
+            "hotreload": generation.stamp,
         }
 
     def _usage(self) -> Fields:

@@ -17,7 +17,6 @@ from hotreload.server.answerer import (
     ModelRoute,
     check_batch,
     oldest_wanted,
-    stamp_of,
 )
 from hotreload.server.limits import Limits
 from hotreload.server.openai import fields
@@ -132,5 +131,5 @@ def _model(name: str, live: Generation | None) -> Fields:
         "object": "model",
         "created": int(live.since),
         "owned_by": "hotreload",
-        "hotreload": stamp_of(live),
+        "hotreload": live.stamp,
     }

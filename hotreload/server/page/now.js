@@ -76,6 +76,7 @@ function facts(status) {
   if (status.source) rows.push(["Source", source(status.source)]);
   rows.push(["Gate", `${status.gate.state}, ${status.gate.inside} inside, ${status.gate.held} held`]);
   if (status.answering?.length) rows.push(["Answering", answering(status.answering)]);
+  if (status.replicas?.length > 1) rows.push(["Replicas", status.replicas.map(words.replica).join("; ")]);
   if (status.mode) rows.push(["Mode", mode(status)]);
   if (status.passed_over?.length) rows.push(["Passed over", passedOver(status)]);
   if (status.refused.length) rows.push(["Refused", refused(status.refused)]);

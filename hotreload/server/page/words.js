@@ -48,6 +48,12 @@ export function booting({ doing, step_seconds: took, usual_seconds: usual, done,
   return `${doing}, for ${duration(took)}${last}${total ? `, ${Math.round((done / total) * 100)} %` : ""}`;
 }
 
+// One of several engines: what it serves, or what became of it.
+export function replica({ index, state, generation, gate, reason }) {
+  const serving = `generation ${generation}, ${gate.inside} inside`;
+  return `${index} ${state}${state === "serving" ? `: ${serving}` : reason ? `: ${reason}` : ""}`;
+}
+
 export function count(number, noun, nouns = `${noun}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? noun : nouns}`;
 }

@@ -28,7 +28,6 @@ def scheduler_with(*, args: dict[str, Any] | None = None, runner: Any = None, **
         | {
             "chunked_req": None,
             "tree_cache": RadixCache(),
-            "nnodes": 1,
             "server_args": SimpleNamespace(**(args or {})),
             "tp_worker": SimpleNamespace(get_model_runner=lambda: runner),
         }
@@ -72,7 +71,6 @@ def test_a_plain_engine_has_lanes(scheduler: Any) -> None:
         (scheduler_with(pd="pathways"), "it is disaggregated"),
         (scheduler_with(args={"enable_lora": True}), "it serves LoRA adapters"),
         (scheduler_with(dp_size=2), "more than one data rank (dp_size)"),
-        (scheduler_with(nnodes=2), "it runs on 2 hosts"),
         (scheduler_with(is_hybrid=True), "its KV pool has several parts"),
         (scheduler_with(runner=with_pool(pool(rows=77))), "KV pool is of a kind"),
         (scheduler_with(runner=with_pool(pool(kv_buffer=[]))), "KV pool is of a kind"),

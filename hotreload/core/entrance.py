@@ -1,0 +1,168 @@
+"""Every request comes in here, and is let in to one of the engines: the least busy one.
+
+Behind it stands one gate before each engine. It knows who is inside and who waits; nothing of
+HTTP, weights or what an engine is.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any
+
+from hotreload.core.gate import AnsweredElsewhere, Bell, Gate
+from hotreload.errors import EngineLost, NotServing
+from hotreload.types import Answering, GateState, Generation, Lease
+
+
+class Entrance[E]:
+    """One way in for all who ask; where there is one engine alone, its gate is all there is."""
+
+    def __init__(self, make_gate: Callable[[int], Gate[E]], replicas: int = 1) -> None:
+        """`make_gate` makes the gate of a replica, by its index."""
+        self._make_gate = make_gate
+        self._moved = Bell()
+        self.gates: list[Gate[E]] = [self._new_gate(index) for index in range(replicas)]
+        """By the replica's index."""
+        self._turn = 0
+        self._ending: tuple[str, str] | None = None
+
+    def renew(self, index: int) -> Gate[E]:
+        """Put a new gate in the place of one that was sealed because its engine was lost."""
+        gate = self._new_gate(index)
+        gate.max_held = self.gates[index].max_held
+        self.gates[index] = gate
+        if self._ending is not None:
+            reason, code = self._ending
+            gate.seal(reason, code=code)
+        return gate
+
+    def _new_gate(self, index: int) -> Gate[E]:
+        gate = self._make_gate(index)
+        gate.moved = self._moved  # who waits at one gate may go in at another that moved
+        return gate
+
+    @contextmanager
+    def preparing(self) -> Iterator[E]:
+        """An engine that makes a request ready before it is let in; NotServing when none will be.
+
+        Every engine checks and encodes alike. Which one answers, the lease alone says.
+        """
+        gate = self._best(0)
+        with _sealed_when_lost(gate):
+            yield gate.preparer()
+
+    @asynccontextmanager
+    async def passing(self, at_least: int = 0, within: float = 0.0) -> AsyncIterator[Lease[E]]:
+        """Let one request through; the lease it yields says who answers, from start to end.
+
+        An older generation than `at_least` is waited out, within a timeout; then NotNewEnough.
+        """
+        async with AsyncExitStack() as inside:
+            gate, lease = await self._let_in(inside, at_least, within)
+            with _sealed_when_lost(gate):
+                yield lease
+
+    async def _let_in(
+        self, inside: AsyncExitStack, at_least: int, within: float
+    ) -> tuple[Gate[E], Lease[E]]:
+        until = asyncio.get_running_loop().time() + within
+        while True:
+            gate = self._best(at_least)
+            left = max(0.0, until - asyncio.get_running_loop().time())
+            elsewhere = partial(self._lets_in_beside, gate, at_least)
+            try:
+                passing = gate.passing(at_least, left, elsewhere)
+                return gate, await inside.enter_async_context(passing)
+            except AnsweredElsewhere:
+                continue
+            except NotServing:
+                # Its engine was lost while it waited there: another one may answer.
+                if gate.state is not GateState.SEALED or not self.lets_in:
+                    raise
+
+    def _best(self, at_least: int) -> Gate[E]:
+        """The gate of the least busy engine among those that answer now, else one to wait at."""
+        unsealed = [gate for gate in self.gates if gate.state is not GateState.SEALED]
+        if not unsealed:
+            return self.gates[0]
+        is_open = [gate for gate in unsealed if gate.state is GateState.OPEN]
+        new_enough = [gate for gate in is_open if not gate.is_before(at_least)]
+        if new_enough:
+            return self._least_busy(new_enough)
+        return is_open[0] if is_open else self._least_busy(unsealed)
+
+    def _lets_in_beside(self, gate: Gate[E], at_least: int) -> bool:
+        """Whether a request goes in at once at another gate than this one."""
+        others = (each for each in self.gates if each is not gate)
+        is_open = (each for each in others if each.state is GateState.OPEN)
+        return any(not each.is_before(at_least) for each in is_open)
+
+    def _least_busy(self, gates: Sequence[Gate[E]]) -> Gate[E]:
+        """Those that are equally busy take turns."""
+        self._turn += 1
+        places = len(self.gates)
+        return min(gates, key=lambda gate: (gate.inside, (gate.replica - self._turn) % places))
+
+    @property
+    def lets_in(self) -> bool:
+        """Whether any engine answers now, or will after a swap."""
+        return any(gate.state is not GateState.SEALED for gate in self.gates)
+
+    @property
+    def inside(self) -> int:
+        """How many requests are being answered; for any thread."""
+        return sum(gate.inside for gate in tuple(self.gates))
+
+    @property
+    def held(self) -> int:
+        """How many requests wait at closed gates; for any thread."""
+        return sum(gate.held for gate in tuple(self.gates))
+
+    def answering(self) -> list[Answering]:
+        """Who answers requests, those that are live first; for any thread.
+
+        What is live on a lost engine answers nobody who comes: it counts for those inside alone.
+        """
+        gates = tuple(self.gates)
+        there = [gate for gate in gates if not gate.is_lost] or gates
+        gone = [gate for gate in gates if gate not in there]
+        by_gate = [gate.answering() for gate in there]
+        live = [each for answering in by_gate for each in answering[:1]]
+        older = [each for answering in by_gate for each in answering[1:]]
+        older += [each for gate in gone for each in gate.answering() if each.requests]
+        counts: dict[Generation, int] = {}
+        for each in (*live, *older):
+            counts[each.generation] = counts.get(each.generation, 0) + each.requests
+        return [Answering(generation, count) for generation, count in counts.items()]
+
+    def allow(self, max_held: int) -> None:
+        """Let so many wait at each gate from now on."""
+        for gate in self.gates:
+            gate.max_held = max_held
+
+    def seal(self, reason: str, *, code: str = "not_serving") -> None:
+        """Refuse everybody from now on, whichever engine may come; those inside go on."""
+        self._ending = self._ending or (reason, code)
+        for gate in self.gates:
+            gate.seal(reason, code=code)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody is let in any more because the engines are lost."""
+        return not self.lets_in and any(gate.is_lost for gate in self.gates)
+
+    async def drained(self, within: float) -> None:
+        """Wait until nobody is inside; DrainTimedOut names how many still are."""
+        await asyncio.gather(*(gate.drained(within) for gate in self.gates))
+
+
+@contextmanager
+def _sealed_when_lost(gate: Gate[Any]) -> Iterator[None]:
+    """Let nobody in after the first who hears that the engine is lost: who asks again goes on to
+    another one."""
+    try:
+        yield
+    except EngineLost as lost:
+        gate.seal(str(lost), code=lost.code)
+        raise

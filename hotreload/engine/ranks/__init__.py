@@ -1,0 +1,1 @@
+"""What one engine in several processes needs of JAX and of upstream."""

@@ -1,0 +1,48 @@
+"""The store that jax.distributed keeps in the process of rank 0, for all ranks."""
+
+from typing import Any
+
+import jax
+
+from hotreload.errors import EngineLost
+
+NOTHING_THERE = ("DEADLINE_EXCEEDED", "NOT_FOUND")
+
+
+class DistributedStore:
+    """A `ranks.store.Store`; only between joining the other ranks and leaving them."""
+
+    def __init__(self) -> None:
+        from jax._src import distributed
+
+        # There is no public way to it; both versions of jax have it here.
+        self._client: Any = distributed.global_state.client
+
+    def put(self, key: str, value: str) -> None:
+        """Have the key hold this value; whoever waits for it gets it."""
+        try:
+            self._client.key_value_set(key, value, allow_overwrite=True)
+        except jax.errors.JaxRuntimeError as fault:
+            raise _lost(fault) from fault
+
+    def get(self, key: str, within: float) -> str | None:
+        """The value of the key, waited for so many seconds; None when it has none by then."""
+        try:
+            value: str = self._client.blocking_key_value_get(key, max(1, round(within * 1000)))
+        except jax.errors.JaxRuntimeError as fault:
+            if str(fault).startswith(NOTHING_THERE):
+                return None
+            raise _lost(fault) from fault
+        return value
+
+    def forget(self, key: str) -> None:
+        """Let go of the key, and of every key that begins with it and a slash."""
+        try:
+            self._client.key_value_delete(key)
+        except jax.errors.JaxRuntimeError as fault:
+            raise _lost(fault) from fault
+
+
+def _lost(fault: Exception) -> EngineLost:
+    why = str(fault).partition("\n")[0]
+    return EngineLost(f"the ranks' store does not answer: {why}", code="ranks_lost")

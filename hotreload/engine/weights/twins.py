@@ -1,0 +1,189 @@
+"""Copies the weights of another engine of the same model, from its devices to this engine's.
+
+No file is read, so none is hashed: what arrived is measured, and must be what was measured there.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+from hotreload import failpoints
+from hotreload.engine.weights.headroom import check_headroom, size_of, telling_lack_of_memory
+from hotreload.engine.weights.host_arrays import copied_to_host
+from hotreload.engine.weights.leaves import Layout, like, wait_for
+from hotreload.engine.weights.loaders import Comparison, Destination
+from hotreload.engine.weights.measuring import Measured, One, gathered, measure
+from hotreload.engine.weights.quiet import Quiet, done_quietly
+from hotreload.engine.weights.rules import Ingredients
+from hotreload.engine.weights.staging import check_signatures
+from hotreload.engine.weights.weights import Weights
+from hotreload.errors import CheckpointIncompatible, TryAgain
+from hotreload.reading import Cancelled
+from hotreload.types import Revision, Staged
+
+
+class Original:
+    """The weights of another engine as they are now, held until each leaf of them was copied.
+
+    Whatever becomes of them there, nobody changes a leaf: it only may be let go.
+    """
+
+    def __init__(self, staged: Staged, comparison: Comparison | None = None) -> None:
+        """`comparison` is what the other engine knows of our own loader."""
+        weights: Weights = staged.weights
+        held = weights.host.items() if weights.host else enumerate(weights.leaves)
+        self.revision: Revision = staged.revision
+        self.measured = weights.measured
+        self.sources = dict(weights.sources)
+        self.comparison = comparison or Comparison()
+        self._leaves = {weights.paths[place]: leaf for place, leaf in held}
+        if not self._leaves:
+            raise TryAgain(
+                f"the weights of {staged.revision} were released before they could be copied: "
+                "the engine that held them has ended",
+                code="original_gone",
+            )
+
+    def take(self, path: str) -> Any:
+        """A leaf, which is held no longer by us."""
+        return self._leaves.pop(path)
+
+    def let_go(self) -> None:
+        """Hold nothing any more: an error keeps the frames it passed, and they keep this."""
+        self._leaves.clear()
+
+    def check_fits(self, layout: Layout, live: Sequence[Any], *, any_dtype: bool = False) -> None:
+        """CheckpointIncompatible unless it has a leaf like the live one for each place."""
+        for place in layout.places:
+            path, old = layout.paths[place], live[place]
+            leaf = self._leaves.get(path)
+            if leaf is None:
+                raise CheckpointIncompatible(f"the engine that is copied has no {path}")
+            if leaf.shape != old.shape or not (any_dtype or leaf.dtype == old.dtype):
+                raise CheckpointIncompatible(
+                    f"{path} is {leaf.dtype}{list(leaf.shape)} in the engine that is copied, and "
+                    f"{old.dtype}{list(old.shape)} here"
+                )
+
+    def check_same(self, copy: Measured) -> None:
+        """TryAgain when a copy is another than what was measured when these weights were made.
+
+        The copy is at fault, or the memory it was made of: both engines may have damaged weights.
+        New ones that come from the files do not, so nothing is said of the checkpoint.
+        """
+        other = sorted(path for path, sums in copy.sums.items() if sums != self.measured.sums[path])
+        if other:
+            raise TryAgain(
+                f"{other[0]} of {self.revision} is another one after it was copied from device to "
+                "device: a memory or the way between the devices is at fault (`hotreload "
+                "checksums` says whether what is live there still is what went live)",
+                code="copy_differs",
+                findings=other,
+            )
+
+
+class Copying:
+    """Makes a set of weights of an original; one that is live here shares what it has already."""
+
+    def __init__(self, layout: Layout, parts: Ingredients, live: Weights, quiet: Quiet) -> None:
+        self._layout = layout
+        self._parts = parts
+        self._live = live
+        self._quiet = quiet
+
+    def copied(self, original: Original, place: Destination, *, cancel: threading.Event) -> Weights:
+        """The same weights where spare ones wait here; whatever goes wrong, nothing is left."""
+        failpoints.reach_in_thread("reading")
+        original.check_fits(self._layout, self._live.leaves)
+        copy = self._to_host if place.is_host else partial(self._beside, beside=place.beside)
+        with telling_lack_of_memory():
+            made = copy(original, cancel)
+        try:
+            original.check_same(made.measured)
+            if made.leaves:
+                check_signatures(self._layout, made.leaves, self._live.leaves)
+        except BaseException:
+            made.leaves.clear()
+            made.drop()
+            raise
+        made.sources = original.sources
+        return made
+
+    def _beside(
+        self, original: Original, cancel: threading.Event, *, beside: Sequence[Any]
+    ) -> Weights:
+        live, paths = self._live, self._layout.paths
+        fresh = [at for at in self._layout.places if not self._is_shared(paths[at], original)]
+        check_headroom([live.leaves[at] for at in fresh], beside=beside)
+        ones = {paths[at]: live.measured.one(paths[at]) for at in self._layout.places}
+        leaves = list(live.leaves)
+        try:
+            for at, leaf, one in self._made(original, fresh, _placed_like, cancel):
+                leaves[at], ones[paths[at]] = leaf, one
+        except BaseException:
+            leaves.clear()
+            raise
+        return Weights(leaves, gathered(ones))
+
+    def _to_host(self, original: Original, cancel: threading.Event) -> Weights:
+        """None is shared, as with checkpoints that wait on the host."""
+        paths = self._layout.paths
+        check_headroom((), on_host=size_of(self._layout.named(self._live.leaves)))
+        made, ones = Weights([], self._live.measured), dict[str, One]()
+        try:
+            for at, leaf, one in self._made(original, self._layout.places, _on_host, cancel):
+                made.host[at], ones[paths[at]] = leaf, one
+        except BaseException:
+            made.drop()
+            raise
+        made.measured = gathered(ones)
+        return made
+
+    def _is_shared(self, path: str, original: Original) -> bool:
+        parts = self._parts.get(path)
+        return parts is not None and self._live.same(parts, original.sources)
+
+    def _made(
+        self,
+        original: Original,
+        places: Sequence[int],
+        make: Callable[[Any, Any], Any],
+        cancel: threading.Event,
+    ) -> Iterator[tuple[int, Any, One]]:
+        """Each leaf copied and measured, in quiet threads."""
+
+        def copy(place: int) -> tuple[int, Any, One]:
+            if cancel.is_set():
+                raise Cancelled
+            path = self._layout.paths[place]
+            leaf = make(original.take(path), self._live.leaves[place])
+            return place, leaf, measure({path: leaf}, self._parts).one(path)
+
+        def worker() -> AbstractContextManager[Callable[[int], tuple[int, Any, One]]]:
+            return nullcontext(copy)
+
+        return done_quietly(places, worker, self._quiet)
+
+
+def _placed_like(leaf: Any, live: Any) -> Any:
+    return like(leaf, live).block_until_ready()
+
+
+def _on_host(leaf: Any, live: Any) -> Any:
+    return copied_to_host(leaf)
+
+
+def take_the_place(original: Original, leaves: list[Any], layout: Layout) -> None:
+    """Put an original's leaves where random ones are, each placed like the one it replaces.
+
+    Nothing is computed yet, so the list may change in place. Of dtypes the original is right:
+    0.0.2 makes some random leaves bfloat16 whatever was asked for.
+    """
+    original.check_fits(layout, leaves, any_dtype=True)
+    for place, variable in enumerate(layout.variables):
+        if variable is not None:
+            leaves[place] = like(original.take(layout.paths[place]), leaves[place])
+            variable.set_raw_value(leaves[place])
+    wait_for(layout, leaves)

@@ -1,0 +1,61 @@
+"""The daemon's checks on what a program gives: a folder, or a mapping of names to arrays."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hotreload.checks.check import check_checkpoint, findings, rejection
+from hotreload.checks.fit import Policy
+from hotreload.errors import SourceUnavailable
+from hotreload.in_memory import InMemory
+from hotreload.threads import in_thread
+from hotreload.types import Checkpoint, Served
+
+Given = str | Path | Mapping[str, Any]
+"""New weights: a checkpoint's folder, or arrays of numpy or JAX by their Hugging Face names."""
+
+
+class GivenChecks:
+    """Belongs to one engine: what it serves is what new weights are compared with."""
+
+    def __init__(self, served: Served, policy: Policy, dtype: str) -> None:
+        """`dtype` is the one that the engine was started with."""
+        self._served = served
+        self._policy = policy
+        self._dtype = dtype
+
+    async def check(self, given: Given, name: str = "") -> Checkpoint:
+        """The weights as a checkpoint, called by this name; CheckpointRejected says why not."""
+        held = held_by(given)
+        check = partial(check_checkpoint, None, held, served=self._served, policy=self._policy)
+        what = f"a check of {held.name}"
+        checkpoint = await in_thread(lambda cancel: check(cancel=cancel), leave_as=what)
+        revision = replace(checkpoint.revision, label=name or held.name)
+        return replace(checkpoint, revision=revision)
+
+    async def fingerprint_of(self, given: Given) -> str | None:
+        """What the fingerprint would be once these weights are live; None if they would be cast."""
+        held = held_by(given)
+
+        def look(cancel: threading.Event) -> str | None:
+            report = findings(
+                held, self._served, self._policy, cancel=cancel, compute_in=self._dtype
+            )
+            if report.findings:
+                raise rejection(report.findings)
+            return report.fingerprint
+
+        return await in_thread(look, leave_as=f"a look at {held.name}")
+
+
+def held_by(given: Given) -> Path | InMemory:
+    """What holds the weights; SourceUnavailable when that is no folder."""
+    if isinstance(given, Mapping):
+        return InMemory(given)
+    folder = Path(given).absolute()
+    if not folder.is_dir():
+        raise SourceUnavailable(f"{folder} is no folder: a checkpoint is one, with its weights")
+    return folder

@@ -1,0 +1,125 @@
+"""Weights that wait beside the live ones, in the hands of a program."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from types import TracebackType
+from typing import Self
+
+from hotreload.core.course import Course
+from hotreload.core.switch import Ready
+from hotreload.errors import BadRequest, CheckpointRejected, EngineLost
+from hotreload.threads import uninterrupted
+from hotreload.types import Generation, Loading
+
+
+class AsyncStagedWeights:
+    """Held until they go live, their answers are bad, or they are released."""
+
+    def __init__(
+        self,
+        ready: Ready,
+        held: AsyncExitStack,
+        *,
+        course: Course,
+        why_unprovable: str | None,
+        turn: Callable[[int | None], AbstractAsyncContextManager[None]],
+        one_at_a_time: asyncio.Lock,
+    ) -> None:
+        """`held` is what frees them, unless they went live."""
+        staged = ready.weights
+        self.name = staged.revision.label
+        self.fingerprint = staged.fingerprint
+        self.loading: Loading | None = staged.loading
+        """How they were loaded, and how far they are from those that were live."""
+        self.is_proven = False
+        """Whether the probes found their answers good."""
+        self._ready: Ready | None = ready
+        self._held = held
+        self._course = course
+        self._why_unprovable = why_unprovable
+        self._turn = turn
+        self._one_at_a_time = one_at_a_time
+
+    @property
+    def is_held(self) -> bool:
+        """Whether they still wait beside the live ones."""
+        return self._ready is not None
+
+    @property
+    def generation(self) -> Generation | None:
+        """What they went live as; None if they did not."""
+        return self._course.generation
+
+    async def probe(self) -> None:
+        """Ask the probes, where nobody sees the answers; ProbeFailed, and they are released."""
+        async with self._turn(None), self._released_when_bad():
+            ready = self._waiting()
+            if self._why_unprovable is not None:
+                raise BadRequest(
+                    f"{self.name} can be asked only once it is live, which flip does, and goes "
+                    f"back if an answer is bad: {self._why_unprovable}"
+                )
+            await self._proven(ready)
+
+    async def flip(self, *, since: int | None = None) -> Generation:
+        """Answer by them from now on; those that are unproven are proven first, or not flipped to.
+
+        ProbeFailed, and they are released. After any other error they are held as before.
+        `since` is for an update: how many rollbacks there had been when it was asked for.
+        """
+        async with self._turn(since), self._released_when_bad():
+            ready = self._waiting()
+            await self._proven(ready)
+            try:
+                await ready.go()
+            finally:
+                if self.generation is not None:  # also when it was cancelled meanwhile
+                    self.is_proven = True
+                    await uninterrupted(self._let_go(None))
+        assert self.generation is not None, "the switch says what they are live as"
+        return self.generation
+
+    async def release(self) -> None:
+        """Free them, unless they went live or were released before."""
+        async with self._one_at_a_time:
+            await self._let_go(None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.release()
+
+    def _waiting(self) -> Ready:
+        if self._ready is not None:
+            return self._ready
+        live = self.generation
+        became = "was released" if live is None else f"went live as generation {live.number}"
+        raise BadRequest(f"{self.name} is no longer staged: it {became}")
+
+    async def _proven(self, ready: Ready) -> None:
+        if not self.is_proven:
+            await ready.prove()
+            self.is_proven = self._why_unprovable is None
+
+    @asynccontextmanager
+    async def _released_when_bad(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except (CheckpointRejected, EngineLost) as error:
+            with suppress(CheckpointRejected, EngineLost):
+                await self._let_go(error)
+            raise
+
+    async def _let_go(self, error: Exception | None) -> None:
+        """Have the switch put away what is spare now; of a lost engine it touches nothing."""
+        if self._ready is not None:
+            self._ready = None
+            trace = error.__traceback__ if error else None
+            await self._held.__aexit__(type(error) if error else None, error, trace)

@@ -1,0 +1,122 @@
+"""Starts the engine that a program holds, as `hotreload serve` starts its own."""
+
+import asyncio
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from hotreload.checks.check import check_checkpoint
+from hotreload.checks.fit import served_by
+from hotreload.core.rules import FIRST_ANSWER_SECONDS
+from hotreload.engine.answering.probe import Probe
+from hotreload.engine.sglang import SglangEngine
+from hotreload.errors import ConfigError, ProbeFailed
+from hotreload.hot.checking import GivenChecks
+from hotreload.hot.terms import HotTerms
+from hotreload.threads import in_thread, uninterrupted
+from hotreload.types import Checkpoint, Revision
+
+RANDOM = Revision("random", "random weights")
+Boot = Literal["checkpoint", "random"]
+
+
+@dataclass(slots=True)
+class Started:
+    """A running engine, and what belongs to it."""
+
+    engine: SglangEngine
+    checks: GivenChecks
+    path: Path | None
+    """The folder of the weights it answers from; None where they are random."""
+    spool: tempfile.TemporaryDirectory[str]
+
+    async def end(self) -> None:
+        """Close the engine; twice is once."""
+        await uninterrupted(self.engine.close())
+        self.spool.cleanup()
+
+
+async def start(
+    model: str | Path,
+    *,
+    device: str = "auto",
+    tp: int = 1,
+    first_device: int = 0,
+    dtype: str = "auto",
+    args: Mapping[str, Any] | None = None,
+    probes: Sequence[Probe] = (),
+    terms: HotTerms = HotTerms(),  # noqa: B008 (frozen)
+    boot: Boot = "checkpoint",
+) -> Started:
+    """Check the model, start an engine on it, and ask the probes; nothing is left of what fails."""
+    folder = _folder_of(model)
+    _check_choices(boot, tp, first_device)
+    served = await in_thread(lambda cancel: served_by(folder))
+    checkpoint = None
+    if boot == "checkpoint":
+        check = partial(check_checkpoint, None, folder, served=served, policy=terms.policy)
+        checkpoint = await in_thread(lambda cancel: check(cancel=cancel))
+    spool = tempfile.TemporaryDirectory(prefix="hotreload-")
+    try:
+        engine = await SglangEngine.start(
+            model=folder,
+            device=device,
+            tp=tp,
+            first_device=first_device,
+            dtype=dtype,
+            args=args or {},
+            terms=terms.staging(Path(spool.name)),
+            probes=probes,
+            **_weights(checkpoint),
+        )
+    except BaseException:
+        spool.cleanup()
+        raise
+    tensors = served.tensors or engine.expected_tensors()
+    ignorable = served.ignorable | engine.ignorable
+    served = replace(served, tensors=tensors, ignorable=ignorable)
+    checks = GivenChecks(served, terms.policy, dtype)
+    started = Started(engine, checks, folder if checkpoint else None, spool)
+    await _proven_or_ended(started)
+    return started
+
+
+def _weights(checkpoint: Checkpoint | None) -> dict[str, Any]:
+    if checkpoint is None:
+        return {"revision": RANDOM, "load_format": "dummy"}
+    return {"revision": checkpoint.revision, "checkpoint": checkpoint}
+
+
+async def _proven_or_ended(started: Started) -> None:
+    try:
+        if started.path is not None:  # random weights have no answers to be judged by
+            async with asyncio.timeout(FIRST_ANSWER_SECONDS):
+                await started.engine.probe()
+    except BaseException as bad:
+        await started.end()
+        if isinstance(bad, TimeoutError):
+            raise ProbeFailed(f"no answer in {FIRST_ANSWER_SECONDS:g} s") from bad
+        raise
+
+
+def _check_choices(boot: object, tp: object, first_device: object) -> None:
+    if boot not in (known := get_args(Boot)):
+        raise ConfigError(f"boot must be {' or '.join(map(repr, known))}, not {boot!r}")
+    for name, value, least in (("tp", tp, 1), ("first_device", first_device, 0)):
+        if not isinstance(value, int) or value < least:
+            raise ConfigError(f"{name} must be a whole number, at least {least}, not {value!r}")
+
+
+def _folder_of(model: object) -> Path:
+    if isinstance(model, str | Path):
+        return Path(model).absolute()
+    if hasattr(model, "server_args") and hasattr(model, "tokenizer_manager"):
+        raise ConfigError(
+            "a sglang-jax Engine that runs cannot be taken over: its threads were started without "
+            "what new weights need; give HotEngine the model's folder in place of Engine, and "
+            f"what else Engine was given as args: HotEngine({model.server_args.model_path!r}, …)"
+        )
+    raise ConfigError(f"model must be a folder's path, not a {type(model).__name__}")

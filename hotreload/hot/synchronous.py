@@ -1,0 +1,277 @@
+"""The same for programs without a loop, and for notebooks, whose own runs already."""
+
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, overload
+
+from hotreload.engine.answering.probe import Probe
+from hotreload.errors import NotServing
+from hotreload.events import Observer
+from hotreload.hot.asynchronous import Answer, AsyncHotEngine, Prompt, Prompts, Sampling
+from hotreload.hot.checking import Given
+from hotreload.hot.loop_thread import LoopThread
+from hotreload.hot.staged import AsyncStagedWeights
+from hotreload.hot.started import Boot
+from hotreload.hot.terms import HotTerms
+from hotreload.types import Generation, Loading, Mode
+
+
+class StagedWeights:
+    """Weights beside the live ones, until they go live, their answers are bad, or `release`."""
+
+    def __init__(self, staged: AsyncStagedWeights, loop: LoopThread) -> None:
+        self.asynchronous = staged
+        self._loop = loop
+
+    @property
+    def name(self) -> str:
+        """What they were called when they were staged."""
+        return self.asynchronous.name
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint that is live once they are."""
+        return self.asynchronous.fingerprint
+
+    @property
+    def loading(self) -> Loading | None:
+        """How they were loaded, and how far they are from those that were live."""
+        return self.asynchronous.loading
+
+    @property
+    def is_held(self) -> bool:
+        """Whether they still wait beside the live ones."""
+        return self.asynchronous.is_held
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the probes found their answers good."""
+        return self.asynchronous.is_proven
+
+    @property
+    def generation(self) -> Generation | None:
+        """What they went live as; None if they did not."""
+        return self.asynchronous.generation
+
+    def probe(self) -> None:
+        """Ask the probes, where nobody sees the answers; ProbeFailed, and they are released."""
+        self._loop.run(self.asynchronous.probe())
+
+    def flip(self) -> Generation:
+        """Answer by them from now on; those that are unproven are proven first, or not flipped to.
+
+        ProbeFailed, and they are released. After any other error they are held as before.
+        """
+        return self._loop.run(self.asynchronous.flip())
+
+    def release(self) -> None:
+        """Free them, unless they went live or were released before."""
+        self._loop.run(self.asynchronous.release())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class HotEngine:
+    """An engine whose weights change while it answers; for any thread, and for several at once."""
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        device: str = "auto",
+        tp: int = 1,
+        first_device: int = 0,
+        dtype: str = "auto",
+        args: Mapping[str, Any] | None = None,
+        probes: Sequence[Probe] = (),
+        terms: HotTerms = HotTerms(),  # noqa: B008 (frozen)
+        boot: Boot = "checkpoint",
+    ) -> None:
+        """Start an engine on a model's folder; `args` are what sglang-jax's Engine takes beside.
+
+        Its weights are checked, and answer the probes; with `boot="random"` there are none yet.
+        """
+        self._loop = LoopThread()
+        self._closing = threading.Lock()
+        starting = AsyncHotEngine.start(
+            model,
+            device=device,
+            tp=tp,
+            first_device=first_device,
+            dtype=dtype,
+            args=args,
+            probes=probes,
+            terms=terms,
+            boot=boot,
+        )
+        try:
+            self.asynchronous = self._loop.run(starting)
+        except BaseException:
+            self._loop.close()
+            raise
+
+    # --- new weights --------------------------------------------------------------------------
+
+    def stage(self, given: Given, name: str = "") -> StagedWeights:
+        """Check new weights and load them beside the live ones, which go on answering.
+
+        CheckpointRejected says all that is wrong with them. The caller's arrays are only read, and
+        are the caller's again when this returns.
+        """
+        return StagedWeights(self._loop.run(self.asynchronous.stage(given, name)), self._loop)
+
+    def update(self, given: Given, name: str = "") -> Generation:
+        """Stage new weights, prove them and answer by them from now on: all of it, or nothing.
+
+        One that comes meanwhile waits for its turn.
+        """
+        return self._loop.run(self.asynchronous.update(given, name))
+
+    def flip(self, staged: StagedWeights) -> Generation:
+        """Answer by staged weights from now on; those inside end under the weights before."""
+        return staged.flip()
+
+    def probe(self, staged: StagedWeights | None = None) -> None:
+        """Ask the probes of staged weights, or of the live ones; ProbeFailed lists bad answers."""
+        self._loop.run(self.asynchronous.probe(staged.asynchronous if staged else None))
+
+    def rollback(self, number: int | None = None) -> Generation:
+        """Answer by the generation before again, or by this one: from memory, else its folder."""
+        return self._loop.run(self.asynchronous.rollback(number))
+
+    def fingerprint_of(self, given: Given) -> str | None:
+        """The fingerprint these weights will have when they are live; None if they are cast."""
+        return self._loop.run(self.asynchronous.fingerprint_of(given))
+
+    # --- what answers -------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> Generation:
+        """What answers new requests."""
+        return self.asynchronous.generation
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the weights that answer new requests."""
+        return self.asynchronous.fingerprint
+
+    @property
+    def staged(self) -> StagedWeights | None:
+        """The weights that wait beside the live ones, if any."""
+        staged = self.asynchronous.staged
+        return StagedWeights(staged, self._loop) if staged is not None else None
+
+    @property
+    def mode(self) -> Mode:
+        """How new weights take over; `drain` where the engine cannot overlap."""
+        return self.asynchronous.mode
+
+    @property
+    def engine(self) -> Any:
+        """sglang-jax's own Engine, to look at: who sends it requests passes by the gate."""
+        return self.asynchronous.engine
+
+    def subscribe(self, observer: Observer) -> Callable[[], None]:
+        """Have each event of hotreload told, in another thread; the returned call ends that."""
+        return self.asynchronous.subscribe(observer)
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: Sampling | None = None,
+        *,
+        at_least: int = 0,
+        **more: Any,
+    ) -> Answer: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompts,
+        sampling_params: Sampling | None = None,
+        *,
+        at_least: int = 0,
+        **more: Any,
+    ) -> list[Answer]: ...
+
+    def generate(
+        self,
+        prompt: Prompt | Prompts,
+        sampling_params: Sampling | None = None,
+        *,
+        at_least: int = 0,
+        **more: Any,
+    ) -> Answer | list[Answer]:
+        """The answer, or a list of them for a list of prompts; each is by one generation alone.
+
+        `more` is what sglang-jax's `/generate` takes beside. A generation older than `at_least`
+        does not answer: it is waited for, then NotNewEnough.
+        """
+        generate: Any = self.asynchronous.generate  # overloads take no union of what they take
+        work = generate(prompt, sampling_params, at_least=at_least, **more)
+        answer: Answer | list[Answer] = self._loop.run(work)
+        return answer
+
+    def stream(
+        self,
+        prompt: Prompt | Prompts,
+        sampling_params: Sampling | None = None,
+        *,
+        at_least: int = 0,
+        **more: Any,
+    ) -> Iterator[Answer]:
+        """The same in pieces, each with the whole text so far; closing it aborts the answer."""
+        pieces = self.asynchronous.stream(prompt, sampling_params, at_least=at_least, **more)
+        try:
+            while (piece := self._loop.run(_next(pieces))) is not None:
+                yield piece
+        finally:
+            with suppress(NotServing):  # who closes the engine ends its answers
+                self._loop.run(_closed(pieces))
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End what is under way, and the engine; free the device. Twice is once.
+
+        Whoever calls it returns when that is done.
+        """
+        self._loop.check_outside()
+        with self._closing:
+            if self._loop.is_open:
+                try:
+                    self._loop.run(self.asynchronous.close())
+                finally:
+                    self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+async def _next(pieces: AsyncGenerator[Answer]) -> Answer | None:
+    return await anext(pieces, None)
+
+
+async def _closed(pieces: AsyncGenerator[Answer]) -> None:
+    await pieces.aclose()

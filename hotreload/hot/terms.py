@@ -1,0 +1,106 @@
+"""What is decided about an engine in a program of one's own; each field is a setting's name."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import Field, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from hotreload.checks.fit import Policy
+from hotreload.core.rules import KeepPrevious, Rules
+from hotreload.engine.weights.quiet import Quiet
+from hotreload.engine.weights.sets import StagingTerms
+from hotreload.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class HotTerms:
+    """What new weights must be like, how they take over, and what is kept of those before."""
+
+    dtype_change: Literal["reject", "cast"] = "reject"
+    """Whether weights may have another float dtype than the model's: a trainer's float32."""
+    extra_tensors: tuple[str, ...] = ()
+    """Patterns of names that may be given though the model has no such tensor."""
+    nonfinite: Literal["reject", "allow"] = "reject"
+    max_drift: float | None = None
+    """By which factor a leaf's root mean square may differ from the live one's."""
+    mode: Literal["overlap", "drain"] = "overlap"
+    sets: int = 2
+    """The most sets of weights on the device."""
+    keep_previous: Literal["device", "host", "none"] = "device"
+    """Where the weights before the live ones wait for a rollback."""
+    memory: Literal["double", "host", "auto"] = "double"
+    loader: Literal["auto", "upstream"] = "auto"
+    staging_threads: int = 1
+    stage_timeout: float = 1800.0
+    """How long the loading may take."""
+    probe_timeout: float = 30.0
+    drain_timeout: float = 30.0
+    finish_timeout: float = 600.0
+    """How long older answers may keep the room that new weights need."""
+
+    def __post_init__(self) -> None:
+        """ConfigError lists every value that the daemon's setting of this name would refuse."""
+        if faults := [*_faults(self)]:
+            raise ConfigError.listing(faults)
+
+    @property
+    def policy(self) -> Policy:
+        """What the checks let pass."""
+        return Policy(tuple(self.extra_tensors), self.dtype_change, self.nonfinite)
+
+    @property
+    def rules(self) -> Rules:
+        """How long each step may take, and what is kept after it."""
+        return Rules(
+            stage_timeout=self.stage_timeout,
+            drain_timeout=self.drain_timeout,
+            sets=self.sets,
+            finish_timeout=self.finish_timeout,
+            probe_timeout=self.probe_timeout,
+            keep_previous=KeepPrevious(self.keep_previous),
+        )
+
+    def staging(self, spool: Path) -> StagingTerms:
+        """How weights are loaded: at usual priority, since the caller waits for it."""
+        quiet = Quiet(self.staging_threads, "normal")
+        return StagingTerms(spool, self.max_drift, self.loader, self.memory, quiet)
+
+
+def _faults(terms: HotTerms) -> Iterator[str]:
+    for each in fields(terms):
+        value = getattr(terms, each.name)
+        words, is_met = _rule_of(each)
+        if not is_met(value):
+            yield f"HotTerms({each.name}=…) must be {words}, not {value!r}"
+
+
+def _rule_of(term: Field[Any]) -> "_Rule":
+    if get_origin(term.type) is Literal:
+        known = get_args(term.type)
+        return " or ".join(map(repr, known)), known.__contains__
+    return _RULES.get(term.name, _ABOVE_ZERO)
+
+
+def _is_above_zero(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
+
+
+_Rule = tuple[str, Callable[[Any], bool]]
+"""What a value must be, and whether it is."""
+_ABOVE_ZERO: _Rule = "a number above 0", _is_above_zero
+_RULES: dict[str, _Rule] = {
+    "extra_tensors": (
+        "patterns of names",
+        lambda value: type(value) in (tuple, list) and all(type(each) is str for each in value),
+    ),
+    "max_drift": (
+        "None or a number above 0",
+        lambda value: value is None or _is_above_zero(value),
+    ),
+    "sets": ("2 or 3", lambda value: type(value) is int and value in (2, 3)),
+    "staging_threads": (
+        "a whole number, at least 1",
+        lambda value: type(value) is int and value >= 1,
+    ),
+}

@@ -1,0 +1,55 @@
+"""Runs every check on the files of a checkpoint, against what the engine serves."""
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from hotreload.checks.check import check_checkpoint
+from hotreload.checks.files import Digests
+from hotreload.checks.fit import Policy
+from hotreload.settings.load import Settings
+from hotreload.threads import in_thread
+from hotreload.types import Checkpoint, Revision, Served
+
+
+class Checking:
+    """What the core validates checkpoints with, at a start and later."""
+
+    def __init__(
+        self,
+        settings: Callable[[], Settings],
+        *,
+        content_of: Callable[[Revision], str],
+        roots: Sequence[Path],
+        digests: Digests,
+    ) -> None:
+        """`settings` are those of the moment; `content_of` is the content a revision must have."""
+        self.served = Served({}, {}, {})
+        """What each checkpoint must match; known once a start has looked at the model."""
+        self._settings = settings
+        self._content_of = content_of
+        self._roots = roots
+        self._digests = digests
+
+    def serve(self, served: Served) -> None:
+        """Compare checkpoints with this from now on."""
+        self.served = served
+
+    async def __call__(self, revision: Revision, path: Path) -> Checkpoint:
+        """Check it, in a thread that is left behind when a read hangs."""
+        checks = self._settings().checks
+        run = partial(
+            check_checkpoint,
+            revision,
+            path,
+            served=self.served,
+            policy=Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite),
+            root=self._roots,
+            digests=self._digests,
+        )
+
+        def work(cancel: threading.Event) -> Checkpoint:
+            return run(content_id=self._content_of(revision), cancel=cancel)
+
+        return await in_thread(work, leave_as=f"a check of {revision}")

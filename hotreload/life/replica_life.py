@@ -1,0 +1,187 @@
+"""One of the daemon's engines from its start to its loss, and again, as long as another serves.
+
+The first engine comes from the boot. Every other one, and each that is started again, is a twin: it
+copies the weights of one that serves, so nothing is read and nothing else can answer in it. Those
+that are there when the daemon leaves are the daemon's to close, once nothing works on them.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from hotreload.core.entrance import Entrance
+from hotreload.core.replica import Replica
+from hotreload.core.replicas import Replicas
+from hotreload.core.rules import FIRST_ANSWER_SECONDS
+from hotreload.errors import EngineLost, TryAgain
+from hotreload.events import GenerationLive, Publish, ReplicaMoved
+from hotreload.life.running import RunningEngine
+from hotreload.threads import uninterrupted
+from hotreload.types import Generation, Mode, ReplicaState
+
+log = logging.getLogger("hotreload.replica")
+
+LONG_ENOUGH = 300.0
+"""Seconds an engine must have served for its next loss to count as its first."""
+
+Run = Callable[[], Coroutine[Any, Any, None]]
+StartTwin = Callable[[int, RunningEngine], Awaitable[RunningEngine]]
+"""Start the engine of this index, with the weights that another one answers by."""
+Tasks = Callable[[Replica[RunningEngine]], Mapping[str, Run]]
+"""What must run as long as the engine serves, by its name; EngineLost ends it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What the lives of all engines share."""
+
+    entrance: Entrance[RunningEngine]
+    by_index: dict[int, Replica[RunningEngine]]
+    """All that are there, those that are lost and not yet closed among them."""
+    replicas: Replicas[RunningEngine]
+    """Those of them that serve."""
+    start: StartTwin
+    judge: Callable[[RunningEngine], None]
+    """Have it judge weights as the settings of the moment say."""
+    tasks: Tasks
+    publish: Publish
+    backoff: Callable[[int], float]
+    probe_within: Callable[[], float]
+    starting: asyncio.Lock
+    """Held by the one that is started: starts take turns, as each takes all it can get."""
+
+
+class ReplicaLife:
+    """Keeps the engine of one index serving."""
+
+    def __init__(self, index: int, shared: Shared) -> None:
+        self._index = index
+        self._shared = shared
+        self._failures = 0
+
+    async def run(self) -> NoReturn:
+        """Serve with what the boot brought, if it did, else with a twin, for ever.
+
+        EngineLost, the one that was lost, ends it when no other engine serves.
+        """
+        while True:
+            if self._index not in self._shared.by_index:
+                await self._started()
+            lost = await self._served(self._shared.by_index[self._index])
+            if len(self._shared.replicas) == 0:
+                raise lost
+            await self._closed()
+            await self._rest(str(lost))
+
+    # --- as long as it serves ----------------------------------------------------------------
+
+    async def _served(self, replica: Replica[RunningEngine]) -> EngineLost:
+        """Do what must be done while it serves; return why it was lost."""
+        began = time.monotonic()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for name, run in self._shared.tasks(replica).items():
+                    tasks.create_task(run(), name=name)
+                tasks.create_task(_until_dead(replica), name="watch the engine")
+                tasks.create_task(_until_lost(replica), name="see whether it is lost")
+        except* EngineLost as losses:
+            replica.lose(_first(losses))
+        if time.monotonic() - began >= LONG_ENOUGH:
+            self._failures = 0
+        return await replica.lost()
+
+    async def _closed(self) -> None:
+        """Free what it held, once no attempt works on it; nothing of it is left here."""
+        async with self._shared.replicas.changing:
+            replica = self._shared.by_index[self._index]
+            await uninterrupted(replica.engine.close())
+            replica.let_go()
+            del self._shared.by_index[self._index]
+
+    async def _rest(self, why: str) -> None:
+        """Tell of the loss, and wait before the next start: longer each time."""
+        self._failures += 1
+        again_in = self._shared.backoff(self._failures)
+        self._shared.publish(ReplicaMoved(self._index, ReplicaState.LOST, why, again_in))
+        await asyncio.sleep(again_in)
+
+    # --- its start ---------------------------------------------------------------------------
+
+    async def _started(self) -> None:
+        """Start it as a twin of one that serves, again and again until it joins."""
+        while True:
+            try:
+                async with self._shared.starting:
+                    await self._twin()
+                return
+            except Exception as fault:
+                log.warning("replica.not_started", exc_info=fault)
+                why = f"it does not start: {type(fault).__name__}: {fault}"
+            await self._rest(why)
+
+    async def _twin(self) -> None:
+        shared = self._shared
+        shared.publish(ReplicaMoved(self._index, ReplicaState.STARTING))
+        engine = await shared.start(self._index, shared.replicas.first.engine)
+        try:
+            # The first answer compiles, which takes its time, and no attempt waits for it.
+            async with asyncio.timeout(FIRST_ANSWER_SECONDS):
+                await self._proven(engine, shared.replicas.live)
+            async with shared.replicas.changing:
+                await self._join(engine)
+        except BaseException:
+            await uninterrupted(engine.close())
+            raise
+
+    async def _proven(self, engine: RunningEngine, live: Generation) -> None:
+        """Ask it the probes of the moment; what noise answers tells nothing."""
+        self._shared.judge(engine)
+        if not live.revision.is_noise:
+            await engine.probe()
+
+    async def _join(self, engine: RunningEngine) -> None:
+        """Bring it to what is live now, prove that it answers, and let requests in."""
+        shared, live = self._shared, self._shared.replicas.live
+        mode = shared.replicas.mode
+        if mode is Mode.OVERLAP and engine.cannot_overlap:
+            raise TryAgain(f"it cannot do what the others do: {engine.cannot_overlap}")
+        await _catch_up(engine, live, shared.replicas.first.engine)
+        async with asyncio.timeout(shared.probe_within()):
+            await self._proven(engine, live)
+        replica = Replica(engine, shared.entrance.renew(self._index), live, mode)
+        shared.by_index[self._index] = replica
+        replica.open()
+        shared.publish(GenerationLive(live, self._index))
+        shared.publish(ReplicaMoved(self._index, ReplicaState.SERVING))
+
+
+async def _catch_up(engine: RunningEngine, live: Generation, first: RunningEngine) -> None:
+    """Other weights may have gone live while it was started."""
+    mine = engine.live
+    if (mine.revision, mine.fingerprint) != (live.revision, live.fingerprint):
+        staged = await engine.twin(first.live)
+        await engine.release(await engine.exchange(staged))
+
+
+async def _until_dead(replica: Replica[RunningEngine]) -> None:
+    try:
+        await replica.engine.died()
+    except EngineLost as lost:
+        replica.lose(lost)
+        raise
+
+
+async def _until_lost(replica: Replica[RunningEngine]) -> None:
+    """An attempt may have lost it, though no part of it has died."""
+    raise await replica.lost()
+
+
+def _first(losses: BaseExceptionGroup[EngineLost]) -> EngineLost:
+    one: BaseException = losses
+    while isinstance(one, BaseExceptionGroup):
+        one = one.exceptions[0]
+    assert isinstance(one, EngineLost)
+    return one

@@ -1,0 +1,129 @@
+"""Takes every rank through the same steps: rank 0 is the chair, the others follow and vote.
+
+Steps and ballots go through a store. A step that follows before the last one is done ends that:
+rank 0 has given it up. Nothing here knows what a step does.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from hotreload.ranks.ballots import Ballot, Said, Step, ballot_against
+from hotreload.ranks.store import Store
+from hotreload.threads import in_thread, uninterrupted
+
+LOOK_SECONDS = 0.5
+"""How long a thread waits in the store at a time: a cancel waits for its end."""
+
+READY, DONE = "ready", "done"
+"""What a rank votes on: that it could do a step at once, and what came of it."""
+
+Vote = Callable[[str, Ballot], Awaitable[None]]
+Do = Callable[[Step, Vote], Awaitable[Mapping[str, str]]]
+"""Does a step, and says what it made. It may vote that it is ready before."""
+
+
+class Chair:
+    """Rank 0's side."""
+
+    def __init__(self, store: Store, others: Sequence[int]) -> None:
+        self.others = others
+        self._store = store
+        self._number = 0
+        self._oldest = 1
+        """The first step that the store still holds."""
+
+    async def call(self, name: str, about: Mapping[str, str] | None = None) -> Step:
+        """Have all others begin a step; it ends whatever they were at."""
+        self._number += 1
+        step = Step(self._number, name, about or {})
+        await in_thread(lambda cancel: self._store.put(_key(step.number), step.to_text()))
+        return step
+
+    async def hear(self, step: Step, on: str, within: float) -> list[Ballot]:
+        """What the others say until then; the first that speaks against it ends the wait."""
+        heard: list[Ballot] = []
+        until = time.monotonic() + within
+        waiting = {asyncio.create_task(self._hear_one(step, on, r, until)) for r in self.others}
+        try:
+            while waiting and all(each.said is Said.DONE for each in heard):
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                heard += [ballot for each in done if (ballot := each.result()) is not None]
+        finally:
+            await uninterrupted(_ended(waiting))
+        if on == DONE and len(heard) == len(self.others):
+            await in_thread(lambda cancel: self._forget_before(step.number))
+        return sorted(heard, key=lambda each: each.rank)
+
+    def _forget_before(self, number: int) -> None:
+        """Every rank has come that far: nobody looks for an earlier step."""
+        for old in range(self._oldest, number):
+            self._store.forget(_key(old))
+        self._oldest = number
+
+    async def _hear_one(self, step: Step, on: str, rank: int, until: float) -> Ballot | None:
+        key = _key(step.number, on, rank)
+        while (left := until - time.monotonic()) > 0:
+            text = await _look(self._store, key, min(left, LOOK_SECONDS))
+            if text is not None:
+                return Ballot.from_text(text)
+        return None
+
+
+class Follower:
+    """The side of every other rank."""
+
+    def __init__(self, store: Store, rank: int) -> None:
+        self._store = store
+        self._rank = rank
+        self._number = 0
+
+    async def follow(self, do: Do) -> None:
+        """Take part in every step, until this is cancelled or the store is gone."""
+        step = await self._next()
+        while True:
+            upcoming = asyncio.create_task(self._next())
+            work = asyncio.create_task(self._take(step, do))
+            try:
+                await asyncio.wait({upcoming, work}, return_when=asyncio.FIRST_COMPLETED)
+                if not upcoming.done():
+                    await work
+                step = await upcoming
+            finally:
+                await uninterrupted(_ended({upcoming, work}))
+
+    async def _take(self, step: Step, do: Do) -> None:
+        vote = partial(self._vote, step)
+        try:
+            ballot = Ballot(self._rank, says=await do(step, vote))
+        except Exception as fault:
+            ballot = ballot_against(self._rank, fault)
+            await vote(READY, ballot)
+        await vote(DONE, ballot)
+
+    async def _next(self) -> Step:
+        self._number += 1
+        key = _key(self._number)
+        while (text := await _look(self._store, key, LOOK_SECONDS)) is None:
+            continue
+        return Step.from_text(text)
+
+    async def _vote(self, step: Step, on: str, ballot: Ballot) -> None:
+        key = _key(step.number, on, self._rank)
+        await in_thread(lambda cancel: self._store.put(key, ballot.to_text()))
+
+
+def _key(number: int, *more: object) -> str:
+    return "/".join(("hotreload", "step", str(number), *map(str, more)))
+
+
+async def _look(store: Store, key: str, within: float) -> str | None:
+    return await in_thread(lambda cancel: store.get(key, within))
+
+
+async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

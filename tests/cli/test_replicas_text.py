@@ -1,0 +1,77 @@
+"""What `hotreload status` and `hotreload top` say of each engine, where there are several."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hotreload.cli.replicas_text import replica_lines
+from hotreload.cli.status_text import status_text
+from hotreload.cli.top_frame import frame, written
+from hotreload.events import Event, LiveDrifted, PhaseEntered, ReplicaMoved
+from hotreload.types import Phase, ReplicaState
+from tests.observe.test_replicas import BOTH, FIRST, OLD, lost, status
+from tests.observe.test_status import BOOTED, after
+from tests.observe.things import STEP_8
+
+NOW = datetime.now(UTC)
+
+
+def lines(*events: Event) -> list[tuple[str, str | None]]:
+    """What is said three minutes after the second engine is as it is."""
+    said = status(*events).snapshot()
+    then = datetime.fromisoformat(said["replicas"][1]["since"])
+    return replica_lines(said, then + timedelta(minutes=3))
+
+
+def test_each_engine_that_serves_says_what_and_whom() -> None:
+    assert lines(*BOTH) == [
+        ("0  serving  generation 3, 5 inside, 6 held", None),
+        ("1  serving  generation 3, 3 inside, 1 held", None),
+    ]
+
+
+def test_one_engine_alone_has_no_line() -> None:
+    alone: dict[str, Any] = after(*BOOTED).snapshot()
+    assert replica_lines(alone, NOW) == []
+    assert "replicas" not in status_text(alone, NOW)
+
+
+def test_one_that_is_lost_says_why_and_when_it_is_started_again() -> None:
+    words, colour = lines(*BOTH, *lost(1, again_in=0.0))[1]
+    assert words == "1  lost 3 min ago, started again in 0 ms: the scheduler thread died"
+    assert colour == "bad"
+
+
+@pytest.mark.parametrize(
+    ("moved", "words"),
+    [
+        (ReplicaMoved(1, ReplicaState.STARTING), "1  starting 3 min ago"),
+        (ReplicaMoved(1, ReplicaState.LOST, "no room"), "1  lost 3 min ago: no room"),
+        (ReplicaMoved(1, ReplicaState.LOST, "\033[2J"), "1  lost 3 min ago: \\x1b[2J"),
+    ],
+)
+def test_one_that_does_not_serve_yet_says_so(moved: ReplicaMoved, words: str) -> None:
+    assert lines(*FIRST, moved)[1][0] == words
+
+
+def test_the_engine_that_an_attempt_is_at_work_on_says_its_phase() -> None:
+    first, second = lines(*BOTH, PhaseEntered(STEP_8, Phase.PROBING, 1))
+    assert (first[0].endswith("6 held"), second[0].endswith(", probing")) == (True, True)
+    before = lines(*BOTH, PhaseEntered(STEP_8, Phase.VALIDATING))
+    assert before == lines(*BOTH)
+
+
+def test_weights_that_drifted_are_told_at_the_engine_that_holds_them() -> None:
+    first, second = lines(*BOTH, LiveDrifted(OLD, ("b",), 1))
+    assert first[1] is None
+    assert second == ("1  serving  generation 3, 3 inside, 1 held, live weights drifted", "bad")
+
+
+def test_the_status_and_top_show_the_lines() -> None:
+    said = status(*BOTH).snapshot()
+    told = [text for text, _ in replica_lines(said, NOW)]
+    top = [written(line, False) for line in frame(said, (), width=80, height=24, now=NOW)]
+    assert top[2:4] == told
+    text = status_text(said, NOW)
+    assert f"replicas     {told[0]}\n             {told[1]}" in text

@@ -1,0 +1,221 @@
+"""An engine in a program of one's own, this test: new weights from memory while it answers."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotreload import HotEngine, Probe
+from hotreload.checks.fit import Policy
+from hotreload.engine.weights.loaders import Loaders
+from hotreload.errors import (
+    CheckpointCorrupt,
+    CheckpointIncompatible,
+    HotReloadError,
+    NotServing,
+    ProbeFailed,
+)
+from hotreload.tiny import parse_saying, write_tiny
+from hotreload.tiny.weights import hand_built
+from tests.docs.pages import PAGES, blocks
+from tests.engine import real
+
+pytestmark = pytest.mark.real_engine
+
+import jax  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
+
+Tensors = dict[str, Any]
+SAYS = Probe("Who?", 12, contains="policy")
+LOOP, WATCHED = blocks("python", PAGES["docs/library.md"])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny(tmp_path_factory.mktemp("hot") / "model", "policy 0")
+
+
+@pytest.fixture(scope="module")
+def hot(model: Path) -> Iterator[HotEngine]:
+    before = threading.active_count()
+    with HotEngine(model, device="cpu", dtype="bfloat16", args=real.ARGS, probes=[SAYS]) as hot:
+        yield hot
+    hot.close()  # twice is once
+    with pytest.raises(NotServing):
+        hot.generate("Who?")
+    assert threading.active_count() <= before
+
+
+def saying(number: int, words: str = "policy") -> Tensors:
+    return dict(hand_built(parse_saying(f"{words} {number}"), "qwen3"))
+
+
+def said(hot: HotEngine) -> str:
+    return str(hot.generate("Who serves?", real.GREEDY)["text"])
+
+
+def example(block: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(block, "docs/library.md", "exec"), names)
+    return names
+
+
+# --- what the page shows ----------------------------------------------------------------------
+
+
+def test_fifty_updates_while_it_samples_and_each_sample_is_by_the_weights_it_names(
+    hot: HotEngine,
+) -> None:
+    live, samples = example(LOOP)["train"](hot, updates=50)
+    assert len(live) == 51
+    assert [text for _, text in samples] == [f"policy {live[number]}" for number, _ in samples]
+    assert len({number for number, _ in samples}) > 10
+    assert (hot.generation.number, hot.generation.revision.label) == (51, "step 50")
+    assert said(hot) == "policy 50"
+
+
+def test_an_answer_that_began_before_ends_under_the_weights_before(hot: HotEngine) -> None:
+    before = hot.generation.number
+    watched = example(WATCHED)["watched"](hot.asynchronous, saying(60))
+    generation, made_by = hot._loop.run(watched)
+    assert made_by == [before, before, generation.number]
+
+
+# --- arrays in memory -------------------------------------------------------------------------
+
+
+def test_the_fingerprint_is_that_of_a_file_with_the_same_tensors(
+    hot: HotEngine, tmp_path: Path
+) -> None:
+    folder = write_tiny(tmp_path / "step_61", "policy 61")
+    told = hot.fingerprint_of(saying(61))
+    with hot.stage(folder) as staged:
+        of_file = staged.fingerprint
+    hot.update(saying(61))
+    assert told == hot.fingerprint_of(folder) == of_file == hot.fingerprint
+
+
+def of_jax(tensors: Tensors) -> Tensors:
+    return {name: jax.device_put(tensor) for name, tensor in tensors.items()}
+
+
+def over_two_devices(tensors: Tensors) -> Tensors:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("x",))
+    along = jax.sharding.NamedSharding(mesh, P("x"))  # type: ignore[no-untyped-call]
+    return {name: jax.device_put(tensor, along) for name, tensor in tensors.items()}
+
+
+def turned(tensors: Tensors) -> Tensors:
+    return {name: np.asfortranarray(tensor) for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("held", [of_jax, over_two_devices, turned])
+def test_it_does_not_matter_how_the_arrays_are_held(hot: HotEngine, held: Any) -> None:
+    wanted = hot.fingerprint_of(saying(62))
+    with hot.stage(held(saying(62))) as staged:
+        assert staged.fingerprint == wanted
+
+
+def test_what_is_live_does_not_change_with_the_arrays_it_was_made_of(hot: HotEngine) -> None:
+    arrays = saying(63)
+    live = hot.update(arrays)
+    for array in arrays.values():
+        array[...] = 0
+    engine = hot.asynchronous._replica.engine
+    assert hot._loop.run(engine.checksums()) == live.leaves
+    assert said(hot) == "policy 63"
+
+
+def test_arrays_that_are_written_to_while_they_are_read_are_refused(hot: HotEngine) -> None:
+    inside, arrays = hot.asynchronous, saying(64)
+    checkpoint = hot._loop.run(inside._checks.check(arrays))
+    arrays["model.norm.weight"][0] += 1
+    with pytest.raises(CheckpointCorrupt, match=r"the bytes of model\.norm\.weight are different"):
+        hot._loop.run(inside._switching.stage(checkpoint))
+    assert hot.staged is None
+
+
+def test_what_equals_the_live_weights_is_read_again_too(hot: HotEngine) -> None:
+    inside, arrays = hot.asynchronous, saying(64)
+    hot.update(arrays)
+    arrays["lm_head.weight"][0] += 1
+    checkpoint = hot._loop.run(inside._checks.check(arrays))
+    arrays[NORM][0] += 1  # a step while it is checked: what was checked is of two
+    with pytest.raises(CheckpointCorrupt, match=r"the bytes of model\.norm\.weight") as refused:
+        hot._loop.run(inside._switching.stage(checkpoint))
+    assert refused.value.code == "changed"
+    assert hot.staged is None
+
+
+def test_a_model_that_our_loader_does_not_understand_goes_through_upstreams(
+    hot: HotEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = hot.fingerprint_of(saying(65))
+    monkeypatch.setattr(Loaders, "why_upstream", "the test wants it")
+    with hot.stage(saying(65)) as staged:
+        assert staged.loading is not None
+        assert (staged.loading.loader, staged.fingerprint) == ("upstream", wanted)
+
+
+def test_a_trainers_float32_is_cast_where_that_is_allowed(
+    hot: HotEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = hot.fingerprint_of(saying(66))
+    wide = {name: tensor.astype(np.float32) for name, tensor in saying(66).items()}
+    with pytest.raises(CheckpointIncompatible, match="is F32, the engine serves BF16"):
+        hot.update(wide)
+    monkeypatch.setattr(hot.asynchronous._checks, "_policy", Policy(dtype_change="cast"))
+    assert hot.fingerprint_of(wide) is None
+    with hot.stage(wide) as staged:
+        assert staged.fingerprint == wanted
+
+
+NORM = "model.norm.weight"
+NAN = saying(67)[NORM] * saying(67)[NORM].dtype.type("nan")
+BAD: Mapping[str, tuple[Tensors, type[HotReloadError]]] = {
+    "shape": (saying(67) | {NORM: saying(67)[NORM][:8]}, CheckpointIncompatible),
+    "nonfinite": (saying(67) | {NORM: NAN}, CheckpointCorrupt),
+    "probe": (saying(67, "hello"), ProbeFailed),
+}
+
+
+@pytest.mark.parametrize("code", BAD)
+def test_what_is_unfit_changes_nothing_and_leaves_nothing(hot: HotEngine, code: str) -> None:
+    tensors, kind = BAD[code]
+    live, held = hot.generation, real.bytes_of_arrays(real.MATRIX_BYTES)
+    with pytest.raises(kind) as refused:
+        hot.update(tensors)
+    assert refused.value.code == code
+    assert hot.generation == live
+    assert hot.staged is None
+    assert real.bytes_of_arrays(real.MATRIX_BYTES) <= held
+
+
+# --- the way back -----------------------------------------------------------------------------
+
+
+def test_a_rollback_needs_no_loading_and_what_has_files_can_always_come_back(
+    hot: HotEngine, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_files = hot.update(model)
+    first, second = hot.update(saying(68)), hot.update(saying(69))
+    monkeypatch.setattr(Loaders, "load", None)
+    back = hot.rollback()
+    assert (back.number, back.fingerprint) == (second.number + 1, first.fingerprint)
+    assert said(hot) == "policy 68"
+    monkeypatch.undo()
+    again = hot.rollback(of_files.number)
+    assert (again.number, said(hot)) == (back.number + 1, "policy 0")
+
+
+def test_each_piece_of_a_stream_says_who_made_it(hot: HotEngine) -> None:
+    *_, last = hot.stream("Who serves?", real.GREEDY)
+    stamp = {name: last["meta_info"][name] for name in hot.generation.stamp}
+    assert (last["text"], stamp) == (said(hot), hot.generation.stamp)
+
+
+def test_upstreams_own_engine_can_be_looked_at(hot: HotEngine, model: Path) -> None:
+    assert hot.engine.server_args.model_path == str(model)

@@ -1,0 +1,231 @@
+"""What a program holds, on an invented engine: its end, its updates, what becomes of a fault."""
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hotreload import AsyncHotEngine, HotTerms
+from hotreload.errors import BadRequest, EngineLost, NotServing, ProbeFailed, Superseded
+from hotreload.hot import asynchronous
+from hotreload.hot.started import Started
+from hotreload.types import Checkpoint, Generation, Revision
+from tests.fakes import HANG, FakeEngine, Steps, unread
+from tests.waiting import turn_until
+
+
+class Checks:
+    """Lets each name pass, when the test lets it."""
+
+    def __init__(self) -> None:
+        self.may_pass = asyncio.Event()
+        self.may_pass.set()
+        self.checking: list[Any] = []
+
+    async def check(self, given: Any, name: str = "") -> Checkpoint:
+        self.checking.append(given)
+        await self.may_pass.wait()
+        return unread(Revision(str(given), str(given)))
+
+
+class Program:
+    """Who holds an engine: an invented one."""
+
+    def __init__(self, terms: HotTerms) -> None:
+        self.steps = Steps()
+        self.engine = FakeEngine(self.steps, Revision("first", "step 0"))
+        self.checks: Any = Checks()
+        self.started = started_of(self.engine, self.checks)
+        self.hot = AsyncHotEngine(self.started, terms)
+
+    def begin(self, work: Any, step: str) -> "asyncio.Task[Any]":
+        """Begin work that hangs at this step."""
+        self.steps.faults[step] = HANG
+        return asyncio.ensure_future(work)
+
+    async def updated(self, name: str) -> Generation:
+        live = await self.hot.update(name)
+        await turn_until(lambda: not self.hot._replica.fading)
+        return live
+
+
+def started_of(engine: Any, checks: Any = None) -> Started:
+    return Started(engine, checks, Path("model"), tempfile.TemporaryDirectory())
+
+
+@pytest_asyncio.fixture
+async def program(request: pytest.FixtureRequest) -> AsyncIterator[Program]:
+    program = Program(getattr(request, "param", HotTerms()))
+    yield program
+    program.steps.faults.clear()
+    await program.hot.close()
+
+
+# --- its end ----------------------------------------------------------------------------------
+
+
+async def test_a_close_that_is_cancelled_ends_the_engine_all_the_same(program: Program) -> None:
+    closing = program.begin(program.hot.close(), "close")
+    await program.steps.entered["close"].wait()
+    again = asyncio.ensure_future(program.hot.close())
+    closing.cancel()
+    await asyncio.sleep(0)
+    assert {closing.done(), again.done()} == {False}
+    program.steps.released["close"].set()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await again
+    assert program.engine.is_closed
+
+
+async def test_a_close_that_is_cancelled_at_once_does_so_too(program: Program) -> None:
+    closing = asyncio.ensure_future(program.hot.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert program.engine.is_closed
+
+
+async def test_nothing_is_held_after_the_end(program: Program) -> None:
+    await program.updated("step 1")
+    staged = await program.hot.stage("step 2")
+    held = program.engine.weights_held
+    await program.hot.close()
+    assert not any(weights.is_held for weights in held)
+    assert not staged.is_held
+
+
+async def test_nothing_is_held_after_the_end_of_what_was_lost(program: Program) -> None:
+    first = program.engine.live.weights
+    program.engine.may_answer.clear()
+    answering = asyncio.ensure_future(program.hot.generate("Who?"))
+    await turn_until(lambda: program.hot._gate.inside == 1)
+    await program.hot.update("step 1")
+    assert len(program.hot._replica.fading) == 1
+    staged = program.begin(program.hot.stage("step 2"), "stage")
+    program.engine.die()
+    with pytest.raises(EngineLost):
+        await answering
+    program.steps.released["stage"].set()
+    await asyncio.wait({staged})
+    held = [first, *program.engine.weights_held]
+    await program.hot.close()
+    assert not any(weights.is_held for weights in held)
+
+
+@pytest.mark.parametrize("step", ["stage", "prove", "unstow"])
+async def test_what_is_under_way_ends_before_the_engine_does(program: Program, step: str) -> None:
+    await program.updated("step 1")
+    work = program.hot.rollback() if step == "unstow" else program.hot.update("step 2")
+    begun = program.begin(work, step)
+    await program.steps.entered[step].wait()
+    closing = asyncio.ensure_future(program.hot.close())
+    await asyncio.sleep(0)
+    program.steps.released[step].set()
+    await closing
+    assert begun.done()
+    if step != "unstow":
+        with pytest.raises(NotServing):
+            await begun
+
+
+async def test_what_was_checked_when_it_closed_is_not_loaded(program: Program) -> None:
+    program.checks.may_pass.clear()
+    staging = asyncio.ensure_future(program.hot.stage("step 1"))
+    await turn_until(lambda: program.checks.checking == ["step 1"])
+    await program.hot.close()
+    program.checks.may_pass.set()
+    with pytest.raises(NotServing):
+        await staging
+    assert not program.steps.entered["stage"].is_set()
+
+
+async def test_an_engine_that_cannot_be_held_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine(Steps(), Revision("first"))
+    started = started_of(engine)
+    monkeypatch.setattr(engine, "died", None)
+
+    async def start(*given: Any, **more: Any) -> Started:
+        return started
+
+    monkeypatch.setattr(asynchronous, "start", start)
+    with pytest.raises(TypeError):
+        await AsyncHotEngine.start("model")
+    assert engine.is_closed
+
+
+# --- updates ----------------------------------------------------------------------------------
+
+
+async def test_updates_that_come_at_once_are_made_one_after_the_other(program: Program) -> None:
+    lives = await asyncio.gather(*(program.hot.update(f"step {n}") for n in range(1, 4)))
+    assert [live.number for live in lives] == [2, 3, 4]
+
+
+async def test_a_rollback_overrules_an_update_that_is_being_checked(program: Program) -> None:
+    await program.updated("step 1")
+    program.checks.may_pass.clear()
+    update = asyncio.ensure_future(program.hot.update("step 2"))
+    await turn_until(lambda: "step 2" in program.checks.checking)
+    assert (await program.hot.rollback()).number == 3
+    await turn_until(lambda: not program.hot._replica.fading)
+    program.steps.entered["stage"].clear()
+    program.checks.may_pass.set()
+    with pytest.raises(Superseded):
+        await update
+    assert program.hot.generation.number == 3
+    assert not program.steps.entered["stage"].is_set()
+    assert program.hot._replica.previous is not None  # it made no room
+
+
+# --- what breaks ------------------------------------------------------------------------------
+
+
+async def test_an_engine_is_lost_with_any_part_of_ours_and_that_is_said(
+    program: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    program.steps.faults["retire"] = KeyError("a bug")
+    with caplog.at_level(logging.WARNING):
+        await program.hot.update("step 1")
+        await turn_until(lambda: program.hot._gate.is_lost)
+    with pytest.raises(EngineLost, match=r"a bug.*close it, and start another"):
+        await program.hot.generate("Who?")
+    assert any("engine_lost" in record.getMessage() for record in caplog.records)
+
+
+async def test_a_task_that_ends_by_itself_loses_the_engine(
+    program: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def breaks() -> Any:
+        raise KeyError("a bug")
+
+    await program.hot._lasting(breaks())
+    with pytest.raises(EngineLost, match="a part of hotreload broke: KeyError"):
+        await program.hot.generate("Who?")
+    assert "hot.broken" in caplog.text
+
+
+@pytest.mark.parametrize("program", [HotTerms(probe_timeout=0.01)], indirect=True)
+async def test_a_probe_that_hangs_fails(program: Program) -> None:
+    program.steps.faults["probe"] = HANG
+    with pytest.raises(ProbeFailed, match=r"within 0\.01 s"):
+        await program.hot.probe()
+
+
+async def test_pieces_are_asked_for_with_stream(program: Program) -> None:
+    with pytest.raises(BadRequest, match="call stream"):
+        await program.hot.generate("Who?", stream=True)
+
+
+async def test_any_number_of_requests_may_wait_for_a_generation(program: Program) -> None:
+    asked = [asyncio.ensure_future(program.hot.generate("Who?", at_least=2)) for _ in range(1025)]
+    await turn_until(lambda: program.hot._gate.awaiting == 1025)
+    await program.hot.update("step 1")
+    answers = await asyncio.gather(*asked)
+    assert {answer["meta_info"]["generation"] for answer in answers} == {2}

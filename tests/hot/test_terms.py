@@ -1,0 +1,44 @@
+"""What a program decides is checked as the daemon's settings of the same names are."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from hotreload import HotTerms
+from hotreload.errors import ConfigError
+from hotreload.settings.reload import ReloadSettings
+from hotreload.settings.sections import CheckSettings, EngineSettings
+
+SECTIONS: tuple[type[BaseModel], ...] = (ReloadSettings, CheckSettings, EngineSettings)
+VALUES: tuple[Any, ...] = (
+    *("drain", "reject", "host", "upstream", "typo", 0, 1, 2, 3, 4, -1, 0.5, 2.5, True, None),
+    *(float("nan"), float("inf"), (), ("*.bias",)),
+)
+
+
+def taken(make: Any, name: str, value: Any) -> bool:
+    try:
+        make(**{name: value})
+    except (ConfigError, ValidationError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(HotTerms)])
+def test_what_a_setting_refuses_is_refused(name: str) -> None:
+    section = next(each for each in SECTIONS if name in each.model_fields)
+    here = [value for value in VALUES if taken(HotTerms, name, value)]
+    # A program says for how long: nobody asks its requests how long they may take.
+    there = [value for value in VALUES if taken(section, name, value)]
+    assert here == [each for each in there if (name, each) != ("finish_timeout", None)]
+
+
+def test_all_that_is_wrong_is_said() -> None:
+    with pytest.raises(ConfigError) as refused:
+        HotTerms(sets=4, mode="typo")  # type: ignore[arg-type]
+    assert refused.value.findings == (
+        "HotTerms(mode=…) must be 'overlap' or 'drain', not 'typo'",
+        "HotTerms(sets=…) must be 2 or 3, not 4",
+    )

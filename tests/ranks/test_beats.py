@@ -1,0 +1,61 @@
+"""A rank that is gone is noticed though nobody asks anything of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from hotreload.errors import EngineLost
+from hotreload.ranks.beats import Beats
+from tests.ranks.memory import MemoryStore
+from tests.waiting import turn_until
+
+LOOKS = 5
+
+
+def beats_of(store: MemoryStore, rank: int, lost: list[str]) -> Beats:
+    beats = Beats(store, rank, [each for each in range(3) if each != rank], lost.append)
+    beats.every, beats.silent_looks = 0.001, LOOKS
+    return beats
+
+
+@asynccontextmanager
+async def beating(beats: Beats) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(beats.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def test_the_rank_that_is_gone_is_named() -> None:
+    store, lost = MemoryStore(), list[str]()
+    first, second = beats_of(store, 0, lost), beats_of(store, 1, [])
+    second.silent_looks = 10**9
+    async with beating(first) as looking, beating(second):
+        async with beating(beats_of(store, 2, [])):
+            first.silent_looks = 10**9
+            await turn_until(lambda: None not in first._heard.values())
+        first.silent_looks = LOOKS
+        await asyncio.wait({looking})
+    assert lost == ["rank 2 has not been heard of for 0.005 s"]
+
+
+async def test_who_says_something_new_at_each_look_is_never_silent() -> None:
+    store, lost = MemoryStore(), list[str]()
+    beats = beats_of(store, 0, lost)
+    for number in range(3 * LOOKS):
+        for rank in (1, 2):
+            store.put(f"hotreload/beat/{rank}", str(number))
+        beats._look()
+        assert beats._gone() == []
+
+
+async def test_a_store_that_is_gone_loses_the_engine() -> None:
+    class Gone(MemoryStore):
+        def put(self, key: str, value: str) -> None:
+            raise EngineLost("rank 0 is gone")
+
+    lost: list[str] = []
+    await beats_of(Gone(), 1, lost).run()
+    assert lost == ["rank 0 is gone"]
