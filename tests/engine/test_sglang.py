@@ -496,7 +496,7 @@ async def texts_of_two(engine: Engine, folders: real.Folders) -> list[str]:
     [
         ({"args": {"colour": 1}}, r"\[engine.args\] colour"),
         ({"args": {"tp_size": 2}}, r"use \[engine\] tp"),
-        ({"tp": 2, "first_device": 3}, r"tp = 2 needs 5 devices"),
+        ({"tp": 2, "first_device": 3}, r"tp = 2 from device 3 on needs 5 devices"),
         ({"tp": 4}, r"tp = 4: the model has 2 attention heads .* set it to one of 1, 2$"),
         ({"args": {"mem_fraction_static": "much"}}, "does not start on"),
         ({"probes": [Probe("x" * 600, 16)]}, r"\[\[probe\]\]"),

@@ -225,5 +225,6 @@ class Load:
 
 def mixed(answers: list[tuple[int, str]], generations: list[Generation]) -> list[tuple[int, str]]:
     """Answers whose text is not exactly what the generation named in them says."""
-    says = {g.number: words(int(g.revision.label.rpartition("_")[2])) for g in generations}
+    steps = [each for each in generations if not each.revision.is_noise]  # noise says anything
+    says = {each.number: words(int(each.revision.label.rpartition("_")[2])) for each in steps}
     return [(number, text) for number, text in answers if says.get(number) != text]

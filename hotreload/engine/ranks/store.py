@@ -45,4 +45,4 @@ class DistributedStore:
 
 def _lost(fault: Exception) -> EngineLost:
     why = str(fault).partition("\n")[0]
-    return EngineLost(f"the ranks' store does not answer: {why}", code="ranks_lost")
+    return EngineLost(f"the ranks' store does not answer: {why}")
