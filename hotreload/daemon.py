@@ -5,38 +5,37 @@ daemon, the gate is sealed first, so that nobody is answered by weights nobody v
 """
 
 import asyncio
-import gc
 import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from hotreload.checks.files import Digests
 from hotreload.core.attempts import Attempts
-from hotreload.core.course import Course
-from hotreload.core.operator import Operator
-from hotreload.core.reconcile import Reconciler
-from hotreload.core.replica import Replica
-from hotreload.core.replicas import Replicas
 from hotreload.core.switch import ABORT_GRACE
-from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost
-from hotreload.events import Events, GenerationLive, Leaving
-from hotreload.life.boot import Start
+from hotreload.errors import (
+    ConfigError,
+    DeviceUnavailable,
+    DrainTimedOut,
+    EngineLost,
+    RankLeft,
+    first_of,
+)
+from hotreload.events import Events, Leaving
 from hotreload.life.checking import Checking
-from hotreload.life.first_switch import FirstSwitch
-from hotreload.life.joints import Arrival, Control, Serving, View, readings
-from hotreload.life.lasting import tasks_of
+from hotreload.life.common import Common
+from hotreload.life.deciding import Deciding
+from hotreload.life.hosts.elsewhere import Elsewhere
+from hotreload.life.hosts.follow import Follow
+from hotreload.life.hosts.lead import make_lead
+from hotreload.life.joints import Arrival, Control, View, readings
 from hotreload.life.parts import (
     admin_group,
     api_keys,
     checkpoint_roots,
-    choose_mode,
     listening,
     longest_boot,
     make_entrance,
@@ -45,24 +44,20 @@ from hotreload.life.parts import (
     make_source,
     make_webhook,
     model_name,
+    ranks_of,
 )
-from hotreload.life.replica_life import ReplicaLife, Shared
 from hotreload.life.rereading import Rereading
-from hotreload.life.running import RunningEngine
-from hotreload.life.start_engine import start_engine, start_twin
 from hotreload.life.state import StateFile
 from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import History
 from hotreload.observe.log import LogObserver
-from hotreload.observe.status import State, Status
+from hotreload.observe.status import Rank, State, Status
 from hotreload.observe.systemd import Notifier, Systemd
 from hotreload.server.app import create_app
 from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer
 from hotreload.server.turning_away import turn_away
 from hotreload.settings.load import Settings
-from hotreload.threads import uninterrupted
-from hotreload.types import Checkpoint, Generation
 
 log = logging.getLogger("hotreload")
 
@@ -70,7 +65,6 @@ STOP_DEADLINE = 30.0
 """How long requests under way may take to end after SIGTERM."""
 
 EXIT_OK, EXIT_FORCED, EXIT_NO_DEVICE, EXIT_ENGINE_LOST, EXIT_BAD_CONFIG = 0, 1, 69, 70, 78
-Run = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Stopped(Exception):
@@ -90,9 +84,12 @@ class Daemon:
         self.ledger.count_crash(time.time())
         self.entrance = make_entrance(settings, self.events.publish)
         self.rereading = Rereading(settings, read, self.events.publish, self.entrance, self.limits)
+        self.ranks = ranks_of(settings)
+        self.lead = make_lead(settings, self.ledger, save=self.state.save, lose=self._lose)
+        """On rank 0 of several hosts, what takes the others along."""
         self.attempts = Attempts(
             self.ledger,
-            save=self.state.save,
+            save=self.lead.save if self.lead else self.state.save,
             publish=self.events.publish,
             is_lost=lambda: self.entrance.is_lost,
         )
@@ -114,6 +111,7 @@ class Daemon:
             tp=settings.engine.tp,
             last_attempt=self.history.last,
             source_kind=settings.source.kind,
+            rank=self.ranks and Rank(self.ranks.own, self.ranks.count, self.ranks.address),
         )
         self.checkpoints = Checkpoints(listed=self.source.listed, ledger=lambda: self.ledger)
         look = readings(
@@ -136,9 +134,8 @@ class Daemon:
         self._api_keys = api_keys(settings)
         self._stop = asyncio.Event()
         self._ended_by: Exception | None = None
-        self._lasting: dict[str, Run] = {}
-        self._by_index: dict[int, Replica[RunningEngine]] = {}
-        """The engines that there are, behind their gates."""
+        self.part = self._make_part()
+        """What this host does in its life: it decides, or it follows the one that does."""
 
     # --- a life ------------------------------------------------------------------------
 
@@ -163,7 +160,7 @@ class Daemon:
         code = EXIT_OK
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._boot_and_reconcile(), name="the engine and its weights")
+                tasks.create_task(self.part.run(), name="the engine and its weights")
                 tasks.create_task(self._wait_for_stop(http), name="wait for a signal")
         except* Stopped:
             self.ledger.abandon()  # what was under way says nothing about its checkpoint
@@ -180,59 +177,29 @@ class Daemon:
         # A stop that comes while a lost engine is closed must not make it a success.
         if code == EXIT_ENGINE_LOST or self.status.state is State.LOST:
             code = EXIT_ENGINE_LOST
-            self.ledger.lost_at = time.time()  # so that the next life can tell of it
+            if not self._goes_with_rank_0:
+                self.ledger.lost_at = time.time()  # so that the next life can tell of it
             await self.state.save(self.ledger)
         return code
 
     def _end(self, causes: BaseExceptionGroup[Any], code: int, event: str) -> int:
-        cause: Any = causes
-        while isinstance(cause, BaseExceptionGroup):
-            cause = cause.exceptions[0]
+        cause: Any = first_of(causes)
         self._ended_by = cause
-        self._seal(cause)
+        self.entrance.seal(str(cause), code=getattr(cause, "code", "engine_lost"))
         log.critical(event, extra={"cause": str(cause), "exit_code": code})
         return code
 
-    async def _boot_and_reconcile(self) -> None:
-        switch = FirstSwitch(self.attempts, start_engine=self._start_engine, go_live=self._join)
-        start = Start(
-            self.settings,
-            attempts=self.attempts,
-            source=self.source,
-            validate=self.checking,
-            serve=self.checking.serve,
-            switch=switch,
-            rules=self.rules,
-        )
-        try:
-            await start.run()
-            gc.freeze()  # the start's objects stay for good: spare them every later collection
-            async with asyncio.TaskGroup() as tasks:
-                for name, run in self._lasting.items():
-                    tasks.create_task(run(), name=name)
-        finally:
-            self.entrance.seal("hotreload is leaving", code="stopping")  # whatever the reason is
-            self.arrival.serving = None
-            engines = [replica.engine for replica in self._by_index.values()]
-            for engine in (switch.engine, *engines):
-                if engine is not None:
-                    await uninterrupted(engine.close())
+    def _lose(self, why: EngineLost) -> None:
+        """Another host is gone: let nobody in any more, and have who is inside hear of it."""
+        self.part.lose(why)
+        self._ended_by = why
+        code = "stopping" if self._goes_with_rank_0 else why.code
+        self.entrance.seal(str(why), code=code)
 
-    async def _start_engine(
-        self, model: Path, weights: Checkpoint | None, course: Course
-    ) -> RunningEngine:
-        engine = await start_engine(self.settings, model, weights, course)
-        if not self.checking.served.tensors:  # a folder without weights; now there are some
-            tensors = weights.tensors if weights else engine.expected_tensors()
-            self.checking.serve(replace(self.checking.served, tensors=tensors))
-        log.info("engine.started", extra=engine.facts())
-        return engine
-
-    async def _start_twin(self, index: int, twin: RunningEngine) -> RunningEngine:
-        engine = await start_twin(self.rereading.settings, index, twin)
-        self._take_signals()
-        log.info("engine.started", extra={**engine.facts(), "replica": index})
-        return engine
+    @property
+    def _goes_with_rank_0(self) -> bool:
+        """Whether nothing was lost: rank 0 ended in order, and so does who follows it."""
+        return self.lead is None and isinstance(self._ended_by, RankLeft)
 
     async def _wait_for_stop(self, http: HttpServer) -> None:
         """SIGTERM: refuse newcomers, let those inside be answered, then end everything.
@@ -256,62 +223,32 @@ class Daemon:
                 await self.entrance.drained(ABORT_GRACE)
         raise Stopped
 
-    def _join(self, engine: RunningEngine, live: Generation) -> None:
-        """Open the gate to an engine; the tasks in `_lasting` must run as long as it is open."""
-        self._take_signals()
-        chosen = choose_mode(self.settings, engine)
-        replica = Replica(engine, self.entrance.gates[0], live, chosen.mode)
-        self._by_index[replica.index] = replica
-        replicas = Replicas(self._by_index)
-        reconciler = Reconciler(
-            source=self.source,
-            replicas=replicas,
-            attempts=self.attempts,
-            validate=self.checking,
-            rules=self.rules,
-            min_interval=self.settings.reload.min_interval,
-        )
-        publish = self.events.publish
-        operator = Operator(reconciler, source=self.source, replicas=replicas, publish=publish)
-        self.arrival.serving = Serving(replicas, operator)
-        publish(chosen)
-        replica.open()
-        publish(GenerationLive(live, replica.index))
-        shared = Shared(
-            entrance=self.entrance,
-            by_index=self._by_index,
-            replicas=replicas,
-            start=self._start_twin,
-            judge=self.rereading.have_judge,
-            tasks=partial(
-                tasks_of,
-                settings=self.settings,
-                reconciler=reconciler,
-                operator=operator,
-                publish=publish,
-            ),
-            publish=publish,
-            backoff=self.attempts.backoff,
-            probe_within=lambda: reconciler.rules.probe_timeout,
-            starting=asyncio.Lock(),
-        )
-        self._lasting = {
-            "reconcile": reconciler.run,
-            "save what is not": partial(self.state.keep_trying, self.ledger),
-            "reread the settings": partial(self.rereading.run, replicas, reconciler),
-            **{
-                f"engine {index}": ReplicaLife(index, shared).run
-                for index in range(self.settings.engine.replicas)
-            },
-        }
-
     # --- the parts ---------------------------------------------------------------------
+
+    def _make_part(self) -> Deciding | Follow:
+        common = Common(
+            settings=self.settings,
+            rereading=self.rereading,
+            source=self.source,
+            checking=self.checking,
+            attempts=self.attempts,
+            rules=self.rules,
+            state=self.state,
+            entrance=self.entrance,
+            arrival=self.arrival,
+            publish=self.events.publish,
+            take_signals=self._take_signals,
+        )
+        if self.ranks is not None and self.lead is None:
+            return Follow(common, self.ranks, lose=self._lose)
+        return Deciding(common, self.lead)
 
     def _make_server(self, lasting: bool) -> HttpServer:
         server = self.settings.server
+        elsewhere = Elsewhere(self.ranks) if self.ranks and not self.ranks.leads else None
         app = create_app(
-            gate=self.entrance,
-            control=Control(self.arrival),
+            gate=elsewhere or self.entrance,
+            control=elsewhere or Control(self.arrival),
             view=View(self.status, self.history, self.checkpoints),
             events=self.events,
             metrics=self.metrics,
@@ -353,6 +290,3 @@ class Daemon:
             os._exit(EXIT_FORCED)
         self.events.publish(Leaving())
         self._stop.set()
-
-    def _seal(self, why: Exception) -> None:
-        self.entrance.seal(str(why), code=getattr(why, "code", "engine_lost"))

@@ -144,6 +144,10 @@ class EngineLost(HotReloadError):
     outcome = Outcome.LOST
 
 
+class RankLeft(EngineLost):
+    """Another host of this engine ends, in order: it said so before it went."""
+
+
 class NotServing(HotReloadError):
     """No request passes now; `retry_after` says when to ask again, if ever."""
 
@@ -261,3 +265,10 @@ PASSED_OVER = (
     "unfinished",
 )
 """Every reason a folder can be passed over for; metrics export each from the start at 0."""
+
+
+def first_of(failure: BaseException) -> BaseException:
+    """What failed first, of tasks that failed together."""
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure

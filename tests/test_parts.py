@@ -151,7 +151,7 @@ async def test_weights_overlap_if_so_decided_and_the_engine_can_and_else_it_is_t
     daemon = Daemon(settings(tmp_path, f"reload.mode={asked}"))
     told: list[Event] = []
     daemon.events.subscribe(told.append)
-    daemon._join(engine, LIVE)
+    daemon.part.join(engine, LIVE)
     assert [event for event in told if isinstance(event, ModeChosen)] == [chosen]
     serving = daemon.arrival.serving
     assert serving is not None
@@ -166,7 +166,7 @@ async def test_old_generations_are_seen_out_and_kept_as_decided(
 ) -> None:
     engine: Any = FakeEngine(Steps(), LIVE.revision)
     daemon = Daemon(settings(tmp_path, f"reload.keep_previous={kept}"))
-    daemon._join(engine, LIVE)
+    daemon.part.join(engine, LIVE)
     assert daemon.arrival.serving is not None
     replica = daemon.arrival.serving.replicas.first
     task = asyncio.create_task(daemon._lasting["engine 0"]())
@@ -225,7 +225,7 @@ async def test_a_scrape_reads_how_busy_the_engine_is(tmp_path: Path) -> None:
     engine: Any = FakeEngine(Steps(), LIVE.revision)
     daemon = Daemon(settings(tmp_path))
     assert 'hotreload_kv_tokens{replica="0",use="free"} 0.0' in daemon.metrics.render().decode()
-    daemon._join(engine, LIVE)
+    daemon.part.join(engine, LIVE)
     assert 'hotreload_kv_tokens{replica="0",use="free"} 9.0' in daemon.metrics.render().decode()
 
 

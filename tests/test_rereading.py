@@ -39,7 +39,7 @@ class Life(Witness):
         self.daemon: Daemon = Daemon(self.read(), self.read)
         self.daemon.events.subscribe(self.note)
         self.engine = FakeEngine(Steps(), LIVE.revision)
-        self.daemon._join(self.engine, LIVE)
+        self.daemon.part.join(self.engine, LIVE)
 
     def read(self) -> Settings:
         return load(self.file, [*self.usual, "metrics.address=''"], {}).settings

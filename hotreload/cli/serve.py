@@ -163,9 +163,12 @@ async def _serve(settings: "Settings", read: "Callable[[], Settings]") -> int:
 
     await until_state_is_mounted(settings.state.directory)
     code = await Daemon(settings, read).run()
-    if work := ", ".join(all_left_behind()):
-        # A normal exit would kill threads in the middle of C++ code, which then aborts.
+    work = ", ".join(all_left_behind())
+    if work:
         logging.getLogger("hotreload").warning("daemon.left_behind", extra={"work": work})
+    if work or settings.engine.nnodes > 1:
+        # A normal exit would kill threads in the middle of C++ code, which then aborts; and of
+        # several hosts JAX would wait for those that are gone.
         sys.stderr.flush()
         os._exit(code)
     return code

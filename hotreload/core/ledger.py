@@ -182,6 +182,13 @@ class Ledger:
             where = (generation.revision, generation.fingerprint, path, generation.since)
             self.generations.append(PastGeneration(generation.number, *where))
 
+    def forget_others(self, generation: Generation) -> None:
+        """Remember no other weights under its number: another host's ledger gave it to these."""
+        name = (generation.revision, generation.fingerprint)
+        other = self.past(generation.number)
+        if other is not None and (other.revision, other.fingerprint) != name:
+            self.generations.remove(other)
+
     def begin(self, revision: Revision) -> None:
         """An attempt starts; if the process dies in it, the next start will know."""
         self.under_way = revision

@@ -69,7 +69,7 @@ class Candidates:
             model = self._model
             yield Candidate(
                 f"the configured model, {model}",
-                partial(_revision_of, model),
+                partial(revision_of_model, model),
                 partial(_lies_at, model),
                 is_configured=True,
             )
@@ -127,7 +127,8 @@ async def _lies_at(path: str | Path, revision: Revision) -> Path:
     return Path(path)
 
 
-async def _revision_of(model: Path) -> Revision:
+async def revision_of_model(model: Path) -> Revision:
+    """What the weights in the operator's own model folder are called; ConfigError without any."""
     looked = await reading(model, lambda: survey(model))
     if looked.waiting_for is not None:
         why = most_telling(looked.findings).message if looked.findings else looked.waiting_for

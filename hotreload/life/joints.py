@@ -29,7 +29,8 @@ class Serving:
     """What the boot brings: engines behind their gates, and who takes orders for them."""
 
     replicas: Replicas[RunningEngine]
-    operator: Operator
+    operator: Operator | None
+    """None on a rank that follows: it takes no orders."""
 
 
 class Arrival:
@@ -43,6 +44,13 @@ class Arrival:
         if self.serving is None:
             raise NotServing("the engine is starting", code="booting", retry_after=2)
         return self.serving
+
+    @property
+    def operator(self) -> Operator:
+        """Who takes orders; NotServing while there is nothing to order."""
+        operator = self.expect().operator
+        assert operator is not None, "nobody gives a rank that follows an order"
+        return operator
 
     def is_turning(self, within: float) -> bool:
         """Whether any engine's scheduler was seen lately; nobody looks before there is one.
@@ -61,27 +69,27 @@ class Control:
 
     async def reload(self, name: str | None, *, by: By, force: bool) -> asyncio.Future[Attempt]:
         """Ask for a revision; None is the newest."""
-        return await self._arrival.expect().operator.reload(name, by=by, force=force)
+        return await self._arrival.operator.reload(name, by=by, force=force)
 
     async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
         """Ask whether a revision would go live; None is the newest."""
-        return await self._arrival.expect().operator.rehearse(name, by=by)
+        return await self._arrival.operator.rehearse(name, by=by)
 
     async def rollback(self, number: int | None, *, by: By) -> asyncio.Future[Attempt]:
         """Ask for a generation that was live before; None is the one before this."""
-        return await self._arrival.expect().operator.rollback(number, by=by)
+        return await self._arrival.operator.rollback(number, by=by)
 
     async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
         """Ask for noise on what is live."""
-        return await self._arrival.expect().operator.perturb(noise, by=by)
+        return await self._arrival.operator.perturb(noise, by=by)
 
     async def pin(self, *, by: By) -> Generation:
         """Hold the live generation against the source."""
-        return await self._arrival.expect().operator.pin(by=by)
+        return await self._arrival.operator.pin(by=by)
 
     async def unpin(self, *, by: By) -> Generation:
         """Follow the source again."""
-        return await self._arrival.expect().operator.unpin(by=by)
+        return await self._arrival.operator.unpin(by=by)
 
 
 @dataclass(frozen=True, slots=True)

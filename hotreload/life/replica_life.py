@@ -16,7 +16,7 @@ from hotreload.core.entrance import Entrance
 from hotreload.core.replica import Replica
 from hotreload.core.replicas import Replicas
 from hotreload.core.rules import FIRST_ANSWER_SECONDS
-from hotreload.errors import EngineLost, TryAgain
+from hotreload.errors import EngineLost, TryAgain, first_of
 from hotreload.events import GenerationLive, Publish, ReplicaMoved
 from hotreload.life.running import RunningEngine
 from hotreload.threads import uninterrupted
@@ -88,7 +88,9 @@ class ReplicaLife:
                 tasks.create_task(_until_dead(replica), name="watch the engine")
                 tasks.create_task(_until_lost(replica), name="see whether it is lost")
         except* EngineLost as losses:
-            replica.lose(_first(losses))
+            lost = first_of(losses)
+            assert isinstance(lost, EngineLost)
+            replica.lose(lost)
         if time.monotonic() - began >= LONG_ENOUGH:
             self._failures = 0
         return await replica.lost()
@@ -177,11 +179,3 @@ async def _until_dead(replica: Replica[RunningEngine]) -> None:
 async def _until_lost(replica: Replica[RunningEngine]) -> None:
     """An attempt may have lost it, though no part of it has died."""
     raise await replica.lost()
-
-
-def _first(losses: BaseExceptionGroup[EngineLost]) -> EngineLost:
-    one: BaseException = losses
-    while isinstance(one, BaseExceptionGroup):
-        one = one.exceptions[0]
-    assert isinstance(one, EngineLost)
-    return one

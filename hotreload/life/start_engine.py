@@ -6,11 +6,11 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hotreload.core.course import Course
 from hotreload.core.how_far import telling_how_far
@@ -29,19 +29,38 @@ from hotreload.types import Checkpoint, HowFar, Phase, Revision
 
 log = logging.getLogger("hotreload.boot")
 
+
+class MadeEngine(RunningEngine, Protocol):
+    """What a start makes and nobody has been let in to."""
+
+    def count_anew(self) -> None:
+        """Forget what the start asked by itself: from now on it is clients who are counted."""
+        ...
+
+
 RANDOM = Revision("random", "random weights")
 
 
+Make = Callable[..., Awaitable[MadeEngine]]
+"""Makes an engine as `SglangEngine.start` does, and takes what that takes."""
+
+
 async def start_engine(
-    settings: Settings, model: Path, weights: Checkpoint | None, course: Course
-) -> SglangEngine:
+    settings: Settings,
+    model: Path,
+    weights: Checkpoint | None,
+    course: Course,
+    make: Make = SglangEngine.start,
+) -> MadeEngine:
     """Start the engine the settings describe: the model's config and tokenizer, these weights.
 
     What it was started with is the model of later starts, too, where none is configured.
     """
-    engine = await _started(settings, model, weights, course)
-    is_configured = settings.engine.model is not None
+    made_from = to_start_from(settings, model, weights, course)
+    async with made_from as asked, course.phase(Phase.BUILDING):
+        engine = await make(**asked)
     async with _closed_if_broken_off(engine):
+        is_configured = settings.engine.model is not None
         await keep_model(model, settings.state.directory, is_configured=is_configured)
         await _warm(engine, settings, course)
     return engine
@@ -67,7 +86,7 @@ async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> Sgl
 
 
 @asynccontextmanager
-async def _closed_if_broken_off(engine: SglangEngine) -> AsyncIterator[None]:
+async def _closed_if_broken_off(engine: MadeEngine) -> AsyncIterator[None]:
     """A stop may come before anybody else knows of the engine."""
     try:
         yield
@@ -76,7 +95,7 @@ async def _closed_if_broken_off(engine: SglangEngine) -> AsyncIterator[None]:
         raise
 
 
-async def _warm(engine: SglangEngine, settings: Settings, course: Course) -> None:
+async def _warm(engine: MadeEngine, settings: Settings, course: Course) -> None:
     """Compile what the first requests need; from then on it is clients who are counted."""
     most, within = settings.engine.warm_batches, settings.engine.warm_timeout
     await warm(engine, course, most=most, within=within)
@@ -97,21 +116,24 @@ def _asked(settings: Settings, spool: Path) -> dict[str, Any]:
     }
 
 
-async def _started(
+@asynccontextmanager
+async def to_start_from(
     settings: Settings, model: Path, weights: Checkpoint | None, course: Course
-) -> SglangEngine:
+) -> AsyncIterator[dict[str, Any]]:
+    """What an engine is started with: `SglangEngine.start` says what each means.
+
+    The folder it is made from is a private copy, which goes at the end.
+    """
     need = sum(file.size for file in weights.weight_files) if weights else 0
     copies = await asyncio.to_thread(_folder_for_copies, settings.state.directory, need)
-    spool, first = copies / "staging", copies / "boot"
-    start = partial(SglangEngine.start, **_asked(settings, spool))
+    asked = _asked(settings, copies / "staging")
     if weights is None:
-        async with course.phase(Phase.BUILDING):
-            return await start(model=model, revision=RANDOM, load_format="dummy")
+        yield {**asked, "model": model, "revision": RANDOM, "load_format": "dummy"}
+        return
     within = settings.reload.stage_timeout
-    copying = _copied(model, weights, first, within, course)
-    async with copying as folder, course.phase(Phase.BUILDING):
+    async with _copied(model, weights, copies / "boot", within, course) as folder:
         with _naming(settings, model, folder):
-            return await start(model=folder, revision=weights.revision, checkpoint=weights)
+            yield {**asked, "model": folder, "revision": weights.revision, "checkpoint": weights}
 
 
 @asynccontextmanager

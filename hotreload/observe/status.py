@@ -5,6 +5,7 @@ Refusals, the pin and what the gate counts are read at the moment somebody asks.
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from hotreload.events import (
@@ -58,9 +59,20 @@ class State(StrEnum):
 
     BOOTING = "booting"
     SERVING = "serving"
+    FOLLOWING = "following"
     RELOADING = "reloading"
     STOPPING = "stopping"
     LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Which of the hosts of one engine a daemon runs on."""
+
+    own: int
+    of: int
+    leader: str
+    """Where rank 0 is met: it decides, and answers requests."""
 
 
 class Status:
@@ -75,9 +87,14 @@ class Status:
         last_attempt: Attempt | None = None,
         clock: Callable[[], float] = time.monotonic,
         source_kind: str = "directory",
+        rank: Rank | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`tp` is how many devices each engine has, one engine's after the other's."""
+        """`tp` is how many devices each engine has, one engine's after the other's.
+
+        `rank` is which of several hosts this is.
+        """
+        self._rank = rank
         self._gates = entrance.gates if entrance else ()
         self._answering = entrance.answering if entrance else tuple
         self._replicas = ReplicasNow(max(1, len(self._gates)), wall)
@@ -151,6 +168,8 @@ class Status:
             return State.STOPPING
         if not self._replicas.has_opened:
             return State.BOOTING
+        if self._rank is not None and self._rank.own:
+            return State.FOLLOWING
         return State.RELOADING if self._under_way.phase else State.SERVING
 
     def ready(self) -> tuple[bool, list[str]]:
@@ -206,6 +225,7 @@ class Status:
             "state_file": dict(self._state_file),
             "settings": dict(self._settings),
             "replicas": replicas,
+            "rank": self._rank and asdict(self._rank),
         }
 
     def event(self, event: Event) -> Fields:

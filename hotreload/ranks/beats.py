@@ -6,10 +6,11 @@ this process without a word of ours: so we look more often.
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from typing import NoReturn
 
-from hotreload.errors import EngineLost
+from hotreload.errors import EngineLost, RankLeft
 from hotreload.ranks.store import Store
 from hotreload.threads import in_thread
 
@@ -17,37 +18,36 @@ EVERY_SECONDS = 1.0
 SILENT_LOOKS = 30
 """After so many looks at which a rank had nothing new to say it counts as gone."""
 AT_ONCE = 0.01
+LEAVES = "leaves: "
+"""How a rank begins to say why it goes; no number does."""
 
 
 class Beats:
-    """Of one rank; `lose` is told why, once a rank is silent or the store is gone."""
+    """Of one rank."""
 
-    def __init__(
-        self, store: Store, own: int, others: Sequence[int], lose: Callable[[str], None]
-    ) -> None:
+    def __init__(self, store: Store, own: int, others: Sequence[int]) -> None:
         self.every = EVERY_SECONDS
         self.silent_looks = SILENT_LOOKS
         self._store = store
         self._own = own
-        self._lose = lose
         self._heard: dict[int, str | None] = dict.fromkeys(others)
         self._silent = dict.fromkeys(others, 0)
         """At how many looks in a row it said nothing new: time in which we starved is none."""
 
-    async def run(self) -> None:
-        """Say and look, until a rank is gone."""
-        try:
-            number = 0
-            while not self._gone():
-                number += 1
-                say = partial(self._say_and_look, str(number))
-                await in_thread(say)
-                await asyncio.sleep(self.every)
-        except EngineLost as lost:
-            self._lose(str(lost))
-            return
+    async def run(self) -> NoReturn:
+        """Say and look, until EngineLost names a rank that is silent or leaves."""
+        number = 0
+        while not self._gone():
+            number += 1
+            await in_thread(partial(self._say_and_look, str(number)))
+            await asyncio.sleep(self.every)
         named = " and ".join(f"rank {rank}" for rank in self._gone())
-        self._lose(f"{named} has not been heard of for {self.silent_looks * self.every:g} s")
+        silent = self.silent_looks * self.every
+        raise EngineLost(f"{named} has not been heard of for {silent:g} s")
+
+    async def leave(self, why: str) -> None:
+        """Tell the others that this rank goes, after `run` has ended: the engine ends with it."""
+        await in_thread(lambda cancel: self._store.put(_key(self._own), LEAVES + why))
 
     def _say_and_look(self, news: str, cancel: threading.Event) -> None:
         self._store.put(_key(self._own), news)
@@ -56,6 +56,8 @@ class Beats:
     def _look(self) -> None:
         for rank, before in list(self._heard.items()):
             now = self._store.get(_key(rank), AT_ONCE)
+            if now is not None and now.startswith(LEAVES):
+                raise RankLeft(f"rank {rank} {now}")
             self._silent[rank] = self._silent[rank] + 1 if now == before else 0
             self._heard[rank] = now
 

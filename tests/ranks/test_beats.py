@@ -3,8 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import NoReturn
 
-from hotreload.errors import EngineLost
+import pytest
+
+from hotreload.errors import EngineLost, RankLeft
 from hotreload.ranks.beats import Beats
 from tests.ranks.memory import MemoryStore
 from tests.waiting import turn_until
@@ -12,14 +15,14 @@ from tests.waiting import turn_until
 LOOKS = 5
 
 
-def beats_of(store: MemoryStore, rank: int, lost: list[str]) -> Beats:
-    beats = Beats(store, rank, [each for each in range(3) if each != rank], lost.append)
+def beats_of(store: MemoryStore, rank: int) -> Beats:
+    beats = Beats(store, rank, [each for each in range(3) if each != rank])
     beats.every, beats.silent_looks = 0.001, LOOKS
     return beats
 
 
 @asynccontextmanager
-async def beating(beats: Beats) -> AsyncIterator[asyncio.Task[None]]:
+async def beating(beats: Beats) -> AsyncIterator[asyncio.Task[NoReturn]]:
     task = asyncio.create_task(beats.run())
     try:
         yield task
@@ -29,21 +32,28 @@ async def beating(beats: Beats) -> AsyncIterator[asyncio.Task[None]]:
 
 
 async def test_the_rank_that_is_gone_is_named() -> None:
-    store, lost = MemoryStore(), list[str]()
-    first, second = beats_of(store, 0, lost), beats_of(store, 1, [])
+    store = MemoryStore()
+    first, second = beats_of(store, 0), beats_of(store, 1)
     second.silent_looks = 10**9
     async with beating(first) as looking, beating(second):
-        async with beating(beats_of(store, 2, [])):
+        async with beating(beats_of(store, 2)):
             first.silent_looks = 10**9
             await turn_until(lambda: None not in first._heard.values())
         first.silent_looks = LOOKS
-        await asyncio.wait({looking})
-    assert lost == ["rank 2 has not been heard of for 0.005 s"]
+        with pytest.raises(EngineLost, match=r"^rank 2 has not been heard of for 0.005 s$"):
+            await looking
+
+
+async def test_a_rank_that_leaves_says_why() -> None:
+    store = MemoryStore()
+    await beats_of(store, 1).leave("it was asked to stop")
+    with pytest.raises(RankLeft, match=r"^rank 1 leaves: it was asked to stop$"):
+        await beats_of(store, 0).run()
 
 
 async def test_who_says_something_new_at_each_look_is_never_silent() -> None:
-    store, lost = MemoryStore(), list[str]()
-    beats = beats_of(store, 0, lost)
+    store = MemoryStore()
+    beats = beats_of(store, 0)
     for number in range(3 * LOOKS):
         for rank in (1, 2):
             store.put(f"hotreload/beat/{rank}", str(number))
@@ -56,6 +66,5 @@ async def test_a_store_that_is_gone_loses_the_engine() -> None:
         def put(self, key: str, value: str) -> None:
             raise EngineLost("rank 0 is gone")
 
-    lost: list[str] = []
-    await beats_of(Gone(), 1, lost).run()
-    assert lost == ["rank 0 is gone"]
+    with pytest.raises(EngineLost, match=r"^rank 0 is gone$"):
+        await beats_of(Gone(), 1).run()

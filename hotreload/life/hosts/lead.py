@@ -1,0 +1,163 @@
+"""Rank 0 of an engine over several hosts: has all others take part in what it decides.
+
+A start's candidate is prepared on every rank, then all build. Afterwards `OverRanks` takes them
+along, and what goes live is written into the ledger of each.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from hotreload.engine.ranks.engine import RankEngine
+from hotreload.engine.ranks.joined import Joined
+from hotreload.engine.ranks.leading import LeadingEngine
+from hotreload.life.hosts.agreement import differences, to_agree_on
+
+from hotreload.core.attempts import Save
+from hotreload.core.ledger import Ledger
+from hotreload.engine.upstream.joining import Ranks
+from hotreload.errors import ConfigError, EngineLost, HotReloadError
+from hotreload.life.hosts.meeting import Lose, met
+from hotreload.life.hosts.words import BUILD, HELLO, LIVE, NUMBERS, PREPARE, live_words
+from hotreload.life.parts import ranks_of
+from hotreload.ranks.ballots import Ballot, Step, check_all_did
+from hotreload.ranks.over import OverRanks
+from hotreload.ranks.vote import DONE, Chair
+from hotreload.settings.load import Settings
+from hotreload.threads import uninterrupted
+from hotreload.types import Checkpoint, Generation
+
+log = logging.getLogger("hotreload.ranks")
+
+BUILD_SECONDS = 900.0
+"""How long the slowest rank may take to build its part of the engine."""
+STEP_SECONDS = 60.0
+"""How long the slowest rank may take for a step that loads nothing."""
+GIVE_UP_SECONDS = 10.0
+"""How long the others may take to build, or to fail too, once one has."""
+
+
+def make_lead(settings: Settings, ledger: Ledger, *, save: Save, lose: Lose) -> "Lead | None":
+    """What rank 0 of several hosts has; None where there is one host, and on all others."""
+    ranks = ranks_of(settings)
+    if ranks is None or not ranks.leads:
+        return None
+    return Lead(settings, ranks, ledger=ledger, save=save, lose=lose)
+
+
+class Lead:
+    """Belongs to one life of rank 0."""
+
+    def __init__(
+        self, settings: Settings, ranks: Ranks, *, ledger: Ledger, save: Save, lose: Lose
+    ) -> None:
+        """`save` writes this rank's ledger."""
+        self._settings = settings
+        self._ranks = ranks
+        self._ledger = ledger
+        self._save = save
+        self._lose = lose
+        self._over: OverRanks | None = None
+        self._told: Generation | None = None
+        """What every other rank has written down as live."""
+        reload = settings.reload
+        self._to_stage = reload.fetch_timeout + reload.validate_timeout + reload.stage_timeout
+
+    @asynccontextmanager
+    async def together(self) -> AsyncIterator[None]:
+        """Meet the other ranks and be with them; ConfigError names one that cannot take part."""
+        within = self._settings.engine.join_timeout
+        async with met(self._ranks, within, self._lose) as joined:
+            self._joined: Joined = joined
+            self._chair = Chair(joined.store, list(self._ranks.others))
+            await self._agree()
+            yield
+
+    async def _agree(self) -> None:
+        """See that all have the same versions and settings; no number of theirs is given again."""
+        own = to_agree_on(self._settings)
+        for each in await self._asked(HELLO, {}, self._settings.engine.join_timeout):
+            theirs = dict(each.says)
+            self._ledger.numbers_given = max(self._ledger.numbers_given, int(theirs.pop(NUMBERS)))
+            if unlike := differences(own, theirs):
+                words = f"[engine] nnodes: rank {each.rank} cannot take part"
+                raise ConfigError(f"{words}: {'; '.join(unlike)}", code="ranks_differ")
+
+    # --- the engine ------------------------------------------------------------------------------
+
+    async def make(
+        self, *, revision: Any, checkpoint: Checkpoint, engines: int, **asked: Any
+    ) -> LeadingEngine:
+        """Start the engine on all ranks, from a checkpoint that this one has prepared."""
+        about = {"revision": revision.id, "label": revision.label}
+        await self._asked(PREPARE, about, self._to_stage)
+        start = partial(RankEngine.start_rank, self._joined, revision=revision, **asked)
+        own = await self._built(partial(start, checkpoint=checkpoint))
+        self._over = OverRanks(
+            own,
+            self._chair,
+            stage_within=self._to_stage,
+            within=self._settings.reload.probe_timeout,
+        )
+        return LeadingEngine(own, self._over)
+
+    async def _built(self, build: Callable[[], Coroutine[Any, Any, RankEngine]]) -> RankEngine:
+        """Build this rank's part while the others build theirs: each waits for all.
+
+        Once one has failed, only failing can end the others' builds: they hang. Where all failed
+        another candidate may do.
+        """
+        step = await self._chair.call(BUILD)
+        own, others = asyncio.create_task(build()), asyncio.create_task(self._all_did(step))
+        both: set[asyncio.Task[Any]] = {own, others}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
+            await asyncio.wait(both, timeout=GIVE_UP_SECONDS)
+            faults = [each.exception() for each in (own, others) if each.done()]
+            if faults == [None, None]:
+                return own.result()
+            if None not in faults and len(faults) == len(both):
+                await own
+            why = "; ".join(str(fault) for fault in faults if fault)
+            raise EngineLost(f"the engine was not built on all ranks: {why}")
+        except BaseException:
+            await uninterrupted(_undone(own, others))
+            raise
+
+    async def _all_did(self, step: Step) -> None:
+        ballots = await self._chair.hear(step, DONE, BUILD_SECONDS)
+        check_all_did(step, ballots, self._chair.others)
+
+    async def _asked(self, name: str, about: Mapping[str, str], within: float) -> list[Ballot]:
+        """Have all others do this before there is an engine; the gravest of what they say."""
+        step = await self._chair.call(name, about)
+        ballots = await self._chair.hear(step, DONE, within)
+        check_all_did(step, ballots, self._chair.others)
+        return ballots
+
+    # --- the ledgers -----------------------------------------------------------------------------
+
+    async def save(self, ledger: Ledger) -> str | None:
+        """Write what is live into every rank's ledger; say why one of them has not got it."""
+        why = await self._save(ledger)
+        live = ledger.live
+        if self._over is None or live is None or live == self._told:
+            return why
+        try:
+            await self._over.tell(LIVE, live_words(live))
+        except HotReloadError as fault:  # what is live is so all the same; the next save tells it
+            log.error("ranks.not_recorded", extra={"why": str(fault), "generation": live.number})
+            return why or str(fault)
+        self._told = live
+        return why
+
+
+async def _undone(own: asyncio.Task[RankEngine], others: asyncio.Task[None]) -> None:
+    own.cancel()
+    others.cancel()
+    await asyncio.wait({own, others})
+    if not own.cancelled() and own.exception() is None:
+        await own.result().close()

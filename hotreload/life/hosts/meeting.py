@@ -1,0 +1,73 @@
+"""The ranks of one engine from the moment they meet until they part, or one of them is gone."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from hotreload.engine.ranks.joined import Joined
+
+from hotreload.engine.upstream.joining import Ranks
+from hotreload.errors import EngineLost, RankLeft, first_of
+from hotreload.ranks.beats import Beats
+from hotreload.threads import uninterrupted
+
+log = logging.getLogger("hotreload.ranks")
+
+
+Lose = Callable[[EngineLost], None]
+"""Told of another rank that is gone, before anything ends for it."""
+
+
+@asynccontextmanager
+async def met(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[Joined]:
+    """Meet the others, and be with them; EngineLost, out of the body too, when one is gone.
+
+    Who goes by itself tells the others why: none of them can go on without it. They go together
+    when rank 0 goes, and nobody waits for who is gone.
+    """
+    log.info("ranks.meeting", extra={"rank": ranks.own, "of": ranks.count, "at": ranks.address})
+    joined = await Joined.join(ranks, within)
+    log.info("ranks.met", extra={"rank": ranks.own, "of": ranks.count})
+    looked_at = list(ranks.others) if ranks.leads else [0]  # rank 0 tells of all others
+    beats = Beats(joined.store, ranks.own, looked_at)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            beating = tasks.create_task(_beating(beats, lose), name="beats")
+            yield joined
+            beating.cancel()
+    except BaseException as end:
+        await uninterrupted(_part(joined, beats, end))
+        raise
+
+
+async def _beating(beats: Beats, lose: Lose) -> None:
+    try:
+        await beats.run()
+    except EngineLost as lost:
+        lose(lost)
+        raise
+
+
+async def _part(joined: Joined, beats: Beats, end: BaseException) -> None:
+    """Say why this rank goes, unless another one went first; all go together with rank 0."""
+    is_lost, has_left = _is(end, EngineLost), _is(end, RankLeft)
+    if not is_lost:
+        try:
+            await beats.leave(_in_words(end))
+        except EngineLost:
+            return  # the store is gone, and rank 0 with it
+    rank_0_goes = not is_lost if joined.ranks.leads else has_left
+    if rank_0_goes:
+        await joined.leave()
+
+
+def _is(end: BaseException, kind: type[BaseException]) -> bool:
+    if isinstance(end, BaseExceptionGroup):
+        return end.subgroup(kind) is not None
+    return isinstance(end, kind)
+
+
+def _in_words(end: BaseException) -> str:
+    first = first_of(end)
+    return "it was asked to stop" if isinstance(first, asyncio.CancelledError) else str(first)
