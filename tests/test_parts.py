@@ -15,6 +15,8 @@ from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError, NotServing
 from hotreload.events import Event, GenerationLive, ModeChosen
+from hotreload.life import deciding
+from hotreload.life.deciding import Deciding
 from hotreload.life.joints import _weights_held
 from hotreload.life.lasting import verifying
 from hotreload.life.parts import make_rules
@@ -32,15 +34,23 @@ def settings(folder: Path, *sets: str) -> Settings:
     return load(None, [*usual, *sets], {}).settings
 
 
-def record(monkeypatch: pytest.MonkeyPatch, part: str, made: dict[str, Any]) -> None:
-    """Keep what the daemon makes the part of."""
-    make = getattr(daemon, part)
+def decider(made: Daemon) -> Deciding:
+    """What a daemon on one host does."""
+    assert isinstance(made.part, Deciding)
+    return made.part
+
+
+def record(
+    monkeypatch: pytest.MonkeyPatch, part: str, made: dict[str, Any], module: Any = daemon
+) -> None:
+    """Keep what the module makes the part of."""
+    make = getattr(module, part)
 
     def recorded(**parts: Any) -> Any:
         made.update(parts)
         return make(**parts)
 
-    monkeypatch.setattr(daemon, part, recorded)
+    monkeypatch.setattr(module, part, recorded)
 
 
 def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
@@ -126,10 +136,10 @@ async def test_the_reconciler_goes_by_the_operators_rules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: KeepPrevious
 ) -> None:
     made: dict[str, Any] = {}
-    record(monkeypatch, "Reconciler", made)
+    record(monkeypatch, "Reconciler", made, deciding)
     decided = settings(tmp_path, "reload.min_interval=17", f"reload.keep_previous={kept}")
     engine: Any = FakeEngine(Steps(), LIVE.revision)
-    Daemon(decided)._join(engine, LIVE)
+    decider(Daemon(decided)).join(engine, LIVE)
     assert (made["min_interval"], made["rules"]) == (17.0, make_rules(decided))
     assert made["rules"].keep_previous is kept
 
@@ -151,7 +161,7 @@ async def test_weights_overlap_if_so_decided_and_the_engine_can_and_else_it_is_t
     daemon = Daemon(settings(tmp_path, f"reload.mode={asked}"))
     told: list[Event] = []
     daemon.events.subscribe(told.append)
-    daemon.part.join(engine, LIVE)
+    decider(daemon).join(engine, LIVE)
     assert [event for event in told if isinstance(event, ModeChosen)] == [chosen]
     serving = daemon.arrival.serving
     assert serving is not None
@@ -166,10 +176,10 @@ async def test_old_generations_are_seen_out_and_kept_as_decided(
 ) -> None:
     engine: Any = FakeEngine(Steps(), LIVE.revision)
     daemon = Daemon(settings(tmp_path, f"reload.keep_previous={kept}"))
-    daemon.part.join(engine, LIVE)
+    decider(daemon).join(engine, LIVE)
     assert daemon.arrival.serving is not None
     replica = daemon.arrival.serving.replicas.first
-    task = asyncio.create_task(daemon._lasting["engine 0"]())
+    task = asyncio.create_task(decider(daemon)._lasting["engine 0"]())
     async with daemon.entrance.passing():
         staged = await engine.stage(unread(Revision("new")))
         replica.pass_on(replace(LIVE, number=2), await engine.flip(staged))
@@ -225,7 +235,7 @@ async def test_a_scrape_reads_how_busy_the_engine_is(tmp_path: Path) -> None:
     engine: Any = FakeEngine(Steps(), LIVE.revision)
     daemon = Daemon(settings(tmp_path))
     assert 'hotreload_kv_tokens{replica="0",use="free"} 0.0' in daemon.metrics.render().decode()
-    daemon.part.join(engine, LIVE)
+    decider(daemon).join(engine, LIVE)
     assert 'hotreload_kv_tokens{replica="0",use="free"} 9.0' in daemon.metrics.render().decode()
 
 

@@ -16,6 +16,7 @@ from hotreload.daemon import Daemon
 from hotreload.engine.answering.probe import Probe
 from hotreload.events import SettingsRead
 from hotreload.life import rereading
+from hotreload.life.deciding import Deciding
 from hotreload.settings.load import load
 from hotreload.settings.rereading import LIVE as CAN_CHANGE
 from hotreload.settings.rereading import _flat, reread
@@ -39,6 +40,7 @@ class Life(Witness):
         self.daemon: Daemon = Daemon(self.read(), self.read)
         self.daemon.events.subscribe(self.note)
         self.engine = FakeEngine(Steps(), LIVE.revision)
+        assert isinstance(self.daemon.part, Deciding)
         self.daemon.part.join(self.engine, LIVE)
 
     def read(self) -> Settings:
@@ -143,7 +145,7 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
 @asynccontextmanager
 async def living(folder: Path) -> AsyncIterator[Life]:
     life = Life(folder)
-    task = asyncio.create_task(life.daemon._lasting["reread the settings"]())
+    task = asyncio.create_task(life.daemon.part._lasting["reread the settings"]())
     try:
         yield life
     finally:
