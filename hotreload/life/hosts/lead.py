@@ -25,7 +25,7 @@ from hotreload.life.hosts.words import BUILD, HELLO, LIVE, NUMBERS, PREPARE, liv
 from hotreload.life.parts import ranks_of
 from hotreload.ranks.ballots import Ballot, Step, check_all_did
 from hotreload.ranks.over import OverRanks
-from hotreload.ranks.vote import DONE, Chair
+from hotreload.ranks.vote import Chair
 from hotreload.settings.load import Settings
 from hotreload.threads import uninterrupted
 from hotreload.types import Checkpoint, Generation
@@ -110,7 +110,7 @@ class Lead:
         Once one has failed, only failing can end the others' builds: they hang. Where all failed
         another candidate may do.
         """
-        step = await self._chair.call(BUILD)
+        step = await self._chair.call(BUILD, {})
         own, others = asyncio.create_task(build()), asyncio.create_task(self._all_did(step))
         both: set[asyncio.Task[Any]] = {own, others}
         try:
@@ -128,13 +128,13 @@ class Lead:
             raise
 
     async def _all_did(self, step: Step) -> None:
-        ballots = await self._chair.hear(step, DONE, BUILD_SECONDS)
+        ballots = await self._chair.hear(step, BUILD_SECONDS)
         check_all_did(step, ballots, self._chair.others)
 
     async def _asked(self, name: str, about: Mapping[str, str], within: float) -> list[Ballot]:
         """Have all others do this before there is an engine; the gravest of what they say."""
         step = await self._chair.call(name, about)
-        ballots = await self._chair.hear(step, DONE, within)
+        ballots = await self._chair.hear(step, within)
         check_all_did(step, ballots, self._chair.others)
         return ballots
 
