@@ -186,6 +186,8 @@ class Daemon:
         cause: Any = first_of(causes)
         self._ended_by = cause
         self.entrance.seal(str(cause), code=getattr(cause, "code", "engine_lost"))
+        if self._goes_with_rank_0:
+            event = "daemon.leaving_with_rank_0"
         log.critical(event, extra={"cause": str(cause), "exit_code": code})
         return code
 

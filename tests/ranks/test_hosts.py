@@ -182,19 +182,18 @@ async def test_a_checkpoint_goes_live_on_both_and_rank_0_going_ends_both(hosts: 
         assert all(engine.is_closed for engine in hosts.engines.values())
 
 
-async def test_what_one_rank_finds_damaged_is_refused_with_its_reason(hosts: Hosts) -> None:
+async def test_other_bytes_of_the_same_name_are_no_checkpoint_for_both(hosts: Hosts) -> None:
     async with running(hosts) as pair:
         await pair.live("model")
+        other = write_tiny(hosts.of(1) / "aside", "served by step 2")
+        shutil.copytree(other, hosts.of(1) / "checkpoints" / "step_1")
         hosts.drop("step_1", (0,))
-        damaged = write_tiny(hosts.of(1) / "aside", "served by step 1")
-        shutil.copytree(damaged, hosts.of(1) / "checkpoints" / "step_1")
-        torn = hosts.of(1) / "checkpoints" / "step_1" / "model.safetensors"
-        torn.write_bytes(torn.read_bytes()[:-1] + b"x")
         await pair.until(lambda: "step_1" in {a.revision.label for a in pair.leader.ledger.history})
         attempt = pair.leader.ledger.history[0]
-        assert attempt.outcome is not Outcome.LIVE
+        assert attempt.outcome is Outcome.POSTPONED
         assert attempt.reason is not None
-        assert attempt.reason.message.startswith("rank 1: ")
+        assert attempt.reason.message.startswith("rank 1: step_1 ")
+        assert "other bytes have that name on this host" in attempt.reason.message
         assert pair.labels == ["model", "model"]
 
 

@@ -138,7 +138,9 @@ async def test_a_rank_that_follows_sends_everybody_to_rank_0(
     ask: Callable[[Elsewhere], Any],
 ) -> None:
     there = Elsewhere(Ranks(1, 2, "10.0.0.1:7000"))
-    with pytest.raises(NotServing, match=r"this is rank 1 of 2 .* rank 0, on 10\.0\.0\.1, ") as told:
+    with pytest.raises(
+        NotServing, match=r"this is rank 1 of 2 .* rank 0, on 10\.0\.0\.1, "
+    ) as told:
         await ask(there)
     assert told.value.code == "not_rank_0"
     with pytest.raises(NotServing), there.preparing():

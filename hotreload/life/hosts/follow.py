@@ -18,7 +18,7 @@ from hotreload import failpoints
 from hotreload.core.course import Reach, StillWanted
 from hotreload.core.prepare import Prepare
 from hotreload.engine.upstream.joining import Ranks
-from hotreload.errors import EngineLost, HotReloadError, TryAgain
+from hotreload.errors import EngineLost, HotReloadError, SourceUnavailable, TryAgain
 from hotreload.events import PhaseEntered
 from hotreload.life.boot import served_from, unarmed
 from hotreload.life.candidates import revision_of_model
@@ -170,7 +170,20 @@ class Follow:
                     return model
             except HotReloadError:  # no weights in it, or none that can be read: so it is not meant
                 pass
-        return await self._source.fetch(revision)
+        try:
+            return await self._source.fetch(revision)
+        except SourceUnavailable as gone:
+            raise SourceUnavailable(await self._why_gone(revision, str(gone))) from gone
+
+    async def _why_gone(self, revision: Revision, otherwise: str) -> str:
+        """Rank 0's folder of this name may not be this host's."""
+        try:
+            here = await self._source.resolve(revision.label)
+        except HotReloadError:
+            return otherwise
+        if here.id == revision.id:
+            return otherwise
+        return f"{revision}: other bytes have that name on this host ({here.id[:12]})"
 
     async def _checked(self, revision: Revision, path: Path) -> Checkpoint:
         if self._engine is None:
