@@ -1,7 +1,7 @@
 """Ranks that have met go together, and say why; who is gone is waited for by nobody."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from hotreload.life.hosts.meeting import met
 from hotreload.ranks import beats
 from hotreload.types import By
 from tests.ranks.memory import MemoryStore
+from tests.waiting import turn_until
 
 BY = By("reload", 0, 0, 0.0)
 
@@ -50,12 +51,12 @@ class Place:
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     made = Place()
     stand_in: Any = made
     monkeypatch.setattr(meeting, "Joined", stand_in)
     monkeypatch.setattr(beats, "EVERY_SECONDS", 0.001)
-    yield made
+    return made
 
 
 async def stays(place: Place, own: int) -> None:
@@ -78,8 +79,7 @@ async def ends_with(task: asyncio.Task[None]) -> BaseException:
 
 async def here(place: Place, own: int) -> asyncio.Task[None]:
     task = asyncio.create_task(stays(place, own))
-    while place.store.get(f"hotreload/beat/{own}", 0.0) is None:
-        await asyncio.sleep(0)
+    await turn_until(lambda: place.store.get(f"hotreload/beat/{own}", 0.0) is not None)
     return task
 
 
