@@ -133,7 +133,7 @@ class Daemon:
         self._webhook = make_webhook(settings, self.source.wake)
         self._api_keys = api_keys(settings)
         self._stop = asyncio.Event()
-        self._ended_by: Exception | None = None
+        self._ended_by: BaseException | None = None
         self.part = self._make_part()
         """What this host does in its life: it decides, or it follows the one that does."""
 
@@ -177,13 +177,15 @@ class Daemon:
         # A stop that comes while a lost engine is closed must not make it a success.
         if code == EXIT_ENGINE_LOST or self.status.state is State.LOST:
             code = EXIT_ENGINE_LOST
+            if isinstance(self._ended_by, RankLeft):
+                self.ledger.abandon()  # somebody stopped that host: no checkpoint did
             if not self._goes_with_rank_0:
                 self.ledger.lost_at = time.time()  # so that the next life can tell of it
             await self.state.save(self.ledger)
         return code
 
     def _end(self, causes: BaseExceptionGroup[Any], code: int, event: str) -> int:
-        cause: Any = first_of(causes)
+        cause: Any = self._ended_by or first_of(causes)  # a rank that left explains what follows
         self._ended_by = cause
         self.entrance.seal(str(cause), code=getattr(cause, "code", "engine_lost"))
         if self._goes_with_rank_0:
