@@ -84,7 +84,7 @@ class Daemon:
         self.ledger.count_crash(time.time())
         self.entrance = make_entrance(settings, self.events.publish)
         self.rereading = Rereading(settings, read, self.events.publish, self.entrance, self.limits)
-        self.ranks = ranks_of(settings)
+        self.ranks = ranks = ranks_of(settings)
         self.lead = make_lead(settings, self.ledger, save=self.state.save, lose=self._lose)
         """On rank 0 of several hosts, what takes the others along."""
         self.attempts = Attempts(
@@ -111,7 +111,7 @@ class Daemon:
             tp=settings.engine.tp,
             last_attempt=self.history.last,
             source_kind=settings.source.kind,
-            rank=self.ranks and Rank(self.ranks.own, self.ranks.count, self.ranks.address),
+            rank=Rank(ranks.own, ranks.count, ranks.address) if ranks else None,
         )
         self.checkpoints = Checkpoints(listed=self.source.listed, ledger=lambda: self.ledger)
         look = readings(

@@ -40,8 +40,10 @@ class Life(Witness):
         self.daemon: Daemon = Daemon(self.read(), self.read)
         self.daemon.events.subscribe(self.note)
         self.engine = FakeEngine(Steps(), LIVE.revision)
-        assert isinstance(self.daemon.part, Deciding)
-        self.daemon.part.join(self.engine, LIVE)
+        part = self.daemon.part
+        assert isinstance(part, Deciding)
+        self.part: Deciding = part
+        self.part.join(self.engine, LIVE)
 
     def read(self) -> Settings:
         return load(self.file, [*self.usual, "metrics.address=''"], {}).settings
@@ -50,6 +52,7 @@ class Life(Witness):
     def reconciler(self) -> Any:
         serving = self.daemon.arrival.serving
         assert serving is not None
+        assert serving.operator is not None
         return serving.operator._reconciler
 
     @property
@@ -145,7 +148,7 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
 @asynccontextmanager
 async def living(folder: Path) -> AsyncIterator[Life]:
     life = Life(folder)
-    task = asyncio.create_task(life.daemon.part._lasting["reread the settings"]())
+    task = asyncio.create_task(life.part._lasting["reread the settings"]())
     try:
         yield life
     finally:

@@ -23,7 +23,7 @@ from hotreload.engine.weights.spool import private_copy
 from hotreload.errors import TryAgain
 from hotreload.events import RevisionWanted, StateSaved
 from hotreload.life.boot import served_from
-from hotreload.life.candidates import _revision_of
+from hotreload.life.candidates import revision_of_model
 from hotreload.life.state import StateFile
 from hotreload.life.state_lock import sole_user
 from hotreload.settings.load import load
@@ -88,7 +88,7 @@ async def closed_model(folder: Path) -> str:
 
 async def model_of_pickles(folder: Path) -> str:
     renamed("model.safetensors", "pytorch_model.bin")(model := write_tiny(folder / "model"))
-    return await refused(partial(_revision_of, model))
+    return await refused(partial(revision_of_model, model))
 
 
 async def model_of_other_sizes(folder: Path) -> str:

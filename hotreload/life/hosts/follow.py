@@ -10,19 +10,18 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hotreload.engine.ranks.engine import RankEngine
-from hotreload.engine.ranks.joined import Joined
-from hotreload.life.hosts.agreement import to_agree_on
-
 from hotreload import failpoints
 from hotreload.core.course import Reach, StillWanted
 from hotreload.core.prepare import Prepare
+from hotreload.engine.ranks.engine import RankEngine
+from hotreload.engine.ranks.joined import Joined
 from hotreload.engine.upstream.joining import Ranks
 from hotreload.errors import EngineLost, HotReloadError, SourceUnavailable, TryAgain
 from hotreload.events import PhaseEntered
 from hotreload.life.boot import served_from, unarmed
 from hotreload.life.candidates import revision_of_model
 from hotreload.life.common import Common
+from hotreload.life.hosts.agreement import to_agree_on
 from hotreload.life.hosts.meeting import Lose, met
 from hotreload.life.hosts.shown import Shown
 from hotreload.life.hosts.words import BUILD, HELLO, LIVE, NUMBERS, PREPARE, revision_of

@@ -11,15 +11,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from hotreload.core.attempts import Save
+from hotreload.core.ledger import Ledger
 from hotreload.engine.ranks.engine import RankEngine
 from hotreload.engine.ranks.joined import Joined
 from hotreload.engine.ranks.leading import LeadingEngine
-from hotreload.life.hosts.agreement import differences, to_agree_on
-
-from hotreload.core.attempts import Save
-from hotreload.core.ledger import Ledger
 from hotreload.engine.upstream.joining import Ranks
 from hotreload.errors import ConfigError, EngineLost, HotReloadError
+from hotreload.life.hosts.agreement import differences, to_agree_on
 from hotreload.life.hosts.meeting import Lose, met
 from hotreload.life.hosts.words import BUILD, HELLO, LIVE, NUMBERS, PREPARE, live_words
 from hotreload.life.parts import ranks_of

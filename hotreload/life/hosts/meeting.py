@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from hotreload.engine.ranks.joined import Joined
-
 from hotreload.engine.upstream.joining import Ranks
 from hotreload.errors import EngineLost, RankLeft, first_of
 from hotreload.ranks.beats import Beats

@@ -1,9 +1,8 @@
 """What a follower shows of itself: the same as any daemon, of its own part of the engine."""
 
-from hotreload.engine.ranks.engine import RankEngine
-
 from hotreload.core.replica import Replica
 from hotreload.core.replicas import Replicas
+from hotreload.engine.ranks.engine import RankEngine
 from hotreload.events import GenerationLive
 from hotreload.life.common import Common
 from hotreload.life.joints import Serving
