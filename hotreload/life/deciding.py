@@ -18,7 +18,6 @@ from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replica
 from hotreload.core.replicas import Replicas
-from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import EngineLost
 from hotreload.events import GenerationLive
 from hotreload.life.boot import Start
@@ -90,7 +89,7 @@ class Deciding:
     async def _start_engine(
         self, model: Path, weights: Checkpoint | None, course: Course
     ) -> RunningEngine:
-        make = self._lead.make if self._lead else SglangEngine.start
+        make = self._lead.make if self._lead else None
         engine = await start_engine(self._common.settings, model, weights, course, make)
         checking = self._common.checking
         if not checking.served.tensors:  # a folder without weights; now there are some

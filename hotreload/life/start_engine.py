@@ -50,7 +50,7 @@ async def start_engine(
     model: Path,
     weights: Checkpoint | None,
     course: Course,
-    make: Make = SglangEngine.start,
+    make: Make | None = None,
 ) -> MadeEngine:
     """Start the engine the settings describe: the model's config and tokenizer, these weights.
 
@@ -58,7 +58,7 @@ async def start_engine(
     """
     made_from = to_start_from(settings, model, weights, course)
     async with made_from as asked, course.phase(Phase.BUILDING):
-        engine = await make(**asked)
+        engine = await (make or SglangEngine.start)(**asked)
     async with _closed_if_broken_off(engine):
         is_configured = settings.engine.model is not None
         await keep_model(model, settings.state.directory, is_configured=is_configured)
