@@ -17,7 +17,7 @@ from tests.integration.running import Load, Running, mixed, post
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
 
-WAYS = [(Mode.OVERLAP, "rolling"), (Mode.DRAIN, "together")]
+WAYS = [(Mode.DRAIN, "rolling"), (Mode.OVERLAP, "together")]
 
 
 def engine(running: Running, index: int) -> Any:
