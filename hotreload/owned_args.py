@@ -5,7 +5,6 @@
 
 from collections.abc import Iterable
 
-ONE_HOST = "one daemon runs on one host in this version"
 OWNED_ARGS = {
     "model_path": "use [engine] model",
     "device": "use [engine] device",
@@ -13,9 +12,9 @@ OWNED_ARGS = {
     "dtype": "use [engine] dtype",
     "load_format": "use [engine] boot",
     "device_indexes": "use [engine] replicas",
-    "nnodes": ONE_HOST,
-    "node_rank": ONE_HOST,
-    "dist_init_addr": ONE_HOST,
+    "nnodes": "use [engine] nnodes",
+    "node_rank": "use [engine] node_rank",
+    "dist_init_addr": "use [engine] dist_init_addr",
     "enable_single_process": "hotreload decides it",
     "skip_tokenizer_init": "hotreload decides it",
     "multimodal": "hotreload decides it",

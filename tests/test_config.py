@@ -289,7 +289,8 @@ def test_the_examples_in_the_file_of_defaults_are_valid(tmp_path: Path, kind: st
     awake = re.sub(r"^#(\[\[probe\]\]|\w+ = )", r"\1", default_toml(), flags=re.MULTILINE)
     others = "|".join(name for other in OF_KIND if other != kind for name in OF_KIND[other])
     ours = re.sub(rf"^({others}) = .*$", "", awake, flags=re.MULTILINE)
-    settings = read(tmp_path, ours.replace('kind = "directory"', f'kind = "{kind}"')).settings
+    of_kind = ours.replace('kind = "directory"', f'kind = "{kind}"')
+    settings = read(tmp_path, of_kind, "engine.nnodes=2", "engine.tp=2").settings
     assert settings.probe[0].regex == r"\b4\b"
     assert settings.source.marker == ("_SUCCESS" if kind == "directory" else None)
     assert settings.source.repo == ("org/name" if kind == "huggingface" else None)

@@ -16,6 +16,7 @@ from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Engine
 from hotreload.core.rules import KeepPrevious, Rules
+from hotreload.engine.upstream.joining import Ranks
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.events import ModeChosen, Publish
 from hotreload.life.running import RunningEngine, RunningSource
@@ -144,6 +145,15 @@ def make_entrance(settings: Settings, publish: Publish) -> Entrance[RunningEngin
     return Entrance(
         lambda index: gate(replica=index, max_held=asked.max_held), settings.engine.replicas
     )
+
+
+def ranks_of(settings: Settings) -> Ranks | None:
+    """Which of the processes of one engine this is; None where there is one alone."""
+    engine = settings.engine
+    if engine.nnodes == 1:
+        return None
+    assert engine.dist_init_addr is not None, "reading the settings saw to it"
+    return Ranks(engine.node_rank, engine.nnodes, engine.dist_init_addr)
 
 
 def make_metrics(settings: Settings, look: Readings) -> Metrics:

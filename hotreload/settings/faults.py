@@ -27,7 +27,7 @@ def fault_of(detail: ErrorDetails, origins: Mapping[Where, str]) -> str:
     origin = origin_of(where, origins)
     if detail["type"] == "extra_forbidden" and len(where) == 1 and where in origins:
         return _homeless(where, origin)
-    return f"{_spelled(where, origin)}: {_said(detail, origin)}".removeprefix(": ")
+    return f"{spelled(where, origin)}: {_said(detail, origin)}".removeprefix(": ")
 
 
 def origin_of(where: Where, origins: Mapping[Where, str]) -> str:
@@ -37,7 +37,7 @@ def origin_of(where: Where, origins: Mapping[Where, str]) -> str:
     return next((origins[given] for given in (*starts, *parts) if given in origins), "default")
 
 
-def _spelled(where: Where, origin: str) -> str:
+def spelled(where: Where, origin: str) -> str:
     """Name a setting as the one who gave it wrote it."""
     if origin.startswith("env "):
         return ENV_PREFIX + "__".join(map(str, where)).upper()
@@ -79,7 +79,7 @@ def _hint(where: Where, origin: str) -> str:
     if variable != origin and (meant := _meant(variable)):
         return f"did you mean {meant}?"
     if near := difflib.get_close_matches(str(where[-1]), _names_in(where[:-1]), n=1):
-        meant = _spelled((*where[:-1], *near), origin)
+        meant = spelled((*where[:-1], *near), origin)
         return f"did you mean {meant if variable != origin else near[0]}?"
     return f"known are {', '.join(_names_in(where[:-1]))}"
 
@@ -91,9 +91,9 @@ def _homeless(where: Where, origin: str) -> str:
         below = " or ".join(_homes(str(name))) or "its section's name, such as [engine]"
         return f"{origin.removeprefix('file ')}: {name}: in no section; put it below {below}"
     homes = [place for place in _every(()) if place[-1] == name]
-    meant = " or ".join(_spelled(home, origin).removeprefix("--set ") for home in homes)
+    meant = " or ".join(spelled(home, origin).removeprefix("--set ") for home in homes)
     hint = f"did you mean {meant}?" if meant else _hint(where, origin)
-    return f"{_spelled(where, origin)}: unknown; {hint}"
+    return f"{spelled(where, origin)}: unknown; {hint}"
 
 
 def misnamed(environ: Mapping[str, str]) -> Iterator[str]:

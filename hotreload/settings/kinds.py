@@ -55,6 +55,20 @@ def host_port(value: str) -> str:
     return value
 
 
+PORTS_OF_A_MEETING = (0, 5, 6)
+"""How far from its own each port of a meeting point lies that the engine listens on."""
+
+
+def _meeting_point(value: str) -> str:
+    host, _, port = host_port(value).rpartition(":")
+    if ":" in host:
+        raise ValueError(f"{value!r}: write a name or an IPv4 address; the engine takes no other")
+    last = int(port) + max(PORTS_OF_A_MEETING)
+    if int(port) == 0 or last > 65535:
+        raise ValueError(f"{value!r} is no port to meet at: it and {last}, too, must be ports")
+    return value
+
+
 def origin(value: str) -> str:
     """Return the value if a browser can send it as an Origin; ValueError if not."""
     parts = urlsplit(value)
@@ -74,6 +88,7 @@ Count = Annotated[int, Field(strict=True, ge=1)]
 Location = Annotated[Path, BeforeValidator(_named), AfterValidator(_path)]
 Mode = Annotated[int, BeforeValidator(_mode), PlainSerializer("{:04o}".format, when_used="json")]
 Address = Annotated[str, AfterValidator(host_port)]
+MeetingPoint = Annotated[str, AfterValidator(_meeting_point)]
 
 
 class Table(BaseModel):

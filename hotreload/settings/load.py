@@ -15,8 +15,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from hotreload.errors import ConfigError
-from hotreload.settings.faults import fault_of, misnamed, origin_of, table_of
+from hotreload.settings.faults import fault_of, misnamed, origin_of, spelled, table_of
 from hotreload.settings.given import Where, from_env, from_file, from_sets, leaves, tree
+from hotreload.settings.hosts import unfit_for_hosts
 from hotreload.settings.sections import ProbeSettings, Settings
 
 __all__ = ["Loaded", "Settings", "check_servable", "config_file", "default_toml", "load"]
@@ -49,6 +50,8 @@ def load(file: Path | None, sets: Sequence[str], environ: Mapping[str, str]) -> 
     faults = [*misnamed(environ)]
     try:
         settings = Settings.model_validate(tree(given))
+        against = unfit_for_hosts(settings)
+        faults += (f"{spelled(at, origin_of(at, origins))}: {why}" for at, why in against)
     except ValidationError as error:
         faults += (fault_of(detail, origins) for detail in error.errors(include_url=False))
     if faults:
@@ -60,9 +63,12 @@ def load(file: Path | None, sets: Sequence[str], environ: Mapping[str, str]) -> 
 def check_servable(settings: Settings) -> None:
     """Raise a ConfigError that names what `serve` still needs."""
     faults = []
-    from_hub = settings.source.kind == "huggingface"
+    from_hub, hosts = settings.source.kind == "huggingface", settings.engine.nnodes
     if settings.engine.model is None and not from_hub:
         faults.append("[engine] model: not set; name the folder of the model to serve")
+    elif settings.engine.model is None and hosts > 1:
+        why = "the hosts must not each take another commit for the model"
+        faults.append(f"[engine] model: not set, and needed with nnodes = {hosts}: {why}")
     if settings.source.path is None and not from_hub:
         faults.append("[source] path: not set; name the folder where checkpoints appear")
     if settings.source.repo is None and from_hub:

@@ -1,6 +1,6 @@
 """Which settings can change while the daemon runs; every other one waits for a restart."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,17 @@ LIVE = frozenset(
 )
 """Settings that need no restart. A new setting waits for one until it is listed here."""
 
+ALIKE = frozenset(
+    {
+        "checks.dtype_change",
+        "checks.extra_tensors",
+        "checks.max_drift",
+        "checks.nonfinite",
+        "probe",
+    }
+)
+"""What all hosts of one engine judge checkpoints by: there they want a restart of all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reread:
@@ -50,11 +61,12 @@ class Reread:
 
 def reread(running: Settings, wished: Settings) -> Reread:
     """Compare the settings that run with those that are wished now."""
+    live = LIVE if running.engine.nnodes == 1 else LIVE - ALIKE
     names = [where for where, value in _flat(running) if value != _at(wished, where)]
     return Reread(
-        _merged(running, wished),
-        tuple(_spelled(where) for where in names if where in LIVE),
-        tuple(_spelled(where) for where in names if where not in LIVE),
+        _merged(running, wished, live),
+        tuple(_spelled(where) for where in names if where in live),
+        tuple(_spelled(where) for where in names if where not in live),
     )
 
 
@@ -73,13 +85,13 @@ def _at(settings: BaseModel, where: str) -> Any:
     return value
 
 
-def _merged[T: BaseModel](running: T, wished: T, above: str = "") -> T:
+def _merged[T: BaseModel](running: T, wished: T, live: Set[str], above: str = "") -> T:
     update: dict[str, Any] = {}
     for name, value in running:
         other = getattr(wished, name)
         if isinstance(value, BaseModel):
-            update[name] = _merged(value, other, f"{above}{name}.")
-        elif f"{above}{name}" in LIVE:
+            update[name] = _merged(value, other, live, f"{above}{name}.")
+        elif f"{above}{name}" in live:
             update[name] = other
     return running.model_copy(update=update)
 

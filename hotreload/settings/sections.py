@@ -4,13 +4,12 @@ The models check text alone: whether a folder exists or a port is free shows whe
 """
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from hotreload.owned_args import refused_args
+from hotreload.settings.engine import EngineSettings
 from hotreload.settings.kinds import (
     Address,
     Count,
@@ -24,80 +23,6 @@ from hotreload.settings.kinds import (
 )
 from hotreload.settings.reload import ReloadSettings
 from hotreload.settings.source import SourceSettings
-
-
-class EngineSettings(Table):
-    """The engine and what it starts with."""
-
-    model: Location | None = Field(
-        default=None,
-        description="Folder of the model: its config and tokenizer, and the weights that "
-        "answer until a checkpoint goes live. Needed to serve from a folder; with a hub the first "
-        "commit that is downloaded can be the model.",
-        examples=["/srv/models/qwen3"],
-    )
-    boot: Literal["last-good", "model", "dummy"] = Field(
-        default="last-good",
-        description="What to start from: the last generation that went live (else the newest "
-        "good checkpoint, else the model), always the model, or random weights of its shape.",
-    )
-    device: Literal["auto", "cpu", "tpu"] = Field(
-        default="auto",
-        description="Where to run the engine; auto takes what JAX_PLATFORMS says, else what JAX "
-        "finds. A device other than the first that JAX_PLATFORMS names is refused.",
-    )
-    tp: Count = Field(default=1, description="How many devices share one copy of the weights.")
-    replicas: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(
-        default=1,
-        description="How many engines to run, each on devices of its own (tp each). A request goes "
-        "to the least busy one; a checkpoint is read once and goes live on one after the other. "
-        "While one serves, one that is lost is started again beside it.",
-    )
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
-        default="auto",
-        description="The dtype to compute in; auto takes the one that the model's config names.",
-    )
-    loader: Literal["auto", "upstream"] = Field(
-        default="auto",
-        description="What loads checkpoints beside the live weights: auto takes our own loader "
-        "once it has made what the engine's makes, bit by bit, and the engine's for what ours "
-        "does not understand; upstream is always the engine's.",
-    )
-    staging_threads: Count = Field(
-        default=1, description="How many threads our own loader reads and places tensors in."
-    )
-    staging_priority: Literal["idle", "normal"] = Field(
-        default="idle",
-        description="What processor time these threads get: idle is what those who are served "
-        "leave over (SCHED_IDLE), normal is a share like any other's.",
-    )
-    staging_starve: Deadline = Field(
-        default=30.0,
-        description="How long threads of priority idle may go without a processor before one of "
-        "normal priority joins them.",
-    )
-    warm_batches: Annotated[int, Field(strict=True, ge=0, le=512)] = Field(
-        default=32,
-        description="For batches of how many requests the start compiles before anybody is let in: "
-        "1, 2, 4 … up to this, and longer prompts. With 0 the first batch of each size waits for "
-        "that, and so does everybody beside it.",
-    )
-    warm_timeout: Deadline = Field(
-        default=120.0,
-        description="How long that may take: after this the start begins no further batch.",
-    )
-    args: Mapping[str, Any] = Field(
-        default_factory=dict,
-        description="sglang-jax's server arguments, handed to the engine as they are.",
-        examples=[{"context_length": 4096, "mem_fraction_static": 0.8}],
-    )
-
-    @field_validator("args")
-    @classmethod
-    def _args_are_not_ours(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        if refused := refused_args(value):
-            raise ValueError("; ".join(refused))
-        return value
 
 
 class CheckSettings(Table):

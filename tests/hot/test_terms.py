@@ -8,8 +8,9 @@ from pydantic import BaseModel, ValidationError
 
 from hotreload import HotTerms
 from hotreload.errors import ConfigError
+from hotreload.settings.engine import EngineSettings
 from hotreload.settings.reload import ReloadSettings
-from hotreload.settings.sections import CheckSettings, EngineSettings
+from hotreload.settings.sections import CheckSettings
 
 SECTIONS: tuple[type[BaseModel], ...] = (ReloadSettings, CheckSettings, EngineSettings)
 VALUES: tuple[Any, ...] = (

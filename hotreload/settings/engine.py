@@ -1,0 +1,105 @@
+"""The settings of the engine: what it starts with, and where its devices are."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from hotreload.owned_args import refused_args
+from hotreload.settings.kinds import Count, Deadline, Location, MeetingPoint, Table
+
+
+class EngineSettings(Table):
+    """The engine and what it starts with."""
+
+    model: Location | None = Field(
+        default=None,
+        description="Folder of the model: its config and tokenizer, and the weights that "
+        "answer until a checkpoint goes live. Needed to serve from a folder; with a hub the first "
+        "commit that is downloaded can be the model.",
+        examples=["/srv/models/qwen3"],
+    )
+    boot: Literal["last-good", "model", "dummy"] = Field(
+        default="last-good",
+        description="What to start from: the last generation that went live (else the newest "
+        "good checkpoint, else the model), always the model, or random weights of its shape.",
+    )
+    device: Literal["auto", "cpu", "tpu"] = Field(
+        default="auto",
+        description="Where to run the engine; auto takes what JAX_PLATFORMS says, else what JAX "
+        "finds. A device other than the first that JAX_PLATFORMS names is refused.",
+    )
+    tp: Count = Field(default=1, description="How many devices share one copy of the weights.")
+    replicas: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(
+        default=1,
+        description="How many engines to run, each on devices of its own (tp each). A request goes "
+        "to the least busy one; a checkpoint is read once and goes live on one after the other. "
+        "While one serves, one that is lost is started again beside it.",
+    )
+    nnodes: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(
+        default=1,
+        description="Over how many hosts the devices of the engine lie, the same number on each; "
+        "each host runs a daemon. The first serves, follows the source and decides; the others "
+        "follow it.",
+    )
+    node_rank: Annotated[int, Field(strict=True, ge=0, le=63)] = Field(
+        default=0,
+        description="Which of them this host is, its rank: 0 is the first, which serves.",
+    )
+    dist_init_addr: MeetingPoint | None = Field(
+        default=None,
+        description="Where the hosts meet: the address of rank 0 and a port, the same on all of "
+        "them. Rank 0 listens there, and on the fifth and the sixth port after it; whoever "
+        "reaches these ports can run programs on every host. Needed with several hosts.",
+        examples=["10.0.0.1:29500"],
+    )
+    join_timeout: Deadline = Field(
+        default=300.0,
+        description="How long a start waits for the other hosts; after that the daemon ends, to "
+        "be started again.",
+    )
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        default="auto",
+        description="The dtype to compute in; auto takes the one that the model's config names.",
+    )
+    loader: Literal["auto", "upstream"] = Field(
+        default="auto",
+        description="What loads checkpoints beside the live weights: auto takes our own loader "
+        "once it has made what the engine's makes, bit by bit, and the engine's for what ours "
+        "does not understand; upstream is always the engine's.",
+    )
+    staging_threads: Count = Field(
+        default=1, description="How many threads our own loader reads and places tensors in."
+    )
+    staging_priority: Literal["idle", "normal"] = Field(
+        default="idle",
+        description="What processor time these threads get: idle is what those who are served "
+        "leave over (SCHED_IDLE), normal is a share like any other's.",
+    )
+    staging_starve: Deadline = Field(
+        default=30.0,
+        description="How long threads of priority idle may go without a processor before one of "
+        "normal priority joins them.",
+    )
+    warm_batches: Annotated[int, Field(strict=True, ge=0, le=512)] = Field(
+        default=32,
+        description="For batches of how many requests the start compiles before anybody is let in: "
+        "1, 2, 4 … up to this, and longer prompts. With 0 the first batch of each size waits for "
+        "that, and so does everybody beside it.",
+    )
+    warm_timeout: Deadline = Field(
+        default=120.0,
+        description="How long that may take: after this the start begins no further batch.",
+    )
+    args: Mapping[str, Any] = Field(
+        default_factory=dict,
+        description="sglang-jax's server arguments, handed to the engine as they are.",
+        examples=[{"context_length": 4096, "mem_fraction_static": 0.8}],
+    )
+
+    @field_validator("args")
+    @classmethod
+    def _args_are_not_ours(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        if refused := refused_args(value):
+            raise ValueError("; ".join(refused))
+        return value
