@@ -68,7 +68,9 @@ def _judged_by(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _files(model: Path | None) -> Iterator[tuple[str, str]]:
-    for name in (CONFIG, *SIDE_FILES) if model is not None else ():
+    if model is None:
+        return
+    for name in (CONFIG, *SIDE_FILES):
         try:
             yield name, _digest((model / name).read_bytes())
         except (FileNotFoundError, NotADirectoryError):
