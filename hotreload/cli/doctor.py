@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotreload.cli.daemon_args import seconds
 from hotreload.cli.exits import FAILED
 
 if TYPE_CHECKING:
@@ -17,10 +18,14 @@ Look at devices, permissions, limits, file systems, the socket, secrets, disk, m
 clock, as the daemon will find them. Changes nothing, and starts nothing. Exits 0 when nothing
 fails, 1 when something does, 78 when the settings cannot be read.
 
+With --meet it also waits for the other hosts of the engine, where the same runs at the same time
+and no daemon, and says who has not come, or differs and in what.
+
 examples:
   hotreload doctor
   hotreload doctor --config /etc/hotreload/hotreload.toml --user hotreload
-  hotreload doctor --jax --json"""
+  hotreload doctor --jax --json
+  hotreload doctor --meet 60                     # on all hosts of one engine at once"""
 
 SERVICE_USER = "hotreload"
 COLOURS = {"ok": "good", "warn": "wait", "fail": "bad"}
@@ -52,6 +57,12 @@ def add(verbs: Any) -> None:
         help="the user the daemon runs as (hotreload if you are root, else you)",
     )
     parser.add_argument("--jax", action="store_true", help="also ask JAX, which takes the device")
+    parser.add_argument(
+        "--meet",
+        type=seconds,
+        metavar="S",
+        help="also meet the other hosts of the engine, and compare; wait so many seconds",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -60,7 +71,12 @@ def run(args: argparse.Namespace) -> int:
     """Print what was found; 1 when something fails."""
     from hotreload.cli.doctor_checks.checkup import examine
 
-    found = examine(_facts(args))
+    facts = _facts(args)
+    found = examine(facts)
+    if args.meet is not None:
+        from hotreload.cli.doctor_checks.hosts import check_meeting
+
+        found["meeting"] = check_meeting(facts, args.meet)
     if args.json:
         print(json.dumps({name: asdict(advice) for name, advice in found.items()}, indent=2))
     else:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 EXPLAINED = """\
 Write the service, its socket, its user and its folders for systemd, with the command, the
 settings and the accelerators of this machine, and print what to run then. Files of these names are
-replaced, and our drop-ins (10-devices, 15-mounts, 20-hub, 30-paths, 40-memory) that no longer
-apply are removed: put your changes into drop-ins of your own (systemctl edit hotreload).
+replaced, and our drop-ins (10-devices, 15-mounts, 20-hub, 30-paths, 40-memory, 50-hosts) that no
+longer apply are removed: put your changes into drop-ins of your own (systemctl edit hotreload).
 
 With --instance NAME it writes hotreload@.service, for several daemons on a host: NAME is served
 by /etc/hotreload/NAME.toml, which names a socket and a state folder of its own.
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     for path in stale:
         _remove(path)
         print(f"removed {path}, which does not apply any more")
-    for complaint in _complaints(installation):
+    for complaint in (*_complaints(installation), *_left(installation, args.prefix)):
         print(f"hotreload: {complaint}", file=sys.stderr)
     return _go_on(_next_steps(installation), enable=args.enable)
 
@@ -157,6 +157,17 @@ def _complaints(installation: "Installation") -> Iterator[str]:
         yield f"{node}: nobody knows who made this device; it is taken for an accelerator"
 
 
+def _left(installation: "Installation", prefix: Path) -> Iterator[str]:
+    """A socket from when this host did not follow another; it may be in use still."""
+    from hotreload.cli.units import UNITS, units_of
+
+    socket = f"{installation.name}.socket"
+    file = prefix / UNITS / socket
+    if socket not in units_of(installation) and file.exists():
+        words = "any client would start a daemon that follows rank 0"
+        yield f"{file} is left: {words}; systemctl disable --now {socket}, and remove it"
+
+
 def _write(path: Path, text: str) -> None:
     """Write a file whole or not at all; systemd may read it at any moment."""
     fresh = path.with_name(f".{path.name}.new")
@@ -181,14 +192,13 @@ def _remove(path: Path) -> None:
 
 
 def _next_steps(installation: "Installation") -> list[list[str]]:
-    from hotreload.cli.units import own_folders
+    from hotreload.cli.units import own_folders, units_of
 
     steps = [["systemd-sysusers"], ["systemd-tmpfiles", "--create"]]
     owner = installation.user
     for folder in own_folders(installation):
         steps.append(["install", "-d", "-m", "0750", "-o", owner, "-g", owner, str(folder)])
-    units = [f"{installation.name}.{kind}" for kind in ("socket", "service")]
-    start = ["systemctl", "enable", "--now", *units]
+    start = ["systemctl", "enable", "--now", *units_of(installation)]
     return [*steps, ["systemctl", "daemon-reload"], start]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hotreload
-from hotreload.cli import unit_words
+from hotreload.cli import unit_hosts, unit_words
 from hotreload.cli.client import DEFAULT_CONFIG, DEFAULT_SOCKET
 from hotreload.cli.unit_words import INSTANCE
 from hotreload.errors import ConfigError
@@ -25,10 +25,14 @@ CACHE = Path("/var/cache/hotreload")
 SECRETS = ("token_file", "webhook")
 """The settings of [source] that may name a file which root alone may read."""
 UNITS = Path("etc/systemd/system")
-DEVICES, MOUNTS, HUB, PATHS, MEMORY = (
-    f"{name}.conf" for name in ("10-devices", "15-mounts", "20-hub", "30-paths", "40-memory")
+OURS = DEVICES, MOUNTS, HUB, PATHS, MEMORY, HOSTS = (
+    "10-devices.conf",
+    "15-mounts.conf",
+    "20-hub.conf",
+    "30-paths.conf",
+    "40-memory.conf",
+    "50-hosts.conf",
 )
-OURS = (DEVICES, MOUNTS, HUB, PATHS, MEMORY)
 """Drop-ins that not every installation needs; one that is no longer needed is removed."""
 HOMES = tuple(map(Path, ("/home", "/root", "/run/user")))
 TEMPORARY = tuple(map(Path, ("/tmp", "/var/tmp")))
@@ -111,9 +115,11 @@ def render(installation: Installation) -> Iterator[tuple[Path, str]]:
     settings = read_settings(installation.config)
     if installation.instance:
         _check_instance(installation, settings)
-    for kind in ("service", "socket"):
+    for kind in _kinds(settings):
         name = f"hotreload{'@' if installation.instance else ''}.{kind}"
-        yield UNITS / name, _fitted(_text(name), installation, settings)
+        text = _fitted(_text(name), installation, settings)
+        follows = unit_hosts.follows(settings)
+        yield UNITS / name, unit_hosts.without_socket(text) if follows else text
     for kind in ("sysusers", "tmpfiles"):
         text = _fitted(_text(f"hotreload.{kind}"), installation, settings)
         if kind == "tmpfiles" and installation.config.parent != DEFAULT_CONFIG.parent:
@@ -121,6 +127,16 @@ def render(installation: Installation) -> Iterator[tuple[Path, str]]:
         yield Path(f"etc/{kind}.d/hotreload.conf"), text
     for name, text in _drop_ins(installation, settings):
         yield installation.drop_ins / name, text
+
+
+def units_of(installation: Installation) -> list[str]:
+    """The names of its units: a follower has no socket, for no client is to start it."""
+    kinds = _kinds(read_settings(installation.config))
+    return [f"{installation.name}.{kind}" for kind in reversed(kinds)]
+
+
+def _kinds(settings: dict[str, Any]) -> Sequence[str]:
+    return ("service",) if unit_hosts.follows(settings) else ("service", "socket")
 
 
 def _drop_ins(installation: Installation, settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -136,6 +152,9 @@ def _drop_ins(installation: Installation, settings: dict[str, Any]) -> Iterator[
         yield PATHS, PATHS_BEGIN + "".join(f"{line}\n" for line in lines)
     if limits := installation.memory:
         yield MEMORY, f"{MEMORY_BEGIN}MemoryHigh={limits.high}\nMemoryMax={limits.most}\n"
+    if unit_hosts.rank_of(settings) is not None:
+        config, socket = installation.config, _socket(installation, settings)
+        yield HOSTS, unit_hosts.drop_in(settings, installation.command, config, socket)
 
 
 def config_of(instance: str) -> Path:
@@ -148,6 +167,9 @@ def config_of(instance: str) -> Path:
 def _check_instance(installation: Installation, settings: dict[str, Any]) -> None:
     """Refuse settings by which two daemons of one host would meet, or systemd miss its own."""
     config, instance = installation.config, installation.instance
+    if unit_hosts.follows(settings):
+        why = "the template of all instances has a socket, and a follower must have none"
+        raise ConfigError(f"{config}: no instance can follow another host: {why}")
     socket, state = (f"/run/hotreload/{instance}.sock", STATE / str(instance))
     if _placed(config, settings, "server", "socket") != Path(socket):
         raise ConfigError(f"{config}: [server] socket must be {socket!r} for this instance")
@@ -190,6 +212,10 @@ def _own_folders(installation: Installation, settings: dict[str, Any]) -> list[P
     return [path for path in found if path and not _any_in([path / "x"], made)]
 
 
+def _socket(installation: Installation, settings: dict[str, Any]) -> Path:
+    return _placed(installation.config, settings, "server", "socket") or DEFAULT_SOCKET
+
+
 def _used(config: Path, settings: dict[str, Any]) -> list[Path]:
     """The folders that the settings name, each once: what is read, and what is written."""
     named = (("engine", "model"), ("source", "path"), ("source", "cache"), ("state", "directory"))
@@ -203,7 +229,7 @@ def _text(name: str) -> str:
 
 def _fitted(text: str, installation: Installation, settings: dict[str, Any]) -> str:
     user, command = unit_words.user(installation.user), unit_words.command(installation.command)
-    socket = _placed(installation.config, settings, "server", "socket") or DEFAULT_SOCKET
+    socket = _socket(installation, settings)
     config = unit_words.argument(installation.config)
     named = (
         (r"(?:User|Group|SocketGroup)=", "hotreload$", user),

@@ -55,15 +55,21 @@ def host_port(value: str) -> str:
     return value
 
 
-PORTS_OF_A_MEETING = (0, 5, 6)
-"""How far from its own each port of a meeting point lies that the engine listens on."""
+PORTS_AFTER = (0, 5, 6)
+"""How far after a meeting point's own port each port is that the engine listens on."""
+
+
+def ports_of_a_meeting(address: str) -> list[tuple[str, int]]:
+    """The host of a meeting point with each port that rank 0 listens on there."""
+    host, _, port = address.rpartition(":")
+    return [(host, int(port) + after) for after in PORTS_AFTER]
 
 
 def _meeting_point(value: str) -> str:
     host, _, port = host_port(value).rpartition(":")
     if ":" in host:
         raise ValueError(f"{value!r}: write a name or an IPv4 address; the engine takes no other")
-    last = int(port) + max(PORTS_OF_A_MEETING)
+    last = int(port) + max(PORTS_AFTER)
     if int(port) == 0 or last > 65535:
         raise ValueError(f"{value!r} is no port to meet at: it and {last}, too, must be ports")
     return value

@@ -397,3 +397,81 @@ def test_a_wheel_ships_the_files() -> None:
     project = tomllib.loads((shipped().parent / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert included[shipped().name] == "hotreload/systemd"
+
+
+HOSTS = "[engine]\nnnodes = 2\ntp = 2\nnode_rank = {}\ndist_init_addr = '10.0.0.1:29500'\n"
+
+
+def test_rank_0_waits_for_the_network_to_meet_the_others(tmp_path: Path) -> None:
+    files = rendered(settings(tmp_path, HOSTS.format(0)))
+    assert "After=network-online.target\n" in files["50-hosts.conf"]
+    assert "Requires=hotreload.socket\n" in files["hotreload.service"]
+    assert "hotreload.socket" in files
+    assert "50-hosts.conf" not in rendered(settings(tmp_path, ""))
+
+
+def test_a_follower_is_started_by_no_client_and_comes_back_for_ever(tmp_path: Path) -> None:
+    config = settings(tmp_path, HOSTS.format(1))
+    files = rendered(config)
+    assert "hotreload.socket" not in files
+    service, hosts = files["hotreload.service"], files["50-hosts.conf"]
+    assert "\nAfter=network.target\n" in service
+    assert not [line for line in service.splitlines() if line.startswith("Requires=")]
+    assert "hotreload), rank 1 of 2: follows rank 0\n" in hosts
+    assert "StartLimitIntervalSec=0\n\n[Service]\nRestart=always\n" in hosts
+    reload = hosts.partition("ExecReload=\n")[2]
+    checks = f"ExecReload=/opt/hr/bin/hotreload check-config --quiet {config}\n"
+    hup = "ExecReload=/bin/kill -HUP $MAINPID\n"
+    assert reload == f"{checks}{hup}RuntimeDirectory=hotreload\n"
+    elsewhere = settings(tmp_path, f"{HOSTS.format(1)}[server]\nsocket = '/srv/h/s'\n")
+    assert rendered(elsewhere)["50-hosts.conf"].endswith("ReadWritePaths=/srv/h\n")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="needs systemd: apt-get install systemd"
+)
+def test_systemd_finds_nothing_wrong_with_the_units_of_any_rank(tmp_path: Path, rank: int) -> None:
+    shutil.copy("/bin/true", tmp_path / "hotreload")
+    config = settings(tmp_path, HOSTS.format(rank))
+    given = Installation(tmp_path / "hotreload", config, "root", ())
+    for path, text in render(given):
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    units = tmp_path / "etc/systemd/system"
+    told = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", units / "hotreload.service"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{units}:"},
+    )
+    complaints = [line for line in told.stderr.splitlines() if "hotreload" in line]
+    assert (told.returncode, complaints) == (0, [])
+
+
+def test_a_host_that_becomes_a_follower_is_told_of_the_socket_that_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = ["--prefix", str(tmp_path), "--config", str(tmp_path / "hotreload.toml")]
+    install = ["install-unit", *there, "--exec", str(COMMAND)]
+    settings(tmp_path, HOSTS.format(0))
+    assert main(install) == 0
+    assert "is left" not in capsys.readouterr().err
+    settings(tmp_path, HOSTS.format(1))
+    assert main(install) == 0
+    told = capsys.readouterr()
+    assert "systemctl enable --now hotreload.service\n" in told.out
+    assert "hotreload.socket is left: any client would start a daemon" in told.err
+
+
+def test_no_instance_can_follow_another_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = SEVERAL.format(state="/var/lib/hotreload/chat")
+    config = instance(tmp_path, monkeypatch, own + HOSTS.format(1))
+    with pytest.raises(ConfigError, match="no instance can follow another host"):
+        rendered(config, instance="chat")
+    leads = rendered(instance(tmp_path, monkeypatch, own + HOSTS.format(0)), instance="chat")
+    assert "50-hosts.conf" in leads

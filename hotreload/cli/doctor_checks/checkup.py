@@ -1,7 +1,7 @@
 """All checks of `hotreload doctor` in their order; here those of settings, device and socket.
 
-The checks look and change nothing. They do not connect to a socket either: that may start the
-daemon.
+The checks look and change nothing. They do not connect to the daemon's socket either: that may
+start it.
 """
 
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Check, Facts
 from hotreload.cli.doctor_checks.engine import check_engine
+from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts
 from hotreload.cli.doctor_checks.places import (
     check_api_keys,
     check_clock,
@@ -109,7 +110,7 @@ def check_jax(facts: Facts) -> Advice:
 
 def _found(facts: Facts, platform: str, count: int, found: str) -> Advice:
     engine = facts.settings.engine
-    wanted, needed = engine.device, engine.tp * engine.replicas
+    wanted, needed = engine.device, engine.tp * engine.replicas // engine.nnodes
     if wanted not in {"auto", platform}:
         todo = f"set JAX_PLATFORMS to {wanted}, install jax[{wanted}], or change [engine] device"
         return Advice("fail", f"JAX finds {found}, and [engine] device is {wanted!r}", todo)
@@ -117,8 +118,9 @@ def _found(facts: Facts, platform: str, count: int, found: str) -> Advice:
         todo = "install jax[tpu], or look at JAX_PLATFORMS"
         return Advice("warn", f"JAX finds {found}, and not the accelerator that is here", todo)
     if count < needed:
-        todo = f"set [engine] tp times replicas to {count} or less, or look for the missing devices"
-        return Advice("fail", f"JAX finds {found}; [engine] tp times replicas is {needed}", todo)
+        what = "tp times replicas" if engine.nnodes == 1 else "tp divided by nnodes"
+        todo = f"set [engine] {what} to {count} or less, or look for the missing devices"
+        return Advice("fail", f"JAX finds {found}; [engine] {what} is {needed}", todo)
     return Advice("ok", f"JAX finds {found}")
 
 
@@ -187,6 +189,8 @@ CHECKS: dict[str, Check] = {
     "open files": check_open_files,
     "socket": check_socket,
     "ports": check_ports,
+    "hosts": check_hosts,
+    "host ports": check_host_ports,
     "token": check_token,
     "webhook": check_webhook,
     "api keys": check_api_keys,
