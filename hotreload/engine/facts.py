@@ -32,6 +32,12 @@ def capabilities_of(parts: Parts, *, grammars: bool) -> Capabilities:
     )
 
 
+def tokenizer_of(parts: Parts) -> Any:
+    """The front's; on a rank without one that of the scheduler, which is the same."""
+    front = parts.tokenizer_manager
+    return parts.running_scheduler.scheduler.tokenizer if front is None else front.tokenizer
+
+
 def limits_of(parts: Parts) -> EngineLimits:
     """How large things may be, as the running engine has it."""
     scheduler = parts.running_scheduler.scheduler

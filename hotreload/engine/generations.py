@@ -40,7 +40,7 @@ class Generations:
         *,
         live: Staged,
         layout: Layout,
-        between: BetweenSteps | None = None,
+        between: BetweenSteps,
     ) -> None:
         self.live = live
         """The weights that answer new requests."""
@@ -49,7 +49,7 @@ class Generations:
         self._scheduler = scheduler
         self._front = front
         self._watch = watch
-        self._between = between or BetweenSteps(scheduler, front, watch)
+        self._between = between
         self._layout = layout
         self._proving: set[int] = set()
         self.unchanged = asyncio.Lock()

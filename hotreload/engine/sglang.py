@@ -18,11 +18,12 @@ from hotreload.engine.answering.grammars import grammars_of
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.prompts import Prompts
-from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.engine.first_weights import begin_with, check_running, lent, named, shadow_pool
 from hotreload.engine.generations import Generations
 from hotreload.engine.lanes.shadow import ShadowPool
+from hotreload.engine.starting import running
 from hotreload.engine.upstream import build, frozen, recompiles
+from hotreload.engine.upstream.between import BetweenSteps
 from hotreload.engine.upstream.nonfinite import Withheld
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
@@ -54,12 +55,11 @@ class SglangEngine:
         self._withheld = Withheld()
         self._shadow_pool: ShadowPool | None = None
         self._scheduler = parts.running_scheduler
-        tokenizer = parts.tokenizer_manager.tokenizer
-        self._grammars = grammars_of(self._scheduler.scheduler, tokenizer)
-        can = facts.capabilities_of(parts, grammars=self._grammars is not None)
-        self.capabilities: Capabilities = can
-        self.limits: EngineLimits = facts.limits_of(parts)
-        self._prompts = Prompts(tokenizer, self.limits, can, self._grammars)
+        tokenizer = facts.tokenizer_of(parts)
+        grammars = grammars_of(self._scheduler.scheduler, tokenizer)
+        self.limits = facts.limits_of(parts)
+        self.capabilities = facts.capabilities_of(parts, grammars=grammars is not None)
+        self._prompts = Prompts(tokenizer, self.limits, self.capabilities, grammars)
         self._sets, staged = begin_with(first, self._scheduler, terms)
         self._first: Staged | None = staged
         self._canaries = Canaries(probes, self._prompts)
@@ -97,18 +97,8 @@ class SglangEngine:
         make_parts = partial(make_parts, first_device=first_device, report=watch.report)
         parts = await in_thread(lambda cancel: make_parts(engines=engines), discard=build.discard)
         make = partial(cls, parts, watch, probes=probes, terms=terms)
-        try:
-            async with named(revision) if twin is None else twin._lent() as first:
-                # If the start is cancelled, what was made here is taken apart with the parts.
-                engine = await in_thread(lambda cancel: make(first=first))
-        except BaseException:
-            watch.close()
-            await uninterrupted(build.taken_apart(parts))
-            raise
-        await engine._begin_or_close()
-        if checkpoint is not None:
-            engine._tasks.append(engine._sets.compare_with(checkpoint, engine.live))
-        return engine
+        first = named(revision) if twin is None else twin._lent()
+        return await running(make, parts, watch, first, checkpoint)
 
     async def prepare(self, request: Mapping[str, Any]) -> Parsed:
         """Check a request and encode its prompts, off the loop; BadRequest names what is wrong."""
@@ -171,7 +161,7 @@ class SglangEngine:
         """Ask staged weights every canary prompt, in a lane that nobody else is answered in."""
         assert self._shadow_pool is not None, self.cannot_overlap
         async with self._generations.shadow(staged, self._shadow_pool) as lane:
-            await self._canaries.ask(partial(self._prove_by, lane=lane))
+            await self._ask_canaries(lane)
 
     async def flip(self, staged: Staged) -> Staged:
         """Answer new requests by `staged`; returns what answered them, and ends with `retire`."""
@@ -191,7 +181,7 @@ class SglangEngine:
 
     async def probe(self) -> None:
         """Ask the live weights every canary prompt; ProbeFailed lists each bad answer."""
-        await self._canaries.ask(partial(self._prove_by, lane=self._generations.lane(None)))
+        await self._ask_canaries(self._generations.lane(None))
 
     def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:
         """Judge later weights by these; ConfigError, and no change, if one cannot be asked."""
@@ -222,11 +212,6 @@ class SglangEngine:
     def structure(self) -> dict[str, tuple[Any, ...]]:
         """What the compiled model sees of each live leaf: shape, dtype, placement."""
         return {path: signature(leaf) for path, leaf in self._live_leaves().items()}
-
-    @property
-    def weights_bytes(self) -> int:
-        """Bytes of one set of weights."""
-        return self._sets.bytes
 
     @property
     def leaf_count(self) -> int:
@@ -303,8 +288,7 @@ class SglangEngine:
         self._watch.close()
         await all_ended(self._tasks)
         await self._front.close()
-        if self._grammars is not None:
-            self._grammars.close()
+        self._prompts.close()
         self._scheduler.ask_to_stop()
         self._front.send(Wake())
         self.live.weights.drop()
@@ -317,31 +301,25 @@ class SglangEngine:
         check_running(self._watch)
         return lent(self._generations, self._sets)
 
-    def _live_leaves(self) -> dict[str, Any]:
-        return self._sets.layout.named(self.live.weights.leaves)
-
-    async def _begin_or_close(self) -> None:
-        try:
-            await self._begin()
-        except BaseException:
-            await uninterrupted(self.close())
-            raise
-
-    async def _begin(self) -> None:
-        """Do the part of the start that belongs on the event loop."""
-        self._front = Answers(self._parts.tokenizer_manager, self._watch, self._parts.to_loop)
+    async def begin(self, checkpoint: Checkpoint | None) -> None:
+        """Do the part of the start that belongs on the event loop; `close` undoes a half of it."""
+        self._front = self._make_front()
         first, self._first = self._first, None
         assert first is not None, "an engine begins once"
+        layout, between = self._sets.layout, self._make_between()
         self._generations = Generations(
-            self._scheduler, self._front, self._watch, live=first, layout=self._sets.layout
+            self._scheduler, self._front, self._watch, live=first, layout=layout, between=between
         )
+        await self._know_whole(first)
         await self.scrub()  # compiles the scrub: the first failed probe must not wait for that
-        await self._ready_shadow(first)
+        await self._ready_shadow(self.live)
         # From now on: a step of the start may compile for longer than a step may take later.
         looking = self._watch.look(self._parts.fault, build.watched(self._parts))
         self._tasks.append(asyncio.create_task(looking, name="engine watch"))
         self._compiled.begin_anew()
         frozen.freeze(self._parts)
+        if checkpoint is not None:
+            self._tasks.append(self._sets.compare_with(checkpoint, self.live))
 
     async def _ready_shadow(self, live: Staged) -> None:
         """Compile what weights are proven with: the first checkpoint must not wait for that."""
@@ -351,7 +329,21 @@ class SglangEngine:
             with suppress(ProbeFailed):  # the start says what its weights answer
                 await self.prove(live)
 
-    def _prove_by(self, asked: Parsed, lane: int) -> AsyncGenerator[Answer | list[Answer]]:
+    def _live_leaves(self) -> dict[str, Any]:
+        return self._sets.layout.named(self.live.weights.leaves)
+
+    # --- what is another thing for an engine over several ranks -----------------------------------
+
+    def _make_front(self) -> Answers:
+        return Answers(self._parts.tokenizer_manager, self._watch, self._parts.to_loop)
+
+    def _make_between(self) -> BetweenSteps:
+        return BetweenSteps(self._scheduler, self._front, self._watch)
+
+    async def _know_whole(self, first: Staged) -> None:
+        """Of what lies on one host all is known, as it was measured."""
+
+    async def _ask_canaries(self, lane: int) -> None:
         """Past `generate`, which counts withheld answers: a probe's is no client's."""
         self._watch.check()
-        return self._front.generate(asked, lane)
+        await self._canaries.ask(partial(self._front.generate, lane=lane))

@@ -7,7 +7,6 @@ from typing import Protocol
 from hotreload.errors import EngineLost
 from hotreload.ranks.ballots import Step
 from hotreload.ranks.steps import in_step
-from hotreload.ranks.vote import Vote
 from hotreload.types import Checkpoint, HowFar, Revision, Staged
 
 FIRST = "first"
@@ -29,6 +28,11 @@ class OwnPart(Protocol):
     @property
     def staging(self) -> HowFar | None:
         """How far `stage` is with a checkpoint."""
+        ...
+
+    @property
+    def cannot_overlap(self) -> str | None:
+        """Why two sets of weights cannot answer side by side in it."""
         ...
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
@@ -59,6 +63,26 @@ class OwnPart(Protocol):
         """Free spare weights."""
         ...
 
+    async def checksums(self) -> dict[str, int]:
+        """Compute the checksum of each leaf that is live, of which every rank measures its own."""
+        ...
+
+    async def probe(self) -> None:
+        """Ask the live weights the canary prompts; the other ranks compute what is asked."""
+        ...
+
+    async def withheld(self, beyond: int) -> int:
+        """Wait until more answers than these were withheld as no numbers; how many."""
+        ...
+
+    async def abort(self, staged: Staged | None = None) -> None:
+        """End every answer under way (under these weights)."""
+        ...
+
+    def lose(self, why: str) -> None:
+        """Count it as lost: whoever waits for it hears EngineLost."""
+        ...
+
     def withdraw(self, step: int) -> None:
         """Let no rank wait any more to do its part of this step; rank 0 alone asks."""
         ...
@@ -78,12 +102,13 @@ class Following:
             "flip": self._flip,
             "exchange": self._exchange,
             "scrub": self._scrub,
+            "measure": self._measure,
             "retire": self._retire,
             "release": self._release,
             "drop": self._drop,
         }
 
-    async def __call__(self, step: Step, vote: Vote) -> About:
+    async def __call__(self, step: Step) -> About:
         """Do one step; what it made is told with the vote."""
         with in_step(step.number):
             return await self._does[step.name](str(step.number), step.about) or {}
@@ -104,6 +129,9 @@ class Following:
 
     async def _scrub(self, name: str, about: About) -> None:
         await self._own.scrub()
+
+    async def _measure(self, name: str, about: About) -> None:
+        await self._own.checksums()
 
     async def _retire(self, name: str, about: About) -> None:
         """Rank 0 waits for the end, which comes to all in one turn; steps follow meanwhile."""

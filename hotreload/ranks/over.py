@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from hotreload.errors import EngineLost, HotReloadError
+from hotreload.errors import CheckpointIncompatible, EngineLost, HotReloadError
 from hotreload.ranks.ballots import Ballot, Step, check_all_did, check_same
 from hotreload.ranks.following import FIRST, OwnPart
 from hotreload.ranks.steps import in_step
-from hotreload.ranks.vote import DONE, Chair
+from hotreload.ranks.vote import Chair
 from hotreload.threads import uninterrupted
-from hotreload.types import Checkpoint, HowFar, Staged
+from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged
 
 type Work[T] = Callable[[], Coroutine[Any, Any, T]]
 
@@ -39,6 +39,16 @@ class OverRanks:
     def live(self) -> Staged:
         """The weights that answer new requests."""
         return self._own.live
+
+    @property
+    def cannot_overlap(self) -> str | None:
+        """Why two sets of weights cannot answer side by side in it; None when they can."""
+        return self._own.cannot_overlap
+
+    @property
+    def spares_wait_on_host(self) -> bool:
+        """They wait beside the live ones, on every rank."""
+        return False
 
     @property
     def staging(self) -> HowFar | None:
@@ -98,6 +108,57 @@ class OverRanks:
             self._names.pop(staged.weights)
             await self._together(step, partial(self._own.release, staged), self._within)
 
+    async def checksums(self) -> dict[str, int]:
+        """Each leaf's checksum, computed on what is live now on every rank."""
+        async with self._step("measure", {}) as step:
+            try:
+                found, _ = await self._together(step, self._own.checksums, self._within)
+            except BaseException:
+                await uninterrupted(self._give_up(step))
+                raise
+            return found
+
+    async def tell(self, name: str, about: Mapping[str, str]) -> None:
+        """Have every other rank do what this one has done by itself."""
+        async with self._step(name, about) as step:
+            check_all_did(step, await self._heard(step, self._within), self._chair.others)
+
+    # --- what rank 0 does alone: the others compute what it asks ----------------------------------
+
+    async def probe(self) -> None:
+        """Ask the live weights the canary prompts."""
+        await self._own.probe()
+
+    async def withheld(self, beyond: int) -> int:
+        """Wait until more answers than these were withheld as no numbers; how many."""
+        return await self._own.withheld(beyond)
+
+    async def abort(self, staged: Staged | None = None) -> None:
+        """End every answer under way (under these weights)."""
+        await self._own.abort(staged)
+
+    def lose(self, why: str) -> None:
+        """Count it as lost: whoever waits for it hears EngineLost."""
+        self._own.lose(why)
+
+    # --- what an engine over several hosts cannot -------------------------------------------------
+
+    async def perturb(self, revision: Revision, noise: Noise) -> Staged:
+        """Refuse it."""
+        raise _cannot("put noise on its weights")
+
+    async def twin(self, staged: Staged) -> Staged:
+        """Refuse it."""
+        raise _cannot("copy another engine's weights")
+
+    async def stow(self, staged: Staged) -> Staged:
+        """Refuse it."""
+        raise _cannot("keep weights in host memory")
+
+    async def unstow(self, staged: Staged) -> Staged:
+        """They are where spare ones wait: none was ever stowed."""
+        return staged
+
     async def _own_part_retired(self, staged: Staged) -> None:
         await self._own.retire(staged)
 
@@ -115,7 +176,7 @@ class OverRanks:
                 yield step
 
     async def _heard(self, step: Step, within: float) -> list[Ballot]:
-        return await self._chair.hear(step, DONE, within)
+        return await self._chair.hear(step, within)
 
     async def _together[T](
         self,
@@ -165,6 +226,11 @@ class OverRanks:
         except HotReloadError:
             await uninterrupted(_all_of(self._own.release(staged), self._give_up(step)))
             raise
+
+
+def _cannot(do: str) -> CheckpointIncompatible:
+    words = f"an engine over several hosts ([engine] nnodes) cannot {do}"
+    return CheckpointIncompatible(words, code="several_hosts")
 
 
 async def _all_of(*works: Awaitable[None]) -> None:

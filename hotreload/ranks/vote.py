@@ -7,7 +7,6 @@ rank 0 has given it up. Nothing here knows what a step does.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from hotreload.ranks.ballots import Ballot, Said, Step, ballot_against
@@ -17,12 +16,8 @@ from hotreload.threads import in_thread, uninterrupted
 LOOK_SECONDS = 0.5
 """How long a thread waits in the store at a time: a cancel waits for its end."""
 
-READY, DONE = "ready", "done"
-"""What a rank votes on: that it could do a step at once, and what came of it."""
-
-Vote = Callable[[str, Ballot], Awaitable[None]]
-Do = Callable[[Step, Vote], Awaitable[Mapping[str, str]]]
-"""Does a step, and says what it made. It may vote that it is ready before."""
+Do = Callable[[Step], Awaitable[Mapping[str, str]]]
+"""Does a step, and says what it made."""
 
 
 class Chair:
@@ -42,18 +37,18 @@ class Chair:
         await in_thread(lambda cancel: self._store.put(_key(step.number), step.to_text()))
         return step
 
-    async def hear(self, step: Step, on: str, within: float) -> list[Ballot]:
+    async def hear(self, step: Step, within: float) -> list[Ballot]:
         """What the others say until then; the first that speaks against it ends the wait."""
         heard: list[Ballot] = []
         until = time.monotonic() + within
-        waiting = {asyncio.create_task(self._hear_one(step, on, r, until)) for r in self.others}
+        waiting = {asyncio.create_task(self._hear_one(step, r, until)) for r in self.others}
         try:
             while waiting and all(each.said is Said.DONE for each in heard):
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 heard += [ballot for each in done if (ballot := each.result()) is not None]
         finally:
             await uninterrupted(_ended(waiting))
-        if on == DONE and len(heard) == len(self.others):
+        if len(heard) == len(self.others):
             await in_thread(lambda cancel: self._forget_before(step.number))
         return sorted(heard, key=lambda each: each.rank)
 
@@ -63,8 +58,8 @@ class Chair:
             self._store.forget(_key(old))
         self._oldest = number
 
-    async def _hear_one(self, step: Step, on: str, rank: int, until: float) -> Ballot | None:
-        key = _key(step.number, on, rank)
+    async def _hear_one(self, step: Step, rank: int, until: float) -> Ballot | None:
+        key = _key(step.number, rank)
         while (left := until - time.monotonic()) > 0:
             text = await _look(self._store, key, min(left, LOOK_SECONDS))
             if text is not None:
@@ -95,13 +90,12 @@ class Follower:
                 await uninterrupted(_ended({upcoming, work}))
 
     async def _take(self, step: Step, do: Do) -> None:
-        vote = partial(self._vote, step)
         try:
-            ballot = Ballot(self._rank, says=await do(step, vote))
+            ballot = Ballot(self._rank, says=await do(step))
         except Exception as fault:
             ballot = ballot_against(self._rank, fault)
-            await vote(READY, ballot)
-        await vote(DONE, ballot)
+        key = _key(step.number, self._rank)
+        await in_thread(lambda cancel: self._store.put(key, ballot.to_text()))
 
     async def _next(self) -> Step:
         self._number += 1
@@ -109,10 +103,6 @@ class Follower:
         while (text := await _look(self._store, key, LOOK_SECONDS)) is None:
             continue
         return Step.from_text(text)
-
-    async def _vote(self, step: Step, on: str, ballot: Ballot) -> None:
-        key = _key(step.number, on, self._rank)
-        await in_thread(lambda cancel: self._store.put(key, ballot.to_text()))
 
 
 def _key(number: int, *more: object) -> str:

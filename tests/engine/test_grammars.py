@@ -128,7 +128,7 @@ async def test_long_chains_of_rules_overflow_no_stack(engine: Engine) -> None:
 async def test_an_answer_that_cannot_follow_fails_alone_and_says_why(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = await engine._grammars.compiled(("regex", "[a-c]{50}"))
+    compiled = await engine._prompts._grammars.compiled(("regex", "[a-c]{50}"))
     whole = type(compiled).followed
 
     class Failing:
@@ -172,8 +172,8 @@ async def test_what_fails_in_the_scheduler_fails_that_request_alone(
     def fail(key: Any) -> None:
         raise NotServing("gone")
 
-    monkeypatch.setattr(engine._grammars, "_found", lambda key: None)
-    monkeypatch.setattr(engine._grammars._patient, "judge", fail)
+    monkeypatch.setattr(engine._prompts._grammars, "_found", lambda key: None)
+    monkeypatch.setattr(engine._prompts._grammars._patient, "judge", fail)
     with pytest.raises(BadRequest, match="Invalid grammar"):
         [answer async for answer in engine.generate(parsed)]
     assert (await other)["meta_info"]["completion_tokens"] == 60
@@ -182,7 +182,7 @@ async def test_what_fails_in_the_scheduler_fails_that_request_alone(
 
 @pytest.mark.usefixtures("needs_grammars")
 async def test_the_program_that_tries_grammars_may_be_killed(engine: Engine) -> None:
-    grammars = engine._grammars
+    grammars = engine._prompts._grammars
     await grammars.compiled(("regex", "before"))
     grammars._quick._program.kill()
     grammars._quick._program.wait()
@@ -196,7 +196,7 @@ async def test_the_program_that_tries_grammars_may_be_killed(engine: Engine) -> 
 @pytest.mark.usefixtures("needs_grammars")
 async def test_only_so_many_grammars_are_known_at_a_time(engine: Engine) -> None:
     """Their memory is the daemon's."""
-    grammars = engine._grammars
+    grammars = engine._prompts._grammars
     for at in range(6):
         await grammars.compiled(("regex", f"{at}" + "|a" * 30_000))
     assert len(grammars._recent) == 4

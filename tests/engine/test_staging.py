@@ -116,7 +116,7 @@ async def test_a_device_without_room_is_named_before_anything_is_read(
 async def test_each_device_needs_its_share_of_every_leaf(engine: Engine) -> None:
     leaves = staging_layout(engine)
     (need,) = headroom.shares_of(leaves.values()).values()
-    assert need == headroom.size_of(leaves) == engine.weights_bytes
+    assert need == headroom.size_of(leaves) == engine.live.bytes
 
 
 def staging_layout(engine: Engine) -> dict[str, jax.Array]:

@@ -356,7 +356,7 @@ async def test_noise_for_the_host_leaves_no_copy_of_what_is_live_there(
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert kept < engine.weights_bytes / 4
+    assert kept < engine.live.bytes / 4
     await back_to(engine, first)
 
 

@@ -204,10 +204,12 @@ def grammars_of(scheduler: Any, tokenizer: Any) -> Grammars | None:
     CancelledError when another request waits for that one too. And every grammar is compiled a
     second time on the scheduler's thread. Goes when `get_cached_or_future_value` gives every
     request a state of its own and `move_ready_grammar_requests` survives each of these.
+    An engine over several ranks follows none: each rank would look by its own clock whether one is
+    compiled, and their batches would differ.
     """
     backend = getattr(scheduler, "grammar_backend", None)
     known = hasattr(backend, "llguidance_tokenizer") and hasattr(tokenizer, "backend_tokenizer")
-    if not known:
+    if not known or scheduler.nnodes > 1:
         return None
     grammars = Grammars(backend, tokenizer)
     scheduler.grammar_backend = grammars

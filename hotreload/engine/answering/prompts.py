@@ -72,6 +72,11 @@ class Prompts:
         limits, can = self._limits, self._can
         return parse(request, limits=limits, can=can, encode=encode, chat=self._chat)
 
+    def close(self) -> None:
+        """End what tries and compiles grammars."""
+        if self._grammars is not None:
+            self._grammars.close()
+
     async def _parsed(self, request: Mapping[str, Any]) -> Parsed:
         size = _size_of(request)
         if size <= SHORT and not _takes_long(request):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from asyncio import FIRST_COMPLETED
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -24,6 +25,8 @@ LOOK_SECONDS = 0.5
 """How long a thread waits in the store at a time: a cancel waits for its end."""
 MEET_SECONDS = 60.0
 """How long the slowest rank may take until it has a job ready that the others have."""
+KEPT = 64
+"""How many of the things that a rank told last the store keeps: all have heard those before."""
 
 
 class Meeting:
@@ -32,12 +35,17 @@ class Meeting:
     def __init__(self, store: Store, ranks: Ranks) -> None:
         self._store = store
         self._ranks = ranks
+        self._told: deque[str] = deque()
         self.within = MEET_SECONDS
         """How long the slowest rank may take until it tells."""
 
     def tell(self, name: str, text: str = "") -> None:
         """Tell the others; blocks for a moment."""
-        self._store.put(_key(name, self._ranks.own), text)
+        key = _key(name, self._ranks.own)
+        self._store.put(key, text)
+        self._told.append(key)
+        if len(self._told) > KEPT:
+            self._store.forget(self._told.popleft())
 
     async def heard(self, name: str) -> list[str]:
         """What all the others told, in the order of their numbers; TryAgain names who did not."""
@@ -115,21 +123,19 @@ class BetweenStepsOfAll(BetweenSteps):
         raise EngineLost(self._watch.reason or "the scheduler thread hangs")
 
 
+async def told_by_all(meeting: Meeting, name: str, own: Any) -> list[Any]:
+    """What each rank says of the same, as JSON has it, this one's first; every rank asks."""
+    text = json.dumps(own)
+    await in_thread(lambda cancel: meeting.tell(name, text))
+    return [json.loads(each) for each in (text, *await meeting.heard(name))]
+
+
 async def known_to_all(meeting: Meeting, name: str, own: Measured) -> Measured:
     """What is known of a whole set, of which each rank measured its own; every rank asks."""
-    await in_thread(lambda cancel: meeting.tell(name, _as_text(own)))
-    others = [_from_text(text) for text in await meeting.heard(name)]
-    return added_up([own, *others])
+    sums: Mapping[str, Any] = {path: dict(each) for path, each in own.sums.items()}
+    told = await told_by_all(meeting, name, [sums, dict(own.rms)])
+    return added_up([Measured(*each) for each in told])
 
 
 def _key(name: str, rank: int) -> str:
     return f"hotreload/meet/{name}/{rank}"
-
-
-def _as_text(measured: Measured) -> str:
-    sums: Mapping[str, Any] = {path: dict(each) for path, each in measured.sums.items()}
-    return json.dumps([sums, dict(measured.rms)])
-
-
-def _from_text(text: str) -> Measured:
-    return Measured(*json.loads(text))

@@ -4,7 +4,7 @@ A leaf's checksum is that of the tensor it is made of, so it is the same on any 
 one copy of each number is in it. Memory that is damaged may hold another.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -38,11 +38,40 @@ def _made_anew_is_equal(leaf: jax.Array, rule: Rule) -> jax.Array:
     return equal_bits(rule.applied(rule.restored(leaf)), leaf)
 
 
+Copies = Mapping[str, list[list[str]]]
+"""By a leaf's path: of each copy which part it is, and its number."""
+
+
+def copies_here(named: Mapping[str, jax.Array]) -> Copies:
+    """What this host has of the leaves of which several devices hold the same part."""
+    return {path: _numbered(leaf) for path, leaf in named.items() if _has_copies(leaf)}
+
+
+def differing(told: Iterable[Copies]) -> set[str]:
+    """The paths of the leaves whose copies differ, of what each host has."""
+    found: dict[tuple[str, str], str] = {}
+    here = ((path, *copy) for each in told for path, copies in each.items() for copy in copies)
+    return {path for path, part, number in here if found.setdefault((path, part), number) != number}
+
+
+def _numbered(leaf: jax.Array) -> list[list[str]]:
+    shards = leaf.addressable_shards
+    return [[str(each.index), str(jax.device_get(_sums(each.data)))] for each in shards]
+
+
+_sums = jax.jit(sums_of)
+
+
+def _has_copies(leaf: jax.Array) -> bool:
+    parts = leaf.sharding.devices_indices_map(leaf.shape)
+    return len({str(part) for part in parts.values()}) != len(parts)
+
+
 def _devices_differ(leaf: jax.Array) -> bool:
     """Whether two devices that hold the same part of it hold other bits."""
-    parts = leaf.sharding.devices_indices_map(leaf.shape)
-    if len({str(part) for part in parts.values()}) == len(parts):
+    if not _has_copies(leaf):
         return False
+    parts = leaf.sharding.devices_indices_map(leaf.shape)
     found: dict[str, bytes] = {}
     for shard in _summed_apart(leaf.sharding)(leaf).addressable_shards:
         told = np.asarray(shard.data).tobytes()

@@ -195,7 +195,12 @@ class Sets:
     async def checksums(self, staged: Staged) -> dict[str, int]:
         """Each leaf's checksum, computed on what lies on the device now."""
         # A cancel waits for the thread: it holds leaves that a trade must be able to free.
-        now = await in_thread(lambda cancel: self._checksums(staged.weights.leaves))
+        return self.noted(
+            staged, await in_thread(lambda cancel: self._checksums(staged.weights.leaves))
+        )
+
+    def noted(self, staged: Staged, now: dict[str, int]) -> dict[str, int]:
+        """The same checksums; what they say of a set that is to be shared with is kept in mind."""
         if now != staged.leaves:
             staged.weights.sources = {}  # nothing is shared with damaged weights: all is read anew
         return now
