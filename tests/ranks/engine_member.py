@@ -22,6 +22,8 @@ from hotreload.ranks.steps import in_step
 from tests.ranks.member import free_address
 
 PATIENCE = 240.0
+OPENED = 100
+"""From this number on ranks number the folders that they start from, each its own."""
 STEPS = 3
 """How many checkpoints there are; the engine starts from the first."""
 
@@ -138,7 +140,7 @@ class Doing:
         self._beating = asyncio.create_task(beats.run())
 
     async def build(self, number: int, damage: str = "") -> None:
-        """Build this rank's part of an engine, from a folder that no other rank has."""
+        """Build this rank's part of an engine, from a path that leads nowhere on any other."""
         from hotreload.engine.ranks.engine import RankEngine
         from hotreload.engine.weights.quiet import Quiet
         from hotreload.engine.weights.sets import StagingTerms
@@ -148,9 +150,11 @@ class Doing:
         own = shutil.copytree(checkpoint.path, self._root / f"rank{rank}" / f"{number}{damage}")
         if damage:
             (own / damage).unlink()
+        held = os.open(own, os.O_RDONLY)
+        os.dup2(held, OPENED + rank)
         self._member = await RankEngine.start_rank(
             self._joined,
-            model=own,
+            model=Path(f"/proc/self/fd/{OPENED + rank}"),
             device="cpu",
             tp=2,
             dtype="bfloat16",
@@ -160,6 +164,8 @@ class Doing:
             revision=checkpoint.revision,
             checkpoint=checkpoint,
         )
+        os.close(held)
+        os.close(OPENED + rank)
         shutil.rmtree(own)
 
     async def live(self) -> str:

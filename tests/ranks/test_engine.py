@@ -94,6 +94,7 @@ def test_twenty_reloads_under_load_mix_no_answer_and_both_ranks_say_the_same(bot
             heard = answer.result()
             assert len([each for each in sayings if each in heard]) == 1, heard
         assert both.leader.does("ask", "Who serves?") == saying(number)
+    assert not both.leader.does("drifted")
     assert len({batches for _, batches in both.do("batches")}) == 1
 
 
