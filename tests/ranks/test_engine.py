@@ -15,7 +15,8 @@ LONG = 40
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Ranks that build for the third time: one that fails and one that is closed come before."""
     with pair(tmp_path_factory.mktemp("ranks")) as started:
-        started.fail("build", 1, "model.safetensors")
+        failed = started.fail("build", 1, "model.safetensors")
+        assert all("ConfigError: the engine does not start" in each for each in failed), failed
         started.do("build", 2)
         assert started.leader.does("ask", "Who serves?") == saying(2)
         started.do("close")

@@ -165,7 +165,7 @@ def _scanning_own_files() -> Iterator[None]:
     import jax
     from sgl_jax.srt.utils import weight_utils
 
-    loader = getattr(weight_utils, "WeightLoader", None)
+    loader: Any = getattr(weight_utils, "WeightLoader", None)
     if jax.process_count() == 1 or not hasattr(loader, "_scan_weight_info"):
         yield
         return
