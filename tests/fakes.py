@@ -242,6 +242,7 @@ class FakeEngine(FakeAnswers):
         staged.weights.is_held = False
 
     async def checksums(self) -> dict[str, int]:
+        await self.steps.pass_through("checksums")
         return {**self.live.leaves, **self.damage}
 
     def facts(self) -> Mapping[str, Any]:

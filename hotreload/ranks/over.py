@@ -171,9 +171,21 @@ class OverRanks:
     async def _step(self, name: str, about: Mapping[str, str]) -> AsyncIterator[Step]:
         """One step at a time: the next one ends it on ranks that still are at it."""
         async with self._taking:
-            step = await self._chair.call(name, about)
+            step = await self._begun(name, about)
             with in_step(step.number):
                 yield step
+
+    async def _begun(self, name: str, about: Mapping[str, str]) -> Step:
+        """Others may have begun it though this was cancelled: they are told that it is given up."""
+        calling = asyncio.ensure_future(self._chair.call(name, about))
+        try:
+            return await asyncio.shield(calling)
+        except asyncio.CancelledError:
+            await uninterrupted(self._not_begun_here(calling))
+            raise
+
+    async def _not_begun_here(self, calling: asyncio.Future[Step]) -> None:
+        await self._give_up(await calling)
 
     async def _heard(self, step: Step, within: float) -> list[Ballot]:
         return await self._chair.hear(step, within)
@@ -229,8 +241,7 @@ class OverRanks:
 
 
 def _cannot(do: str) -> CheckpointIncompatible:
-    words = f"an engine over several hosts ([engine] nnodes) cannot {do}"
-    return CheckpointIncompatible(words, code="several_hosts")
+    return CheckpointIncompatible(f"an engine over several hosts ([engine] nnodes) cannot {do}")
 
 
 async def _all_of(*works: Awaitable[None]) -> None:

@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload.engine.answering.probe import Probe
+from hotreload.engine.ranks.leading import LeadingEngine
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import (
     AnswerNonfinite,
@@ -29,6 +30,8 @@ from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 from tests.engine import real
 from tests.fake_answers import FOR_EVER
 from tests.fakes import OVERFLOWS_ON, FakeEngine, Steps, unread
+from tests.ranks.slice import Slice
+from tests.ranks.slice import running as over_ranks
 from tests.waiting import turn_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -135,6 +138,37 @@ class FakeCase:
         return self._fake.sets_held
 
 
+class FakeRanksCase(FakeCase):
+    """Rank 0 of several, whose others follow; each has a fake of its own."""
+
+    def __init__(self, ranks: Slice) -> None:
+        super().__init__()
+        self._ranks = ranks
+        self._fake = ranks.own
+        self._leading = leading(ranks)
+
+    @property
+    def engine(self) -> RunningEngine:
+        return self._leading
+
+    @asynccontextmanager
+    async def another(self) -> AsyncIterator[RunningEngine]:
+        async with over_ranks(Revision("1", "step_1")) as ranks:
+            yield leading(ranks)
+
+    def kill(self, engine: RunningEngine) -> None:
+        engine.lose("it was killed")
+
+    async def held(self) -> int:
+        (held,) = set(self._ranks.sets)
+        return held
+
+
+def leading(ranks: Slice) -> LeadingEngine:
+    own: Any = ranks.own
+    return LeadingEngine(own, ranks.over)
+
+
 class RealCase:
     def __init__(self, engine: SglangEngine, folders: real.Folders, tp: int, memory: str) -> None:
         self.engine = engine
@@ -200,6 +234,7 @@ async def real_case(root: Path, tp: int, memory: str) -> AsyncIterator[RealCase]
     params=[
         "fake",
         "fake with one set on the device",
+        "fake over several ranks",
         pytest.param("real", marks=pytest.mark.real_engine),
         pytest.param("real on two devices", marks=pytest.mark.real_engine),
         pytest.param("real with one set on the device", marks=pytest.mark.real_engine),
@@ -209,12 +244,23 @@ async def engine_case(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[EngineCase]:
     of_one_set = "one set" in request.param
+    if "ranks" in request.param:
+        async with over_ranks(Revision("1", "step_1"), within=None) as ranks:
+            yield FakeRanksCase(ranks)
+        return
     if request.param.startswith("fake"):
         yield FakeCase(spares_wait_on_host=of_one_set)
         return
     tp, memory = 2 if "two devices" in request.param else 1, "host" if of_one_set else "double"
     async with real_case(tmp_path_factory.mktemp("engine"), tp, memory) as case:
         yield case
+
+
+@pytest.fixture
+def on_one_host(engine_case: EngineCase) -> None:
+    """An engine over several does less, and says so."""
+    if isinstance(engine_case.engine, LeadingEngine):
+        pytest.skip("an engine over several hosts refuses it")
 
 
 async def test_exchange_twice_is_the_identity(engine_case: EngineCase) -> None:
@@ -323,6 +369,7 @@ async def test_probes_it_cannot_ask_are_refused_and_change_nothing(
     await engine.probe()
 
 
+@pytest.mark.usefixtures("on_one_host")
 async def test_stowed_weights_come_back_as_they_were(engine_case: EngineCase) -> None:
     engine, before, answer = (
         engine_case.engine,
@@ -344,6 +391,7 @@ async def test_unstow_keeps_what_is_where_spare_weights_wait(engine_case: Engine
     await engine_case.engine.release(staged)
 
 
+@pytest.mark.usefixtures("on_one_host")
 async def test_equal_noise_makes_equal_weights_and_other_noise_others(
     engine_case: EngineCase,
 ) -> None:
@@ -359,6 +407,7 @@ async def test_equal_noise_makes_equal_weights_and_other_noise_others(
         await engine.release(staged)
 
 
+@pytest.mark.usefixtures("on_one_host")
 async def test_noise_touches_nothing_that_is_live_and_leaves_nothing(
     engine_case: EngineCase,
 ) -> None:
@@ -583,6 +632,7 @@ async def test_weights_are_retired_when_nothing_is_under_way_under_them(
     await back_to(engine, old)
 
 
+@pytest.mark.usefixtures("on_one_host")
 async def test_retired_weights_can_be_stowed_and_go_live_again_in_either_way(
     overlapping: EngineCase,
 ) -> None:
@@ -689,6 +739,7 @@ async def answer_of(engine: RunningEngine) -> str:
     return str(answer["text"])
 
 
+@pytest.mark.usefixtures("on_one_host")
 async def test_twins_hold_the_same_weights_and_one_can_have_what_the_other_staged(
     engine_case: EngineCase,
 ) -> None:

@@ -7,6 +7,7 @@ own: Gloo writes to the standard output.
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,6 +22,8 @@ from hotreload.ranks.steps import in_step
 from tests.ranks.member import free_address
 
 PATIENCE = 240.0
+OPENED = 100
+"""From this number on ranks number the folders that they start from, each its own."""
 STEPS = 3
 """How many checkpoints there are; the engine starts from the first."""
 
@@ -85,7 +88,14 @@ class Pair:
 
     def do(self, name: str, *about: Any) -> list[Any]:
         """What each says to the same question, asked at once."""
-        return [answer.result(PATIENCE) for answer in [r.ask(name, *about) for r in self.ranks]]
+        return [answer.result(PATIENCE) for answer in self._asked(name, *about)]
+
+    def fail(self, name: str, *about: Any) -> list[str]:
+        """Why each refuses the same."""
+        return [str(answer.exception(PATIENCE)) for answer in self._asked(name, *about)]
+
+    def _asked(self, name: str, *about: Any) -> list[Future[Any]]:
+        return [rank.ask(name, *about) for rank in self.ranks]
 
 
 @contextmanager
@@ -106,26 +116,64 @@ def pair(root: Path) -> Iterator[Pair]:
 class Doing:
     """What a member can be asked."""
 
-    def __init__(self, member: Any, checkpoints: dict[int, Any]) -> None:
-        self._member = member
+    def __init__(self, joined: Any, root: Path, checkpoints: dict[int, Any]) -> None:
+        self._joined = joined
+        self._root = root
         self._checkpoints = checkpoints
+        self._member: Any = None
         self._following: Any = None
         self._over: Any = None
+        self._leading: Any = None
         self._staged: Any = None
         self._before: Any = None
 
     async def patience(self, seconds: float) -> None:
-        self._member.meeting.within = seconds
+        self._joined.meeting.within = seconds
 
     async def listen(self, looks: int) -> None:
         """Count another rank as gone after so many looks, ten a second."""
-        self._member.beats.every, self._member.beats.silent_looks = 0.1, looks
+        from hotreload.ranks.beats import Beats
+
+        ranks = self._joined.ranks
+        beats = Beats(self._joined.store, ranks.own, list(ranks.others), self._member.lose)
+        beats.every, beats.silent_looks = 0.1, looks
+        self._beating = asyncio.create_task(beats.run())
+
+    async def build(self, number: int, damage: str = "") -> None:
+        """Build this rank's part of an engine, from a path that leads nowhere on any other."""
+        from hotreload.engine.ranks.engine import RankEngine
+        from hotreload.engine.weights.quiet import Quiet
+        from hotreload.engine.weights.sets import StagingTerms
+        from tests.engine import real
+
+        rank, checkpoint = self._joined.ranks.own, self._checkpoints[number]
+        own = shutil.copytree(checkpoint.path, self._root / f"rank{rank}" / f"{number}{damage}")
+        if damage:
+            (own / damage).unlink()
+        held = os.open(own, os.O_RDONLY)
+        os.dup2(held, OPENED + rank)
+        self._member = await RankEngine.start_rank(
+            self._joined,
+            model=Path(f"/proc/self/fd/{OPENED + rank}"),
+            device="cpu",
+            tp=2,
+            dtype="bfloat16",
+            args=real.ARGS,
+            terms=StagingTerms(self._root / f"spool{rank}", quiet=Quiet(priority="normal")),
+            probes=(),
+            revision=checkpoint.revision,
+            checkpoint=checkpoint,
+        )
+        os.close(held)
+        os.close(OPENED + rank)
+        shutil.rmtree(own)
 
     async def live(self) -> str:
         return str(self._member.live.fingerprint)
 
-    async def measured(self, name: str) -> str:
-        return str(await self._member.fingerprint(name))
+    async def measured(self) -> bool:
+        """Whether what is live is still what went live; each rank measures its share."""
+        return bool(await self._member.checksums() == self._member.live.leaves)
 
     async def stage(self, number: int) -> str:
         self._staged = await self._member.stage(self._checkpoints[number])
@@ -151,15 +199,23 @@ class Doing:
         await self._member.release(self._before)
 
     async def ask(self, prompt: str, tokens: int = 12) -> str:
-        lane = self._member.live.weights.lane
-        return await self._said(prompt, lane, max_new_tokens=tokens, ignore_eos=tokens > 12)
+        params = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": tokens > 12}
+        request = {"text": prompt, "sampling_params": params}
+        async for answer in self._engine.generate(await self._engine.prepare(request)):
+            text = answer["text"]
+        return str(text)
+
+    @property
+    def _engine(self) -> Any:
+        """What requests are asked of."""
+        return self._leading or self._member
 
     async def cannot_overlap(self) -> str | None:
         why: str | None = self._member.cannot_overlap
         return why
 
     async def batches(self) -> list[int]:
-        scheduler = self._member.parts.running_scheduler
+        scheduler = self._member._scheduler
         return [scheduler.turns._number, scheduler.scheduler.forward_ct]
 
     async def lost(self) -> str:
@@ -176,11 +232,10 @@ class Doing:
 
     async def follow(self) -> None:
         """From now on this rank does what rank 0 says."""
-        from hotreload.engine.ranks.store import DistributedStore
         from hotreload.ranks.following import Following
         from hotreload.ranks.vote import Follower
 
-        follower = Follower(DistributedStore(), 1)
+        follower = Follower(self._joined.store, 1)
         following = follower.follow(Following(self._member, self._prepare))
         self._following = asyncio.create_task(following)
 
@@ -195,12 +250,13 @@ class Doing:
 
     async def lead(self) -> None:
         """From now on the other rank does what this one says."""
-        from hotreload.engine.ranks.store import DistributedStore
+        from hotreload.engine.ranks.leading import LeadingEngine
         from hotreload.ranks.over import OverRanks
         from hotreload.ranks.vote import Chair
 
-        chair = Chair(DistributedStore(), [1])
+        chair = Chair(self._joined.store, [1])
         self._over = OverRanks(self._member, chair, stage_within=PATIENCE, within=PATIENCE)
+        self._leading = LeadingEngine(self._member, self._over)
 
     async def reload(self, number: int, label: str = "", within: float = PATIENCE) -> str:
         """Stage, prove, flip, and let what answered before end."""
@@ -209,46 +265,31 @@ class Doing:
         checkpoint = self._checkpoints[number]
         revision = replace(checkpoint.revision, label=label)
         self._over._stage_within = within
-        staged = await self._over.stage(replace(checkpoint, revision=revision))
+        engine = self._leading
+        staged = await engine.stage(replace(checkpoint, revision=revision))
         try:
-            await self._over.prove(staged)
+            await engine.prove(staged)
         except BaseException:
-            await self._over.release(staged)
+            await engine.release(staged)
             raise
-        before = await self._over.flip(staged)
-        await self._over.retire(before)
-        await self._over.release(before)
-        return str(self._member.live.fingerprint)
+        before = await engine.flip(staged)
+        await engine.retire(before)
+        await engine.release(before)
+        return str(engine.live.fingerprint)
 
-    async def _said(self, prompt: str, lane: int, **sampling: Any) -> str:
-        params = {"temperature": 0, "max_new_tokens": 12, **sampling}
-        parsed = await self._member.prompts.prepare({"text": prompt, "sampling_params": params})
-        async for answer in self._member.front.generate(parsed, lane):
-            text = answer["text"]
-        return str(text)
+    async def drifted(self) -> bool:
+        """Whether what is live on all ranks is not what went live."""
+        return bool(await self._leading.checksums() != self._leading.live.leaves)
 
 
 async def _run(address: str, rank: int, root: Path, told: Callable[[list[Any]], None]) -> None:
-    from hotreload.engine.ranks.member import Member
+    from hotreload.engine.ranks.joined import Joined
     from hotreload.engine.upstream.joining import Ranks
-    from hotreload.engine.weights.quiet import Quiet
-    from hotreload.engine.weights.sets import StagingTerms
     from tests.engine import real
 
     checkpoints = {n: real.checked(root / f"step_{n}") for n in range(1, STEPS + 1)}
-    terms = StagingTerms(root / f"spool{rank}", quiet=Quiet(priority="normal"))
-    member = await Member.start(
-        Ranks(rank, 2, address),
-        model=root / "step_1",
-        device="cpu",
-        tp=2,
-        dtype="bfloat16",
-        terms=terms,
-        checkpoint=checkpoints[1],
-        args=real.ARGS,
-        within=120,
-    )
-    doing, tasks = Doing(member, checkpoints), set()
+    joined = await Joined.join(Ranks(rank, 2, address), within=120)
+    doing, tasks = Doing(joined, root, checkpoints), set()
     step = "start"
     async for number, name, *about in _lines():
         if name == "step":

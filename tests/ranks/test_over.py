@@ -1,8 +1,7 @@
 """An engine over several ranks: a step is done on all or on none; who is against it is named."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,67 +15,10 @@ from hotreload.errors import (
     ProbeFailed,
     TryAgain,
 )
-from hotreload.ranks.following import Following
-from hotreload.ranks.over import OverRanks
-from hotreload.ranks.vote import Chair, Follower
-from hotreload.types import Checkpoint, Revision, Staged
-from tests.fakes import HANG, FakeEngine, Steps, unread
-from tests.ranks.memory import MemoryStore
+from hotreload.types import Checkpoint, Noise, Revision, Staged
+from tests.fakes import HANG, FakeEngine, unread
+from tests.ranks.slice import NEW, running
 from tests.waiting import turn_until
-
-OLD = Revision("old", "step_1")
-NEW = Revision("new", "step_2")
-
-
-class Withdrawing(FakeEngine):
-    """One rank's part, which notes for which steps nobody is to wait any more."""
-
-    def __init__(self) -> None:
-        super().__init__(Steps(), OLD)
-        self.withdrawn: list[int] = []
-
-    def withdraw(self, step: int) -> None:
-        self.withdrawn.append(step)
-
-
-class Slice:
-    """Rank 0 and two others, each with an engine of its own that a test can break."""
-
-    def __init__(self) -> None:
-        self.engines = [Withdrawing() for _ in range(3)]
-        self.own, self.second, self.third = self.engines
-        self.store = MemoryStore()
-        self.prepared: list[Revision] = []
-        chair = Chair(self.store, [1, 2])
-        self.over = OverRanks(self.own, chair, stage_within=30, within=30)
-
-    async def prepare(self, revision: Revision) -> Checkpoint:
-        self.prepared.append(revision)
-        return unread(revision)
-
-    @property
-    def live(self) -> list[str]:
-        return [engine.live.revision.id for engine in self.engines]
-
-    @property
-    def sets(self) -> list[int]:
-        return [engine.sets_held for engine in self.engines]
-
-
-@asynccontextmanager
-async def running() -> AsyncIterator[Slice]:
-    made = Slice()
-    async with AsyncExitStack() as ended, asyncio.timeout(60):
-        for rank in (1, 2):
-            following = Following(made.engines[rank], made.prepare)
-            task = asyncio.create_task(Follower(made.store, rank).follow(following))
-            ended.push_async_callback(gone, task)
-        yield made
-
-
-async def gone(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
 
 
 async def test_new_weights_go_live_on_all_and_old_ones_end_on_all() -> None:
@@ -225,3 +167,27 @@ async def test_a_stage_that_is_cancelled_leaves_nothing_anywhere() -> None:
         await asyncio.wait({staging})
         assert staging.cancelled()
         assert ranks.sets == [1, 1, 1]
+
+
+async def test_a_rank_whose_weights_have_drifted_is_heard_when_all_are_measured() -> None:
+    async with running() as ranks:
+        assert await ranks.over.checksums() == ranks.own.live.leaves
+        ranks.third.steps.faults["checksums"] = [EngineLost("nothing to measure")]
+        with pytest.raises(EngineLost, match="rank 2: nothing to measure"):
+            await ranks.over.checksums()
+
+
+async def test_others_are_told_what_rank_0_has_done_and_may_be_against_it() -> None:
+    async with running() as ranks:
+        with pytest.raises(CheckpointRejected, match="rank 1: internal error: KeyError: 'live'"):
+            await ranks.over.tell("live", {"number": "7"})
+
+
+async def test_what_an_engine_over_several_hosts_cannot_is_refused_in_words() -> None:
+    async with running() as ranks:
+        live, noise = ranks.over.live, Noise(7, 0.1, 1)
+        refused = [ranks.over.perturb(NEW, noise), ranks.over.twin(live), ranks.over.stow(live)]
+        for asked in refused:
+            with pytest.raises(CheckpointIncompatible, match=r"over several hosts .* cannot"):
+                await asked
+        assert await ranks.over.unstow(live) is live

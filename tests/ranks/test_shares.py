@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from hotreload.engine.weights.copies import copies_here, differing
 from hotreload.engine.weights.measuring import added_up, gathered, measure_leaf, splits_words
 from hotreload.engine.weights.rules import Heads, Ingredient, Rule
 
@@ -26,7 +27,10 @@ def held_by(whole: Any, *parts: Any, is_first: bool = True) -> Any:
         dtype=whole.dtype,
         is_fully_addressable=False,
         addressable_shards=shards,
-        sharding=SimpleNamespace(shard_shape=lambda shape: shards[0].data.shape),
+        sharding=SimpleNamespace(
+            shard_shape=lambda shape: shards[0].data.shape,
+            devices_indices_map=lambda shape: {"cpu:0": parts[0], "cpu:1": parts[-1]},
+        ),
         devices=lambda: [cpu],
     )
 
@@ -70,6 +74,19 @@ def test_what_several_hosts_hold_counts_once() -> None:
     first, again = held_by(whole, all_of_it), held_by(whole, all_of_it, is_first=False)
     measured = [gathered({"leaf": measure_leaf(share, parts)}) for share in (first, again)]
     assert added_up(measured).sums == {"leaf": measure_leaf(jnp.asarray(whole), parts).sums}
+
+
+def test_copies_on_several_hosts_that_differ_are_told() -> None:
+    whole = np.ones((ROWS, COLUMNS), np.float32)
+    damaged = whole.copy()
+    damaged[3, 4] = 2
+    all_of_it = (slice(None), slice(None))
+
+    def told(*held: Any) -> set[str]:
+        return differing(copies_here({"norm": held_by(each, all_of_it)}) for each in held)
+
+    assert told(whole, whole.copy()) == set()
+    assert told(whole, damaged) == told(whole, whole, damaged) == {"norm"}
 
 
 def test_nan_in_one_share_shows_in_the_whole() -> None:

@@ -16,7 +16,7 @@ from hotreload.errors import (
 )
 from hotreload.ranks.ballots import Ballot, Said, Step, ballot_against, check_all_did, check_same
 from hotreload.ranks.store import Store
-from hotreload.ranks.vote import DONE, READY, Chair, Follower, Vote
+from hotreload.ranks.vote import Chair, Follower
 from tests.ranks.memory import MemoryStore
 from tests.ranks.test_store import KINDS
 
@@ -39,7 +39,7 @@ class Doing:
         self.may_end = asyncio.Event()
         self.may_end.set()
 
-    async def __call__(self, step: Step, say: Vote) -> Mapping[str, str]:
+    async def __call__(self, step: Step) -> Mapping[str, str]:
         self.begun.put_nowait(step)
         try:
             await self.may_end.wait()
@@ -48,7 +48,6 @@ class Doing:
             raise
         if self.fault is not None:
             raise self.fault
-        await say(READY, Ballot(1))
         return {"made": step.about.get("of", "")}
 
 
@@ -64,7 +63,7 @@ async def following(store: Store, do: Any, rank: int = 1) -> AsyncIterator[None]
 
 async def asked(chair: Chair, name: str, within: float = PATIENCE) -> list[Ballot]:
     step = await chair.call(name, {"of": name})
-    return await chair.hear(step, DONE, within)
+    return await chair.hear(step, within)
 
 
 @pytest.fixture
@@ -94,32 +93,15 @@ async def test_steps_that_all_have_left_behind_are_forgotten(numbered: list[Stor
     assert [each is None for each in held] == [True, True, False]
 
 
-async def test_a_rank_is_ready_before_it_is_done(numbered: list[Store]) -> None:
-    chair, may_end = Chair(numbered[0], [1]), asyncio.Event()
-
-    async def do(step: Step, say: Vote) -> Mapping[str, str]:
-        await say(READY, Ballot(1, says={"at": "turn"}))
-        await may_end.wait()
-        return {}
-
-    async with following(numbered[1], do):
-        step = await chair.call("flip")
-        assert await chair.hear(step, READY, PATIENCE) == [Ballot(1, says={"at": "turn"})]
-        assert await chair.hear(step, DONE, 0.05) == []
-        may_end.set()
-        assert await chair.hear(step, DONE, PATIENCE) == [Ballot(1)]
-
-
-async def test_a_rank_that_is_against_it_says_why_to_both_questions(numbered: list[Store]) -> None:
+async def test_a_rank_that_is_against_it_says_why(numbered: list[Store]) -> None:
     chair, doing = Chair(numbered[0], [1]), Doing()
     doing.fault = CheckpointIncompatible("tensor 'a' is missing", findings=["a", "b"])
     async with following(numbered[1], doing):
         step = await chair.call("stage")
-        for on in (READY, DONE):
-            ballots = await chair.hear(step, on, PATIENCE)
-            with pytest.raises(CheckpointRejected, match="rank 1: tensor 'a'") as refused:
-                check_all_did(step, ballots, [1])
-            assert (refused.value.code, refused.value.findings) == ("incompatible", ("a", "b"))
+        ballots = await chair.hear(step, PATIENCE)
+        with pytest.raises(CheckpointRejected, match="rank 1: tensor 'a'") as refused:
+            check_all_did(step, ballots, [1])
+        assert (refused.value.code, refused.value.findings) == ("incompatible", ("a", "b"))
 
 
 async def test_a_rank_that_is_late_gives_up_when_the_next_step_comes(
@@ -130,7 +112,7 @@ async def test_a_rank_that_is_late_gives_up_when_the_next_step_comes(
     async with following(numbered[1], doing):
         step = await chair.call("stage")
         await doing.begun.get()
-        ballots = await chair.hear(step, DONE, 0.05)
+        ballots = await chair.hear(step, 0.05)
         with pytest.raises(TryAgain, match="rank 1 did not stage in time") as late:
             check_all_did(step, ballots, [1])
         assert late.value.code == "late_rank"
@@ -138,8 +120,8 @@ async def test_a_rank_that_is_late_gives_up_when_the_next_step_comes(
         await doing.begun.get()
         assert doing.given_up == ["stage"]
         doing.may_end.set()
-        assert await chair.hear(dropping, DONE, PATIENCE) == [Ballot(1, says={"made": ""})]
-        assert await chair.hear(step, DONE, 0.05) == []
+        assert await chair.hear(dropping, PATIENCE) == [Ballot(1, says={"made": ""})]
+        assert await chair.hear(step, 0.05) == []
 
 
 async def test_the_first_that_is_against_it_ends_the_wait() -> None:

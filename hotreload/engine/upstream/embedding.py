@@ -119,6 +119,7 @@ def starting(
         undo.enter_context(_on_devices(devices))
         undo.enter_context(_naming(devices[0].platform))
         undo.enter_context(_joined())
+        undo.enter_context(_scanning_own_files())
         yield
 
 
@@ -152,6 +153,35 @@ def _joined() -> Iterator[None]:
         os.environ.pop(variable)
         if before is not None:
             os.environ[variable] = before
+
+
+@contextmanager
+def _scanning_own_files() -> Iterator[None]:
+    """Let each of several ranks read the headers of the weights in its own folder.
+
+    0.1.0rc0 and main send what rank 0 has read to all, with rank 0's paths, which are no others'.
+    Goes when `_scan_weight_info` sends no paths; 0.0.2 has none.
+    """
+    import jax
+    from sgl_jax.srt.utils import weight_utils
+
+    loader: Any = getattr(weight_utils, "WeightLoader", None)
+    if jax.process_count() == 1 or not hasattr(loader, "_scan_weight_info"):
+        yield
+        return
+    scan = loader._scan_weight_info
+    alone = types.SimpleNamespace(process_index=lambda: 0)
+    to_nobody = types.SimpleNamespace(broadcast_one_to_all=lambda sent, is_source: sent)
+
+    def scan_here(self: Any) -> Any:
+        with (
+            _replaced(weight_utils, "jax", alone),
+            _replaced(weight_utils, "multihost_utils", to_nobody),
+        ):
+            return scan(self)
+
+    with _replaced(loader, "_scan_weight_info", scan_here):
+        yield
 
 
 @contextmanager
