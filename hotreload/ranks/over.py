@@ -230,7 +230,7 @@ class OverRanks:
 
 def _cannot(do: str) -> CheckpointIncompatible:
     words = f"an engine over several hosts ([engine] nnodes) cannot {do}"
-    return CheckpointIncompatible(words, code="several_hosts")
+    return CheckpointIncompatible(words)
 
 
 async def _all_of(*works: Awaitable[None]) -> None:

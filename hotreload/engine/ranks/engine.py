@@ -99,7 +99,7 @@ class RankEngine(SglangEngine):
         terms = _checked(terms)
         if START in all_left_behind():
             words = "an earlier start waits for another rank's for ever: only a new process can"
-            raise EngineLost(words, code="ranks_lost")
+            raise EngineLost(words)
         watch = EngineWatch()
         make_parts = partial(build.build, model=model, device=device, tp=tp, dtype=dtype)
         make_parts = partial(make_parts, load_format="auto", args=args, ranks=joined.ranks)
