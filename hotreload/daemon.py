@@ -51,7 +51,8 @@ from hotreload.life.state import StateFile
 from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import History
 from hotreload.observe.log import LogObserver
-from hotreload.observe.status import Rank, State, Status
+from hotreload.observe.rank import Rank
+from hotreload.observe.status import State, Status
 from hotreload.observe.systemd import Notifier, Systemd
 from hotreload.server.app import create_app
 from hotreload.server.limits import Limits
@@ -85,6 +86,7 @@ class Daemon:
         self.entrance = make_entrance(settings, self.events.publish)
         self.rereading = Rereading(settings, read, self.events.publish, self.entrance, self.limits)
         self.ranks = ranks = ranks_of(settings)
+        rank = Rank(ranks.own, ranks.count, ranks.address) if ranks else None
         self.lead = make_lead(settings, self.ledger, save=self.state.save, lose=self._lose)
         """On rank 0 of several hosts, what takes the others along."""
         self.attempts = Attempts(
@@ -111,7 +113,7 @@ class Daemon:
             tp=settings.engine.tp,
             last_attempt=self.history.last,
             source_kind=settings.source.kind,
-            rank=Rank(ranks.own, ranks.count, ranks.address) if ranks else None,
+            rank=rank,
         )
         self.checkpoints = Checkpoints(listed=self.source.listed, ledger=lambda: self.ledger)
         look = readings(
@@ -119,13 +121,15 @@ class Daemon:
             arrival=self.arrival,
             ledger=self.ledger,
             previous_is_on_device=settings.reload.keep_previous == "device",
+            heard=self.lead.heard if self.lead else dict,
         )
-        self.metrics = make_metrics(settings, look)
+        self.metrics = make_metrics(settings, look, rank)
         self.systemd = Systemd(
             Notifier(),
             is_alive=self.arrival.is_turning,
             longest_boot=longest_boot(settings),
             replicas=settings.engine.replicas,
+            rank=rank,
         )
         shown = (self.history, self.status, self.checkpoints)
         for observer in (LogObserver(), *shown, self.metrics, self.systemd):

@@ -50,10 +50,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine.answering": {*ENGINE, *CORE} - {"engine.weights"},
     "ranks": {"ranks", "threads", *VOCABULARY},
     "settings": {"settings", *VOCABULARY},
-    "life": {"life", "settings", *SIBLINGS, *ENGINE, *CORE},
+    "life": {"life", "life.hosts", "settings", *SIBLINGS, *ENGINE, *CORE},
+    "life.hosts": {"life", "life.hosts", "settings", "ranks", *SIBLINGS, *ENGINE, *CORE},
     "hot": {"hot", "checks", "in_memory", "engine", "engine.answering", "engine.weights", *CORE},
     "library": {"checks", "engine", "engine.weights", "sources", *CORE},
-    "daemon": {"life", "settings", *SIBLINGS, *ENGINE, *CORE},
+    "daemon": {"life", "life.hosts", "settings", *SIBLINGS, *ENGINE, *CORE},
     "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings"}
     | SIBLINGS
     | ENGINE
@@ -64,7 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """What each module or room of `hotreload` may import of it; nothing is free by being new."""
 
-READ_SETTINGS = {"daemon", "life", "cli", "cli.doctor_checks", "settings"}
+READ_SETTINGS = {"daemon", "life", "life.hosts", "cli", "cli.doctor_checks", "settings"}
 
 ONLY_IN = {
     "jax": {"engine"},

@@ -7,6 +7,7 @@ from hotreload.cli import show
 from hotreload.cli.bar import bar_text
 from hotreload.cli.booting_text import boot_text
 from hotreload.cli.loading_text import damage_text, drift_text, loader_text
+from hotreload.cli.ranks_text import follows, rank_text
 from hotreload.cli.replicas_text import replica_lines
 from hotreload.cli.show import (
     Fields,
@@ -25,6 +26,7 @@ from hotreload.cli.show import (
 
 COLOUR_OF = {
     "serving": "good",
+    "following": "good",
     "live": "good",
     "passed": "good",
     "reloading": "wait",
@@ -52,6 +54,8 @@ def status_text(status: Fields, now: Now | None = None) -> str:
 def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
     state = plain(status["state"])
     yield "state", painted(state, COLOUR_OF.get(state))
+    if rank := status.get("rank"):
+        yield "rank", rank_text(rank)
     if boot := status.get("boot"):
         yield "boot", painted(boot_text(boot), "wait")
     if status["generation"] is not None:
@@ -62,7 +66,6 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
     yield from _weights_rows(status, now)
     if status.get("noise"):
         yield "noise", painted(NOISY, "bad")
-    yield "wanted", _wanted(status, now)
     yield from _coming_rows(status, now)
     yield from _requests_rows(status)
     if replicas := replica_lines(status, now):
@@ -81,14 +84,19 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
 
 
 def _coming_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
-    """What becomes of the checkpoint that is wanted, and what the source holds back."""
+    """What becomes of the checkpoint that is wanted, and what the source holds back.
+
+    A rank that follows wants nothing by itself, and looks at its source when rank 0 asks.
+    """
+    if not follows(status):
+        yield "wanted", _wanted(status, now)
     for name in ("waiting_for", "phase"):
         if status[name]:
             yield name.replace("_", " "), plain(status[name])
     if status.get("progress"):
         of = status["progress"].get("phase", "fetching")
         yield BYTES_OF.get(of, of), bar_text(status["progress"])
-    if status.get("source", {}).get("stale"):
+    if status.get("source", {}).get("stale") and not follows(status):
         yield "source", painted(_stale(status["source"], now), "wait")
     if status.get("passed_over"):
         yield "passed over", painted(passed_over_text(status), "wait")
@@ -116,11 +124,12 @@ def _weights_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
 
 
 def _requests_rows(status: Fields) -> Iterator[tuple[str, str]]:
-    """Who is at the gate, who answers, and what a swap does to them."""
-    gate = status["gate"]
-    yield "gate", f"{plain(gate['state'])}, {gate['inside']} inside, {gate['held']} held"
-    if status.get("answering"):
-        yield "answering", _answering(status["answering"])
+    """Who is at the gate, who answers, and what a swap does to them; rank 0 alone answers."""
+    if not follows(status):
+        gate = status["gate"]
+        yield "gate", f"{plain(gate['state'])}, {gate['inside']} inside, {gate['held']} held"
+        if status.get("answering"):
+            yield "answering", _answering(status["answering"])
     if status.get("mode"):
         yield "mode", _mode(status)
 

@@ -10,6 +10,7 @@ from hotreload.cli.bar import bar_text
 from hotreload.cli.booting_text import boot_text
 from hotreload.cli.columns import columns, cut, padded
 from hotreload.cli.loading_text import drift_text, loader_text
+from hotreload.cli.ranks_text import follows, rank_text
 from hotreload.cli.replicas_text import replica_lines
 from hotreload.cli.show import (
     COLOURS,
@@ -92,18 +93,27 @@ def _now(status: Fields, now: Now) -> Iterator[Line]:
         head.append((f"  generation {status['generation']}: {named(status)}", "bold"))
         head.append((f"  live since {ago(status['live_since'], now)}", None))
     yield [*head, *_odd(status)]
-    gate = status["gate"]
-    fingerprint = plain(status["fingerprint"] or "none")
-    at_gate = f"gate {plain(gate['state'])}, {gate['inside']} inside, {gate['held']} held"
-    mode = f"   mode {plain(status['mode'])}" if status.get("mode") else ""
-    yield [(f"{at_gate}{mode}   fingerprint {fingerprint}", None)]
+    yield [("   ".join(_weights_and_gate(status)), None)]
+    if rank := status.get("rank"):
+        yield [(f"rank {rank_text(rank)}", None)]
     if older := status.get("answering", [])[1:]:
         yield [(f"fading out: {older_text(older)}", "wait")]
     yield from ([line] for line in replica_lines(status, now))
-    yield [(_doing(status), "bad" if status["reasons"] else None)]
+    if status["reasons"] or not follows(status):
+        yield [(_doing(status), "bad" if status["reasons"] else None)]
     if status.get("passed_over"):
         said = passed_over_text(status, named=1).replace("\n", ", ")
         yield [(f"passed over: {said}", "wait")]
+
+
+def _weights_and_gate(status: Fields) -> Iterator[str]:
+    """Who is at the gate, of which a rank that follows has none, and by what they are answered."""
+    gate = status["gate"]
+    if not follows(status):
+        yield f"gate {plain(gate['state'])}, {gate['inside']} inside, {gate['held']} held"
+    if status.get("mode"):
+        yield f"mode {plain(status['mode'])}"
+    yield f"fingerprint {plain(status['fingerprint'] or 'none')}"
 
 
 def _odd(status: Fields) -> Iterator[tuple[str, str | None]]:
@@ -120,7 +130,7 @@ def _odd(status: Fields) -> Iterator[tuple[str, str | None]]:
         yield "  pinned", "wait"
     if status.get("overruled"):
         yield "  source overruled", "wait"
-    if status["source"]["stale"]:
+    if status["source"]["stale"] and not follows(status):
         yield "  source does not answer", "wait"
 
 
@@ -164,7 +174,7 @@ def _attempt(status: Fields, now: Now, width: int) -> Iterator[Line]:
         ]
         yield from _phases(last["phases"], list(last["phases"]), None, width)
         yield [(plain(last["reason"] or ""), None)]
-    else:
+    elif not follows(status):
         yield [("no attempt yet", "dim")]
     if status["progress"]:
         yield [(bar_text(status["progress"]), "wait")]

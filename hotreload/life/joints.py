@@ -4,6 +4,7 @@ The server and the metrics are there before the engine is: each joint says what 
 """
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hotreload.core.entrance import Entrance
@@ -139,6 +140,7 @@ def readings(
     arrival: Arrival,
     ledger: Ledger,
     previous_is_on_device: bool,
+    heard: Callable[[], Mapping[int, float]] = dict,
 ) -> Readings:
     """What a scrape asks for; answered with plain numbers while nothing serves."""
 
@@ -157,6 +159,7 @@ def readings(
         overruled=lambda: ledger.overruled is not None,
         failed=lambda: _last_failure(ledger),
         new_at=lambda: _new_at(ledger),
+        heard=heard,
     )
 
 

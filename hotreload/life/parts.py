@@ -23,6 +23,7 @@ from hotreload.life.running import RunningEngine, RunningSource
 from hotreload.life.state_lock import sole_user
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
+from hotreload.observe.rank import Rank
 from hotreload.observe.readings import Readings
 from hotreload.observe.systemd import LONGEST_BOOT
 from hotreload.server.activation import take_over
@@ -156,7 +157,7 @@ def ranks_of(settings: Settings) -> Ranks | None:
     return Ranks(engine.node_rank, engine.nnodes, engine.dist_init_addr)
 
 
-def make_metrics(settings: Settings, look: Readings) -> Metrics:
+def make_metrics(settings: Settings, look: Readings, rank: Rank | None) -> Metrics:
     """What Prometheus reads."""
     asked = settings.metrics
     most = asked.max_leaves if asked.per_leaf else 0
@@ -165,6 +166,7 @@ def make_metrics(settings: Settings, look: Readings) -> Metrics:
         expect_every=asked.expect_every,
         readings=look,
         replicas=settings.engine.replicas,
+        rank=rank,
     )
 
 

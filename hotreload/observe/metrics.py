@@ -38,6 +38,7 @@ from hotreload.observe.labels import CODES, ROUTES, SCAN_CAUSES
 from hotreload.observe.loading import Loads
 from hotreload.observe.named import Named
 from hotreload.observe.passed_over import PassedOverNow
+from hotreload.observe.rank import Rank, RankNow
 from hotreload.observe.readings import Live, Now, Readings, left_out
 from hotreload.observe.replicas import ReplicasNow
 from hotreload.types import Attempt, Generation, Outcome, Phase, Revision
@@ -64,11 +65,12 @@ class Metrics:
         expect_every: float | None = None,
         readings: Readings | None = None,
         replicas: int = 1,
+        rank: Rank | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`max_leaves` is of how many leaves the checksum is exported, 0 for none; `expect_every`
         in how many seconds something new is expected to go live; `replicas` how many engines there
-        are to be.
+        are to be; `rank` is which of several hosts this is.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]  # 0.26 leaves it bare
         self._clock = clock
@@ -84,6 +86,7 @@ class Metrics:
         self._registry.register(Live(lambda: self._replicas.live, max_leaves))
         self._registry.register(Now(now))
         self._registry.register(Named(lambda: self._wanted, now.failed))
+        self._registry.register(RankNow(rank, now.heard))
         self._fetched = Fetched()
         self._fresh = Fresh(self.render)
         self._registry.register(self._fetched)

@@ -41,6 +41,8 @@ class Readings:
     """The attempt that failed last, in this life or an earlier one."""
     new_at: Callable[[], float] = float
     """When weights that were never live before last went live; 0 for never."""
+    heard: Callable[[], Mapping[int, float]] = dict
+    """On rank 0 of several hosts: how many seconds ago each other rank gave a sign of life."""
 
 
 class Live(Collector):

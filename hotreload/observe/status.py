@@ -5,7 +5,7 @@ Refusals, the pin and what the gate counts are read at the moment somebody asks.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 
 from hotreload.events import (
@@ -33,6 +33,7 @@ from hotreload.observe.integrity import Integrity
 from hotreload.observe.loading import loading_fields, loading_of
 from hotreload.observe.passed_over import PassedOverNow
 from hotreload.observe.progress import Pace
+from hotreload.observe.rank import Rank
 from hotreload.observe.replicas import ReplicasNow
 from hotreload.observe.under_way import UnderWay
 from hotreload.observe.views import EntranceView, LedgerView, Overruled
@@ -63,16 +64,6 @@ class State(StrEnum):
     RELOADING = "reloading"
     STOPPING = "stopping"
     LOST = "lost"
-
-
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """Which of the hosts of one engine a daemon runs on."""
-
-    own: int
-    of: int
-    leader: str
-    """Where rank 0 is met: it decides, and answers requests."""
 
 
 class Status:
@@ -168,12 +159,15 @@ class Status:
             return State.STOPPING
         if not self._replicas.has_opened:
             return State.BOOTING
-        if self._rank is not None and self._rank.own:
+        if self._rank is not None and self._rank.follows:
             return State.FOLLOWING
         return State.RELOADING if self._under_way.phase else State.SERVING
 
     def ready(self) -> tuple[bool, list[str]]:
-        """Say whether any engine answers requests (or will those held), and if not, why."""
+        """Say whether any engine answers requests (or will those held), and if not, why.
+
+        A rank that follows answers none: it is ready while it holds its part of the engine.
+        """
         match self.state:
             case State.BOOTING:
                 is_at_work = self._under_way.phase is not None

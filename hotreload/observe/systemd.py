@@ -23,6 +23,7 @@ from hotreload.events import (
     ReplicaMoved,
     Waiting,
 )
+from hotreload.observe.rank import Rank
 from hotreload.observe.replicas import ReplicasNow
 from hotreload.observe.under_way import DOING
 from hotreload.types import Attempt, GateState, Outcome, Phase, Revision
@@ -88,7 +89,10 @@ class Systemd:
         is_alive: Callable[[float], bool],
         longest_boot: float = LONGEST_BOOT,
         replicas: int = 1,
+        rank: Rank | None = None,
     ) -> None:
+        """`rank` is which of several hosts this is."""
+        self._rank = rank
         self._notifier = notifier
         self._is_alive = is_alive
         self._boot_ends = time.monotonic() + longest_boot
@@ -108,6 +112,8 @@ class Systemd:
         match event:
             case Leaving():
                 self._leave("answering the last requests")
+            case GenerationLive() | PhaseEntered(_, None) if self._rank and self._rank.follows:
+                self._did_a_step()
             case GenerationLive():
                 self._ready_once()
             case GenerationEnded() if fading != self._replicas.fading:
@@ -169,6 +175,14 @@ class Systemd:
             self._is_ready = True
             self._tell(self._serving(), "READY=1")
 
+    def _did_a_step(self) -> None:
+        """On a rank that follows: only rank 0 hears how an attempt ends."""
+        self._reloading, self._doing = False, ""
+        if not self._is_ready:
+            self._ready_once()
+        elif not self._is_leaving:
+            self._tell(self._serving(), "READY=1")
+
     def _phase_entered(self, revision: Revision, phase: Phase) -> None:
         status = self._reloading_to(revision, phase)
         if not self._is_ready:
@@ -196,11 +210,18 @@ class Systemd:
         live, of = self._replicas.live, len(self._replicas.all)
         if live is None:
             return "starting"
-        serving = f"serving generation {live.number} ({_named(live.revision)})"
+        serving = f"{self._verb()} generation {live.number} ({_named(live.revision)})"
         if self._replicas.serving < of > 1:
             serving += f" on {self._replicas.serving} of {of} replicas"
         fading = ", ".join(str(generation.number) for generation in self._replicas.fading)
         return f"{serving}, requests still end under {fading}" if fading else serving
+
+    def _verb(self) -> str:
+        """What is done with the live generation, and as which of several hosts."""
+        rank = self._rank
+        if rank is None:
+            return "serving"
+        return f"{'following' if rank.follows else 'serving'} as rank {rank.own} of {rank.of}:"
 
     def _tell(self, status: str, *lines: str) -> None:
         """Send a STATUS with some lines. Names come from elsewhere: none may begin a line here."""

@@ -6,6 +6,7 @@ this process without a word of ours: so we look more often.
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import NoReturn
@@ -33,6 +34,13 @@ class Beats:
         self._heard: dict[int, str | None] = dict.fromkeys(others)
         self._silent = dict.fromkeys(others, 0)
         """At how many looks in a row it said nothing new: time in which we starved is none."""
+        self._new_at = dict.fromkeys(others, time.monotonic())
+
+    @property
+    def heard(self) -> dict[int, float]:
+        """How many seconds ago each other rank last said something new; any thread may ask."""
+        now = time.monotonic()
+        return {rank: now - at for rank, at in self._new_at.items()}
 
     async def run(self) -> NoReturn:
         """Say and look, until EngineLost names a rank that is silent or leaves."""
@@ -59,6 +67,8 @@ class Beats:
             if now is not None and now.startswith(LEAVES):
                 raise RankLeft(f"rank {rank} {now}")
             self._silent[rank] = self._silent[rank] + 1 if now == before else 0
+            if now != before:
+                self._new_at[rank] = time.monotonic()
             self._heard[rank] = now
 
     def _gone(self) -> list[int]:

@@ -121,6 +121,7 @@ SHAPES: Mapping[str, Schema] = {
         state_file=an_object(saved=BOOLEAN, error=MAYBE_TEXT, since=MAYBE_TEXT),
         settings=an_object(read_at=MAYBE_TEXT, waiting=a_list(TEXT), error=MAYBE_TEXT),
         replicas=a_list(ANY_OBJECT),
+        rank=either(an_object(own=INTEGER, of=INTEGER, leader=TEXT), {"type": "null"}),
     ),
     "Boot": an_object(
         step=TEXT,

@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hotreload.events import FoldersPassedOver, GenerationLive, RevisionWanted
 from hotreload.observe.metrics import Metrics
+from hotreload.observe.rank import Rank
 from hotreload.observe.readings import Readings
 from hotreload.types import Attempt, Generation, Outcome, PassedOver, Reason, Revision
 
@@ -22,10 +23,11 @@ def exported() -> set[str]:
 
 
 def whole_page() -> Metrics:
-    """What a daemon exports that serves, that failed, and that passed a folder over."""
+    """What rank 0 of two hosts exports that serves, that failed, and that passed a folder over."""
     revision, reason = Revision("id", "label"), Reason("format", "why")
     failed = Attempt(revision, Outcome.REJECTED, reason, {}, 0.0, 0.0)
-    metrics = Metrics(readings=Readings(failed=lambda: failed))
+    readings = Readings(failed=lambda: failed, heard=lambda: {1: 0.5})
+    metrics = Metrics(readings=readings, rank=Rank(0, 2, "leader:1"))
     metrics.observe(GenerationLive(Generation(1, revision, "fingerprint", 0.0, {"leaf": 1})))
     metrics.observe(RevisionWanted(revision))
     metrics.observe(FoldersPassedOver((PassedOver("label", reason),), {"format": 1}))

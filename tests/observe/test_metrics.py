@@ -23,6 +23,7 @@ from hotreload.events import (
 )
 from hotreload.observe.labels import CODES, KV_USES, LOADERS, PLACES, ROUTES, SCAN_CAUSES
 from hotreload.observe.metrics import Metrics
+from hotreload.observe.rank import Rank
 from hotreload.observe.readings import Readings, ReplicaReading
 from hotreload.types import (
     NOISY,
@@ -98,6 +99,9 @@ CONTRACT = [
     "replicas_serving",
     "replica_generation{replica}",
     "replica_restarts_total{replica}",
+    "ranks",
+    "rank",
+    "rank_heard_seconds{rank}",
 ]
 HISTOGRAMS = {
     "phase_seconds",
@@ -436,6 +440,26 @@ def test_plain_numbers_are_read_at_the_scrape() -> None:
     assert value(metrics, "last_new_timestamp_seconds") == NOON
     held[0] = 9
     assert told("requests_held") == 9
+
+
+def test_each_host_of_an_engine_says_which_it_is_and_rank_0_when_it_heard_of_the_others() -> None:
+    silent = {1: 0.5}
+    readings = Readings(heard=lambda: silent)
+    leader = Metrics(rank=Rank(0, 3, "tpu-0:8000"), readings=readings)
+    assert (value(leader, "rank"), value(leader, "ranks")) == (0, 3)
+    assert value(leader, "rank_heard_seconds", rank="1") == 0.5
+    silent |= {1: 7.0, 2: 0.25}
+    assert value(leader, "rank_heard_seconds", rank="1") == 7.0
+    assert value(leader, "rank_heard_seconds", rank="2") == 0.25
+    follower = Metrics(rank=Rank(2, 3, "tpu-0:8000"))
+    assert (value(follower, "rank"), value(follower, "ranks")) == (2, 3)
+    assert "hotreload_rank_heard_seconds" not in families(follower)
+
+
+def test_one_host_alone_is_no_rank() -> None:
+    alone = Metrics()
+    assert value(alone, "ranks") == 1
+    assert families(alone).keys().isdisjoint({"hotreload_rank", "hotreload_rank_heard_seconds"})
 
 
 def test_how_often_something_new_is_expected_is_0_unless_it_is_said() -> None:

@@ -24,6 +24,7 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.observe.loading import loading_fields
+from hotreload.observe.rank import Rank
 from hotreload.observe.status import Status
 from hotreload.types import (
     NOISY,
@@ -90,11 +91,13 @@ def after(
     pages: Pages | None = None,
     answering: Sequence[Answering] = (),
     others: Sequence[AtGate] = (),
+    rank: Rank | None = None,
 ) -> Status:
     """How things stand after the events in a daemon with one engine, and some others."""
     status = Status(
         ledger_view=lambda: pages or Pages(),
         entrance=Gates(AtGate(5, 6, answering), *others),
+        rank=rank,
     )
     for event in events:
         status.observe(event)
@@ -121,6 +124,30 @@ def sealed(reason: str, code: str = "stopping") -> GateChanged:
 )
 def test_the_state_follows_the_events(events: tuple[Event, ...], state: str) -> None:
     assert after(*events).snapshot()["state"] == state
+
+
+@pytest.mark.parametrize(
+    ("events", "state", "is_ready"),
+    [
+        ((), "booting", False),
+        ((PhaseEntered(STEP_7, Phase.STAGING),), "booting", False),
+        (BOOTED, "following", True),
+        ((*BOOTED, PhaseEntered(STEP_8, Phase.FETCHING)), "following", True),
+        ((*BOOTED, sealed("rank 0 leaves")), "stopping", False),
+        ((*BOOTED, sealed("rank 0 is gone", "engine_lost")), "lost", False),
+    ],
+)
+def test_a_rank_that_follows_is_ready_while_it_holds_its_part_of_the_engine(
+    events: tuple[Event, ...], state: str, is_ready: bool
+) -> None:
+    status = after(*events, rank=Rank(1, 2, "tpu-0:8000"))
+    assert (status.snapshot()["state"], status.ready()[0]) == (state, is_ready)
+    assert status.snapshot()["rank"] == {"own": 1, "of": 2, "leader": "tpu-0:8000"}
+
+
+def test_rank_0_serves_as_one_host_does() -> None:
+    status = after(*BOOTED, rank=Rank(0, 2, "tpu-0:8000"))
+    assert status.snapshot()["state"] == "serving"
 
 
 def test_a_dead_engine_is_lost_and_not_stopping() -> None:
@@ -166,6 +193,7 @@ def test_a_booting_daemon_has_a_whole_document() -> None:
         "last_attempt",
         "pin",
         "overruled",
+        "rank",
     }
     assert snapshot["source"] == {
         "kind": "directory",

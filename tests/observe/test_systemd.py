@@ -21,6 +21,7 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.life.parts import longest_boot
+from hotreload.observe.rank import Rank
 from hotreload.observe.systemd import (
     LONGEST_BOOT,
     LONGEST_STATUS,
@@ -268,6 +269,51 @@ def test_while_a_reload_goes_from_one_engine_to_the_next_the_old_generation_is_t
     systemd.observe(AttemptFinished(attempt(Outcome.LIVE), SECOND))
     fading = "STATUS=serving generation 8 (step_2), requests still end under 7"
     assert listener.heard() == ["READY=1", fading]
+
+
+def on_two_hosts(listener: Listener, own: int) -> Systemd:
+    rank = Rank(own, 2, "tpu-0:8000")
+    return Systemd(Notifier(listener.environ), is_alive=lambda within: True, rank=rank)
+
+
+def test_rank_0_says_that_it_serves_for_several_hosts(listener: Listener) -> None:
+    systemd = on_two_hosts(listener, own=0)
+    systemd.observe(GateChanged(GateState.OPEN, 0, 0))
+    systemd.observe(GenerationLive(FIRST))
+    status = "STATUS=serving as rank 0 of 2: generation 7 (step_1)"
+    assert listener.heard() == ["READY=1", status]
+
+
+def test_a_rank_that_follows_is_ready_again_after_each_step_that_rank_0_asks_for(
+    listener: Listener,
+) -> None:
+    systemd = on_two_hosts(listener, own=1)
+    systemd.observe(PhaseEntered(FIRST.revision, Phase.VALIDATING))
+    assert listener.heard() == [EXTEND, "STATUS=starting: checking step_1"]
+    systemd.observe(PhaseEntered(FIRST.revision, None))
+    systemd.observe(GateChanged(GateState.OPEN, 0, 0))
+    assert listener.nothing()
+    systemd.observe(GenerationLive(FIRST))
+    following = "STATUS=following as rank 1 of 2: generation 7 (step_1)"
+    assert listener.heard() == ["READY=1", following]
+    systemd.observe(PhaseEntered(STEP_2, Phase.FETCHING))
+    assert listener.heard()[-1] == f"{following}, reloading: fetching step_2"
+    systemd.observe(PhaseEntered(STEP_2, None))
+    assert listener.heard() == ["READY=1", following]
+    systemd.observe(GenerationLive(SECOND))
+    following = "STATUS=following as rank 1 of 2: generation 8 (step_2)"
+    assert listener.heard() == ["READY=1", following]
+
+
+def test_a_rank_that_is_asked_to_stop_in_a_step_is_not_ready_again(listener: Listener) -> None:
+    systemd = on_two_hosts(listener, own=1)
+    systemd.observe(GateChanged(GateState.OPEN, 0, 0))
+    systemd.observe(GenerationLive(FIRST))
+    systemd.observe(Leaving())
+    for _ in range(2):
+        listener.heard()
+    systemd.observe(PhaseEntered(STEP_2, None))
+    assert listener.nothing()
 
 
 def test_names_from_elsewhere_cannot_speak_for_us(listener: Listener) -> None:

@@ -26,6 +26,7 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
+from hotreload.observe.rank import Rank
 from hotreload.server.limits import Limits
 from hotreload.server.page import FOLDER
 from hotreload.types import (
@@ -42,7 +43,7 @@ from hotreload.types import (
     Revision,
 )
 from tests.observe.test_replicas import BOTH, lost
-from tests.observe.test_status import AtGate, after
+from tests.observe.test_status import BOOTED, AtGate, after
 from tests.observe.things import OWN
 from tests.page.chromium import Tab, needs_chromium
 from tests.server.world import FIRST, SECOND, World, attempt, serving
@@ -224,6 +225,22 @@ async def test_each_of_several_engines_is_shown(
     both = "0 serving: generation 3, 5 inside; 1 lost: the scheduler thread died"
     assert both in await tab.text("#facts")
     assert (await tab.text("#health")).startswith("Answers requests")
+
+
+@needs_chromium
+async def test_a_rank_that_follows_is_told_from_the_one_that_answers(
+    world: World, tab: Tab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = after(*BOOTED, rank=Rank(1, 2, "tpu-0:8000"))
+    monkeypatch.setattr(world.view, "status", daemon.snapshot)
+    await opened(tab, world)
+    assert await tab.text("#state") == "following"
+    assert await tab.ask("document.querySelector('#state').dataset.tone") == "good"
+    said = "Holds its part of the engine; rank 0 decides and answers."
+    assert await tab.text("#health") == said
+    facts = await tab.text("#facts")
+    assert "1 of 2; rank 0, met at tpu-0:8000, decides and answers" in facts
+    assert [name for name in ("Wanted", "Source", "Gate", "Answering") if name in facts] == []
 
 
 @needs_chromium

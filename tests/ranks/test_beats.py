@@ -61,6 +61,23 @@ async def test_who_says_something_new_at_each_look_is_never_silent() -> None:
         assert beats._gone() == []
 
 
+async def test_who_looks_is_told_how_long_each_rank_has_said_nothing_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    store = MemoryStore()
+    for rank in (1, 2):
+        store.put(f"hotreload/beat/{rank}", "1")
+    beats = beats_of(store, 0)
+    for news in ("2", "3"):
+        now[0] += 4.0
+        store.put("hotreload/beat/1", news)
+        beats._look()
+    now[0] += 0.5
+    assert beats.heard == {1: 0.5, 2: 4.5}
+
+
 async def test_a_store_that_is_gone_loses_the_engine() -> None:
     class Gone(MemoryStore):
         def put(self, key: str, value: str) -> None:

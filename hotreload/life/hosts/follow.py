@@ -71,7 +71,7 @@ class Follow:
     async def run(self) -> NoReturn:
         """Follow until rank 0 goes or the engine is lost: EngineLost says which."""
         within = self._settings.engine.join_timeout
-        async with met(self._ranks, within, self._lose) as joined:
+        async with met(self._ranks, within, self._lose) as (joined, _):
             self._joined: Joined = joined
             follower = Follower(joined.store, self._ranks.own)
             try:

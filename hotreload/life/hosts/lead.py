@@ -23,6 +23,7 @@ from hotreload.life.hosts.meeting import Lose, met
 from hotreload.life.hosts.words import BUILD, HELLO, LIVE, NUMBERS, PREPARE, live_words
 from hotreload.life.parts import ranks_of
 from hotreload.ranks.ballots import Ballot, Step, check_all_did
+from hotreload.ranks.beats import Beats
 from hotreload.ranks.over import OverRanks
 from hotreload.ranks.vote import Chair
 from hotreload.settings.load import Settings
@@ -37,6 +38,10 @@ STEP_SECONDS = 60.0
 """How long the slowest rank may take for a step that loads nothing."""
 GIVE_UP_SECONDS = 10.0
 """How long the others may take to build, or to fail too, once one has."""
+NOT_RECORDED = (
+    "nothing for those who are served: it is told again with the next change; look at the disk of "
+    "[state] directory on the rank that `why` names"
+)
 
 
 def make_lead(settings: Settings, ledger: Ledger, *, save: Save, lose: Lose) -> "Lead | None":
@@ -59,17 +64,22 @@ class Lead:
         self._ledger = ledger
         self._save = save
         self._lose = lose
+        self._beats: Beats | None = None
         self._over: OverRanks | None = None
         self._told: Generation | None = None
         """What every other rank has written down as live."""
         reload = settings.reload
         self._to_stage = reload.fetch_timeout + reload.validate_timeout + reload.stage_timeout
 
+    def heard(self) -> Mapping[int, float]:
+        """How many seconds ago each other rank gave a sign of life; empty before they meet."""
+        return self._beats.heard if self._beats else {}
+
     @asynccontextmanager
     async def together(self) -> AsyncIterator[None]:
         """Meet the other ranks and be with them; ConfigError names one that cannot take part."""
         within = self._settings.engine.join_timeout
-        async with met(self._ranks, within, self._lose) as joined:
+        async with met(self._ranks, within, self._lose) as (joined, self._beats):
             self._joined: Joined = joined
             self._chair = Chair(joined.store, list(self._ranks.others))
             await self._agree()
@@ -148,7 +158,10 @@ class Lead:
         try:
             await self._over.tell(LIVE, live_words(live))
         except HotReloadError as fault:  # what is live is so all the same; the next save tells it
-            log.error("ranks.not_recorded", extra={"why": str(fault), "generation": live.number})
+            log.error(
+                "ranks.not_recorded",
+                extra={"why": str(fault), "generation": live.number, "todo": NOT_RECORDED},
+            )
             return why or str(fault)
         self._told = live
         return why

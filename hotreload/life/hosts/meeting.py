@@ -19,7 +19,7 @@ Lose = Callable[[EngineLost], None]
 
 
 @asynccontextmanager
-async def met(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[Joined]:
+async def met(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[tuple[Joined, Beats]]:
     """Meet the others, and be with them; EngineLost, out of the body too, when one is gone.
 
     Who goes by itself tells the others why: none of them can go on without it. They go together
@@ -33,7 +33,7 @@ async def met(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[Joined]:
     try:
         async with asyncio.TaskGroup() as tasks:
             beating = tasks.create_task(_beating(beats, lose), name="beats")
-            yield joined
+            yield joined, beats
             beating.cancel()
     except BaseException as end:
         await uninterrupted(_part(joined, beats, end))

@@ -32,6 +32,7 @@ function title(status) {
 function health(status) {
   if (status.boot) return `Answers nobody: booting: ${words.booting(status.boot)}`;
   if (status.reasons.length) return `Answers nobody: ${status.reasons.join("; ")}`;
+  if (status.rank?.own) return "Holds its part of the engine; rank 0 decides and answers.";
   const doing = status.attempt
     ? `${words.spoken(status.phase ?? "")} ${words.named(status.attempt)}`
     : status.waiting_for ? `waits for ${status.waiting_for}` : idle(status);
@@ -72,10 +73,13 @@ function facts(status) {
   if (status.loading) rows.push(["Loaded", words.loaded(status.loading)]);
   if (status.drifted) rows.push(["Drifted", drifted(status.drifted)]);
   if (status.loader?.trusted === false) rows.push(["Own loader", `switched off: ${status.loader.reason}`]);
-  rows.push(["Wanted", wanted(status)]);
-  if (status.source) rows.push(["Source", source(status.source)]);
-  rows.push(["Gate", `${status.gate.state}, ${status.gate.inside} inside, ${status.gate.held} held`]);
-  if (status.answering?.length) rows.push(["Answering", answering(status.answering)]);
+  if (status.rank) rows.push(["Rank", words.rank(status.rank)]);
+  if (!status.rank?.own) {
+    rows.push(["Wanted", wanted(status)]);
+    if (status.source) rows.push(["Source", source(status.source)]);
+    rows.push(["Gate", `${status.gate.state}, ${status.gate.inside} inside, ${status.gate.held} held`]);
+    if (status.answering?.length) rows.push(["Answering", answering(status.answering)]);
+  }
   if (status.replicas?.length > 1) rows.push(["Replicas", status.replicas.map(words.replica).join("; ")]);
   if (status.mode) rows.push(["Mode", mode(status)]);
   if (status.passed_over?.length) rows.push(["Passed over", passedOver(status)]);

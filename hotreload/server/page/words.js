@@ -54,6 +54,11 @@ export function replica({ index, state, generation, gate, reason }) {
   return `${index} ${state}${state === "serving" ? `: ${serving}` : reason ? `: ${reason}` : ""}`;
 }
 
+// Which of the hosts of one engine this is, and who decides.
+export function rank({ own, of, leader }) {
+  return `${own} of ${of}${own ? `; rank 0, met at ${leader},` : ","} decides and answers`;
+}
+
 export function count(number, noun, nouns = `${noun}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? noun : nouns}`;
 }
@@ -76,7 +81,7 @@ export function total(attempt) {
 }
 
 const TONES = {
-  serving: "good", live: "good", passed: "good",
+  serving: "good", following: "good", live: "good", passed: "good",
   reloading: "wait", booting: "wait", stopping: "wait", postponed: "wait", superseded: "dim",
   rejected: "bad", lost: "bad",
 };
