@@ -132,12 +132,13 @@ class Doing:
 
     async def listen(self, looks: int) -> None:
         """Count another rank as gone after so many looks, ten a second."""
+        from hotreload.life.hosts.meeting import watched
         from hotreload.ranks.beats import Beats
 
         ranks = self._joined.ranks
-        beats = Beats(self._joined.store, ranks.own, list(ranks.others), self._member.lose)
+        beats = Beats(self._joined.store, ranks.own, list(ranks.others))
         beats.every, beats.silent_looks = 0.1, looks
-        self._beating = asyncio.create_task(beats.run())
+        self._beating = asyncio.create_task(watched(beats, lambda why: self._member.lose(str(why))))
 
     async def build(self, number: int, damage: str = "") -> None:
         """Build this rank's part of an engine, from a path that leads nowhere on any other."""

@@ -25,12 +25,12 @@ from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint, Outcome, Revision
 from tests.ranks.memory import MemoryStore
+from tests.ranks.slice import FakeRank
 from tests.ranks.test_meeting import Met
-from tests.ranks.test_over import Withdrawing
 from tests.waiting import turn_until
 
 
-class RankOfWords(Withdrawing):
+class RankOfWords(FakeRank):
     """One rank's part of an engine of words."""
 
     def count_anew(self) -> None:

@@ -32,7 +32,7 @@ async def met(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[tuple[Jo
     beats = Beats(joined.store, ranks.own, looked_at)
     try:
         async with asyncio.TaskGroup() as tasks:
-            beating = tasks.create_task(_beating(beats, lose), name="beats")
+            beating = tasks.create_task(watched(beats, lose), name="beats")
             yield joined, beats
             beating.cancel()
     except BaseException as end:
@@ -40,7 +40,8 @@ async def met(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[tuple[Jo
         raise
 
 
-async def _beating(beats: Beats, lose: Lose) -> None:
+async def watched(beats: Beats, lose: Lose) -> None:
+    """Look after the others until EngineLost names one that is gone."""
     try:
         await beats.run()
     except EngineLost as lost:
