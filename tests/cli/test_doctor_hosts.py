@@ -6,13 +6,15 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hotreload.cli import main
-from hotreload.cli.doctor_checks import hosts, meeting
+from hotreload.cli.doctor_checks import checkup, hosts, meeting
 from hotreload.cli.doctor_checks.advice import Facts
+from hotreload.cli.doctor_checks.checkup import check_jax, check_socket
 from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts
 from hotreload.cli.doctor_checks.meeting import compared, meet
 from hotreload.cli.machine import User
@@ -103,6 +105,23 @@ def test_a_follower_that_reaches_no_host_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(socket, "create_connection", silent)
     found = check_hosts(facts("127.0.0.1:29500", 1))
     assert (found.verdict, "is not reached: timed out" in found.says) == ("warn", True)
+
+
+def test_each_host_needs_its_share_of_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkup, "ASK_JAX", "print('cpu', 2, 'CPU_0, CPU_1', sep='\\n')")
+    asked = replace(facts("10.0.0.1:29500", 0, "engine.tp=4"), ask_jax=True)
+    assert check_jax(asked).verdict == "ok"
+    few = check_jax(replace(facts("10.0.0.1:29500", 0, "engine.tp=8"), ask_jax=True))
+    assert few.says == "JAX finds CPU_0, CPU_1; [engine] tp divided by nnodes is 4"
+
+
+@pytest.mark.parametrize(("rank", "unit"), [(0, "hotreload.socket"), (1, "hotreload")])
+def test_who_makes_the_socket_of_a_rank_is_told(tmp_path: Path, rank: int, unit: str) -> None:
+    closed = f"server.socket={tmp_path / 'run' / 's'}"
+    (tmp_path / "run").mkdir(mode=0o700)
+    found = check_socket(facts("10.0.0.1:29500", rank, closed))
+    assert found.verdict == "warn"
+    assert found.todo.startswith(f"systemctl start {unit}, or install -d -o somebody ")
 
 
 def test_everybody_is_warned_of_what_the_ports_let_in() -> None:

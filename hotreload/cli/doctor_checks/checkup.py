@@ -169,7 +169,8 @@ def _may_be_made(facts: Facts, path: Path) -> Advice:
     user, folder = facts.user, path.parent
     there = folder if folder.exists() else folder.parent
     if not user.may(there, os.W_OK | os.X_OK):
-        todo = f"systemctl start hotreload.socket, or install -d -o {user.name} {folder}"
+        unit = "hotreload.socket" if facts.settings.engine.node_rank == 0 else "hotreload"
+        todo = f"systemctl start {unit}, or install -d -o {user.name} {folder}"
         return Advice("warn", f"nobody listens, and {user.name} may not write to {there}", todo)
     return Advice("ok", f"{path} is free" if there == folder else f"{folder} is made at the start")
 
