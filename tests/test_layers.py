@@ -59,7 +59,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | SIBLINGS
     | ENGINE
     | CORE,
-    "cli.doctor_checks": {"cli", "cli.doctor_checks", "life", "settings", "checks", "sources"}
+    "cli.doctor_checks": {"cli", "cli.doctor_checks", "settings", "checks", "sources"}
+    | {"life", "life.hosts"}
     | ENGINE
     | CORE,
 }

@@ -14,7 +14,7 @@ from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError, NotServing
-from hotreload.events import Event, GenerationLive, ModeChosen
+from hotreload.events import Event, GateChanged, GenerationLive, ModeChosen
 from hotreload.life import deciding
 from hotreload.life.deciding import Deciding
 from hotreload.life.joints import _weights_held
@@ -22,7 +22,7 @@ from hotreload.life.lasting import verifying
 from hotreload.life.parts import make_rules
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
-from hotreload.types import Generation, Lease, Mode, Revision
+from hotreload.types import By, GateState, Generation, Lease, Mode, Revision
 from tests.fakes import FakeEngine, Steps, unread
 from tests.waiting import PATIENCE, turn_until
 
@@ -229,6 +229,36 @@ def test_so_many_leaves_are_exported_as_decided(
     page = daemon.metrics.render().decode()
     assert page.count("hotreload_leaf_checksum{") == exported
     assert f"hotreload_leaf_checksums_left_out {left_out}.0" in page
+
+
+TWO_HOSTS = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=10.0.0.1:29500")
+
+
+@pytest.mark.parametrize(("own", "follows"), [(0, False), (1, True)])
+def test_each_of_several_hosts_says_which_it_is(tmp_path: Path, own: int, follows: bool) -> None:
+    daemon = Daemon(settings(tmp_path, *TWO_HOSTS, f"engine.node_rank={own}"))
+    daemon.events.publish(GateChanged(GateState.OPEN, 0, 0))
+    daemon.events.publish(GenerationLive(LIVE))
+    said = daemon.status.snapshot()
+    assert said["rank"] == {"own": own, "of": 2, "leader": "10.0.0.1:29500"}
+    assert said["state"] == ("following" if follows else "serving")
+    page = daemon.metrics.render().decode()
+    assert f"hotreload_rank {own}.0" in page
+    assert "hotreload_ranks 2.0" in page
+
+
+async def test_a_host_that_follows_sends_requests_and_orders_to_rank_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[str, Any] = {}
+    record(monkeypatch, "create_app", made)
+    Daemon(settings(tmp_path, *TWO_HOSTS, "engine.node_rank=1"))._make_server(lasting=False)
+    words = "rank 1 of 2 of one engine: rank 0, on 10.0.0.1, answers requests and takes orders"
+    with pytest.raises(NotServing, match=words) as refused, made["gate"].preparing():
+        pass
+    assert refused.value.code == "not_rank_0"
+    with pytest.raises(NotServing, match=words):
+        await made["control"].pin(by=By("pin", 0, 1, 0.0))
 
 
 async def test_a_scrape_reads_how_busy_the_engine_is(tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ class State(StrEnum):
 
     BOOTING = "booting"
     SERVING = "serving"
-    FOLLOWING = "following"
     RELOADING = "reloading"
+    FOLLOWING = "following"
     STOPPING = "stopping"
     LOST = "lost"
 

@@ -12,6 +12,7 @@ from hotreload import errors
 from hotreload.cli import exits
 from hotreload.engine.lanes.fits import why_no_lanes
 from hotreload.errors import PASSED_OVER, REJECTIONS
+from hotreload.observe.status import State
 from hotreload.server.app import create_app
 from hotreload.sources.passing import AFTER
 from hotreload.types import Outcome
@@ -30,6 +31,10 @@ def test_the_table_is_what_the_code_makes_of_it(name: str) -> None:
 
 def test_every_outcome_has_its_row() -> None:
     assert first_cells("outcomes") == [outcome.value for outcome in Outcome]
+
+
+def test_every_state_has_its_row() -> None:
+    assert first_cells("states") == list(State)
 
 
 def test_every_reason_to_refuse_has_its_row() -> None:
