@@ -88,9 +88,7 @@ class Hosts:
         own = joined.ranks.own
         if fault := self.faults.get(own):
             raise fault
-        self.engines[own] = RankOfWords()
-        self.engines[own].live = await self.engines[own].stage(checkpoint)
-        self.engines[own].spares.clear()
+        self.engines[own] = RankOfWords(checkpoint.revision)
         return self.engines[own]
 
 
