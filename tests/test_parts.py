@@ -19,7 +19,7 @@ from hotreload.life import deciding
 from hotreload.life.deciding import Deciding
 from hotreload.life.joints import _weights_held
 from hotreload.life.lasting import verifying
-from hotreload.life.parts import make_rules
+from hotreload.life.parts import NAMING_SECONDS, make_rules, to_stage
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
 from hotreload.types import By, GateState, Generation, Lease, Mode, Revision
@@ -81,6 +81,15 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
         sets=3,
         finish_timeout=17,
     )
+
+
+def test_an_attempt_over_several_hosts_waits_until_it_can_name_who_is_late(tmp_path: Path) -> None:
+    """Others fetch and check while rank 0 stages; its own time is up after theirs."""
+    several = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=host:7000")
+    timeouts = ("fetch_timeout=1", "validate_timeout=2", "stage_timeout=4", "probe_timeout=8")
+    decided = settings(tmp_path, *several, *(f"reload.{each}" for each in timeouts))
+    assert (to_stage(decided), make_rules(decided).stage_timeout) == (7, 7 + NAMING_SECONDS)
+    assert make_rules(decided).probe_timeout == 8 + NAMING_SECONDS
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,9 @@ from hotreload.types import Mode
 
 log = logging.getLogger("hotreload")
 
+NAMING_SECONDS = 5.0
+"""So much later than other ranks an attempt itself is out of time: it is to name who was late."""
+
 
 def checkpoint_roots(settings: Settings) -> list[Path]:
     """The only folders a checkpoint may come from."""
@@ -203,20 +206,29 @@ def longest_boot(settings: Settings) -> float:
     return LONGEST_BOOT + (settings.reload.fetch_timeout if is_far else 0.0)
 
 
+def to_stage(settings: Settings) -> float:
+    """How long staging may take. On other hosts the checkpoint is fetched and checked in it."""
+    reload = settings.reload
+    if settings.engine.nnodes == 1:
+        return reload.stage_timeout
+    return reload.fetch_timeout + reload.validate_timeout + reload.stage_timeout
+
+
 def make_rules(settings: Settings) -> Rules:
     """What the operator decided about attempts."""
     reload = settings.reload
+    later = NAMING_SECONDS if settings.engine.nnodes > 1 else 0.0
     return Rules(
         fetch_timeout=reload.fetch_timeout,
         validate_timeout=reload.validate_timeout,
-        stage_timeout=reload.stage_timeout,
+        stage_timeout=to_stage(settings) + later,
         drain_timeout=reload.drain_timeout,
         abort_on_drain_timeout=reload.on_drain_timeout != "postpone",
         sets=reload.sets,
         together=reload.rollout == "together",
         finish_timeout=reload.finish_timeout or settings.server.limits.request_seconds,
         longest_drain=settings.server.limits.request_seconds,
-        probe_timeout=reload.probe_timeout,
+        probe_timeout=reload.probe_timeout + later,
         keep_previous=KeepPrevious(reload.keep_previous),
     )
 

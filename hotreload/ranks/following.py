@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from hotreload.errors import EngineLost
 from hotreload.ranks.ballots import Step
@@ -77,6 +77,10 @@ class OwnPart(Protocol):
 
     async def abort(self, staged: Staged | None = None) -> None:
         """End every answer under way (under these weights)."""
+        ...
+
+    async def died(self) -> NoReturn:
+        """Raise EngineLost as soon as it is known that it died or hangs."""
         ...
 
     def lose(self, why: str) -> None:

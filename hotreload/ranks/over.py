@@ -188,7 +188,16 @@ class OverRanks:
         await self._give_up(await calling)
 
     async def _heard(self, step: Step, within: float) -> list[Ballot]:
-        return await self._chair.hear(step, within)
+        """What the others say; EngineLost as soon as the part here is lost: they say no more."""
+        hearing = asyncio.create_task(self._chair.hear(step, within))
+        lost = asyncio.create_task(self._own.died())
+        try:
+            await asyncio.wait({hearing, lost}, return_when=FIRST_COMPLETED)
+            if not hearing.done():
+                await lost
+            return hearing.result()
+        finally:
+            await uninterrupted(_ended(hearing, lost))
 
     async def _together[T](
         self,
@@ -242,6 +251,12 @@ class OverRanks:
 
 def _cannot(do: str) -> CheckpointIncompatible:
     return CheckpointIncompatible(f"an engine over several hosts ([engine] nnodes) cannot {do}")
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _all_of(*works: Awaitable[None]) -> None:

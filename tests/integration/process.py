@@ -10,11 +10,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from hotreload.cli.client import DaemonClient, Where
 from hotreload.errors import HotReloadError
 from hotreload.failpoints import VARIABLE
 from hotreload.tiny import write_tiny
-from tests.integration.running import ENGINE_ARGS, words
+from tests.integration.running import ENGINE_ARGS, client_of, words
 from tests.waiting import PATIENCE, look_until
 
 START_SECONDS = 2 * PATIENCE
@@ -55,9 +57,11 @@ class Process:
             yield self
 
     @contextmanager
-    def begun(self, failpoints: str = "", through: Sequence[str] = ()) -> Iterator[None]:
+    def begun(
+        self, failpoints: str = "", through: Sequence[str] = (), sets: Sequence[str] = ()
+    ) -> Iterator[None]:
         """Started, and not waited for; it ends with the block."""
-        self.start(failpoints, through)
+        self.start(failpoints, through, sets)
         try:
             yield
         finally:
@@ -98,6 +102,9 @@ class Process:
         sampling = {"temperature": 0, "max_new_tokens": 12, **more}
         request = {"text": "Who serves?", "sampling_params": sampling}
         return self.daemon.ask("POST", "/generate", request).fields
+
+    def client(self) -> httpx.AsyncClient:
+        return client_of(self.socket)
 
     def said(self, event: str) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in self.log.read_text().splitlines() if line[:1] == "{"]

@@ -3,11 +3,11 @@
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import pytest
@@ -143,19 +143,20 @@ class Running(Witness):
         await self.until(is_there)
         return found[-1]
 
-    @asynccontextmanager
-    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
-        transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://hotreload", timeout=PATIENCE
-        ) as client:
-            yield client
+    def client(self) -> httpx.AsyncClient:
+        return client_of(self.socket)
 
     async def ask(self, prompt: str = PROMPTS[0]) -> dict[str, Any]:
         async with self.client() as client:
             answer = await client.post("/generate", json=request_for(prompt))
             assert answer.status_code == 200, answer.text
             return dict(answer.json())
+
+
+def client_of(socket: Path) -> httpx.AsyncClient:
+    """Who asks the daemon behind this socket."""
+    transport = httpx.AsyncHTTPTransport(uds=str(socket))
+    return httpx.AsyncClient(transport=transport, base_url="http://hotreload", timeout=PATIENCE)
 
 
 async def post(running: Running, route: str, **fields: Any) -> httpx.Response:
@@ -168,11 +169,17 @@ def request_for(prompt: str, **more: Any) -> dict[str, Any]:
     return {"text": prompt, "sampling_params": {"temperature": 0, "max_new_tokens": 12}, **more}
 
 
+class Asked(Protocol):
+    """A daemon, in this process or in one of its own."""
+
+    def client(self) -> AbstractAsyncContextManager[httpx.AsyncClient]: ...
+
+
 @dataclass
 class Load:
     """Clients in a closed loop, every third of them streaming; keeps what each was told."""
 
-    running: Running
+    running: Asked
     clients: int = 16
     answers: list[tuple[int, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -226,5 +233,10 @@ class Load:
 def mixed(answers: list[tuple[int, str]], generations: list[Generation]) -> list[tuple[int, str]]:
     """Answers whose text is not exactly what the generation named in them says."""
     steps = [each for each in generations if not each.revision.is_noise]  # noise says anything
-    says = {each.number: words(int(each.revision.label.rpartition("_")[2])) for each in steps}
+    return not_said_by(answers, {each.number: each.revision.label for each in steps})
+
+
+def not_said_by(answers: list[tuple[int, str]], labels: Mapping[int, str]) -> list[tuple[int, str]]:
+    """The same, by the label that each generation has."""
+    says = {number: words(int(label.rpartition("_")[2])) for number, label in labels.items()}
     return [(number, text) for number, text in answers if says.get(number) != text]

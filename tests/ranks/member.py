@@ -5,13 +5,14 @@ Run as a program it is that process; `in_processes` starts two and asks them.
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import Any
 
@@ -67,10 +68,21 @@ def in_processes() -> Iterator[list[Asked]]:
 
 
 def free_address() -> str:
-    """Where rank 0 can be met; upstream takes the fifth and sixth port after it too."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
+    """Where rank 0 can be met; upstream takes the fifth and sixth port after it too.
+
+    Below those that a system gives away by itself: lives that follow each other meet there again.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        if all(map(_is_free, (port, port + 5, port + 6))):
+            return f"127.0.0.1:{port}"
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as asking, suppress(OSError):
+        asking.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def _started(address: str, rank: int, ended: ExitStack) -> subprocess.Popen[str]:

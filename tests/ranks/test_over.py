@@ -141,6 +141,18 @@ async def test_a_change_that_is_made_here_and_not_elsewhere_loses_the_engine(cha
             await getattr(ranks.over, change)(staged)
 
 
+@pytest.mark.parametrize("change", ["prove", "flip"])
+async def test_when_the_part_here_is_lost_nobody_waits_for_the_others(change: str) -> None:
+    async with running() as ranks:
+        staged = await ranks.over.stage(unread(NEW))
+        ranks.third.steps.faults[change] = HANG
+        changing = asyncio.create_task(getattr(ranks.over, change)(staged))
+        await ranks.third.steps.entered[change].wait()
+        ranks.own.die()
+        with pytest.raises(EngineLost, match="the scheduler thread died"):
+            await changing
+
+
 async def test_others_take_steps_while_old_weights_still_answer() -> None:
     async with running() as ranks:
         before = await ranks.over.flip(await ranks.over.stage(unread(NEW)))

@@ -21,7 +21,7 @@ from hotreload.errors import ConfigError, EngineLost, HotReloadError
 from hotreload.life.hosts.agreement import differences, to_agree_on
 from hotreload.life.hosts.meeting import Lose, met
 from hotreload.life.hosts.words import BUILD, HELLO, LIVE, NUMBERS, PREPARE, live_words
-from hotreload.life.parts import ranks_of
+from hotreload.life.parts import ranks_of, to_stage
 from hotreload.ranks.ballots import Ballot, Step, check_all_did
 from hotreload.ranks.beats import Beats
 from hotreload.ranks.over import OverRanks
@@ -68,8 +68,7 @@ class Lead:
         self._over: OverRanks | None = None
         self._told: Generation | None = None
         """What every other rank has written down as live."""
-        reload = settings.reload
-        self._to_stage = reload.fetch_timeout + reload.validate_timeout + reload.stage_timeout
+        self._to_stage = to_stage(settings)
 
     def heard(self) -> Mapping[int, float]:
         """How many seconds ago each other rank gave a sign of life; empty before they meet."""

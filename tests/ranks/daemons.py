@@ -1,0 +1,131 @@
+"""Two daemons that hold one engine together, as two hosts would: each has its own of everything.
+
+They share the address where they meet, and nothing else: each has its settings, its state folder,
+its socket, and its copy of every checkpoint.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hotreload.errors import HotReloadError
+from tests.integration.process import START_SECONDS, Process
+from tests.integration.running import not_said_by
+from tests.integration.test_crashes import KILLED, ledger_of
+from tests.ranks.member import free_address
+from tests.waiting import PATIENCE
+
+ONE_DEVICE = ("env", "XLA_FLAGS=--xla_force_host_platform_device_count=1")
+LOST = 70
+
+
+class Good(NamedTuple):
+    """What a rank's ledger would have the next life start with."""
+
+    number: int
+    label: str
+    fingerprint: str
+
+
+class Daemons:
+    """`hotreload serve` twice, with an engine of two devices over both."""
+
+    def __init__(self, folder: Path, *sets: str) -> None:
+        address = free_address()
+        shared = ("engine.nnodes=2", "engine.tp=2", f"engine.dist_init_addr={address}", *sets)
+        self.ranks = [_made(folder / f"rank{rank}", rank, shared) for rank in (0, 1)]
+        self.leader, self.follower = self.ranks
+        self.newest = 0
+
+    def drop(self) -> int:
+        """Bring the next checkpoint to both hosts, to rank 0's last."""
+        self.newest += 1
+        for process in reversed(self.ranks):
+            process.drop(self.newest)
+        return self.newest
+
+    @contextmanager
+    def living(
+        self, leader: str = "", follower: str = "", sets: Sequence[str] = ()
+    ) -> Iterator[None]:
+        """A life of both from its start to the end of the block, by these failpoints of each."""
+        for process in self.ranks:
+            process.log.unlink(missing_ok=True)
+        with (
+            self.leader.begun(leader, ONE_DEVICE, sets),
+            self.follower.begun(follower, ONE_DEVICE, sets),
+        ):
+            for process in self.ranks:
+                process.until(lambda process=process: process.get("/readyz"), START_SECONDS)
+            yield
+
+    def until_same(self, number: int) -> Good:
+        """Until both remember that step `number` is good, as the same generation."""
+        self.leader.until(lambda: good_of(self.leader).label == f"step_{number}")
+        self.follower.until(lambda: good_of(self.follower) == good_of(self.leader))
+        return good_of(self.leader)
+
+    def told_against(self, number: int, words: str) -> dict[str, Any]:
+        """The attempt at step `number` that rank 0 tells of in these words; nobody has flipped."""
+        before = [process.get("/status")["generation"] for process in self.ranks]
+        told: list[dict[str, Any]] = []
+
+        def is_told() -> bool:
+            attempts = self.leader.get("/history")["attempts"]
+            own = (each for each in attempts if each["label"] == f"step_{number}")
+            told[:] = [each for each in own if words in (each["reason"] or "")]
+            return bool(told)
+
+        self.leader.until(is_told)
+        assert [process.get("/status")["generation"] for process in self.ranks] == before
+        return told[0]
+
+    def labels(self) -> dict[int, str]:
+        """Which checkpoint each generation was made of that has answered in this life."""
+        return {line["generation"]: line["label"] for line in self.leader.said("generation.live")}
+
+    @contextmanager
+    def being_asked(self) -> Iterator[None]:
+        """Somebody asks rank 0 until it or the block ends; no answer is a mixed one."""
+        answers: list[tuple[int, str]] = []
+        enough = threading.Event()
+
+        def ask() -> None:
+            with suppress(HotReloadError):  # it has ended
+                while not enough.is_set():
+                    answer = self.leader.ask()
+                    answers.append((answer["meta_info"]["generation"], answer["text"]))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        try:
+            yield
+        finally:
+            enough.set()
+            asking.join(PATIENCE)
+        assert not_said_by(answers, self.labels()) == []
+
+    def until_ended_by(self, rank: int) -> None:
+        """That rank was killed: the other one ends by itself, rank 0 because the engine is lost."""
+        killed, other = self.ranks[rank], self.ranks[1 - rank]
+        assert killed.child.wait(PATIENCE) == KILLED
+        code = other.child.wait(START_SECONDS)
+        if rank == 0:
+            assert code != 0  # by JAX itself, which is where the ranks meet
+            return
+        assert code == LOST
+        assert other.said("daemon.engine_lost")
+
+
+def _made(folder: Path, rank: int, shared: tuple[str, ...]) -> Process:
+    folder.mkdir()
+    return Process(folder, f"engine.node_rank={rank}", *shared)
+
+
+def good_of(process: Process) -> Good:
+    """What its state file says."""
+    good = ledger_of(process).last_good
+    assert good is not None
+    return Good(good.number, good.revision.label, good.fingerprint)

@@ -1,0 +1,217 @@
+"""Two daemons with one engine: what goes live goes live on both, or on none.
+
+The tests down to `many lives` share one life of both. What each host remembers goes on through
+all of them.
+"""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from hotreload.errors import HotReloadError
+from hotreload.life.state_json import to_json
+from tests.integration.process import Process
+from tests.integration.running import Load, not_said_by, words
+from tests.integration.test_crashes import ledger_of
+from tests.ranks.daemons import LOST, Daemons, good_of
+from tests.waiting import PATIENCE, TICK, turn_until
+
+pytestmark = pytest.mark.real_engine
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Daemons:
+    both = Daemons(tmp_path_factory.mktemp("ranks"), "source.settle=0")
+    both.drop()
+    return both
+
+
+# --- one life --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def running(both: Daemons) -> Iterator[Daemons]:
+    with both.living():
+        yield both
+
+
+def test_both_are_ready_and_say_that_the_same_weights_answer(running: Daemons) -> None:
+    statuses = [process.get("/status") for process in running.ranks]
+    assert [status["rank"]["own"] for status in statuses] == [0, 1]
+    assert [status["state"] for status in statuses] == ["serving", "following"]
+    for name in ("generation", "revision", "label", "fingerprint"):
+        assert statuses[0][name] == statuses[1][name] is not None, name
+    assert statuses[0]["label"] == "step_1"
+    assert running.leader.ask()["text"] == words(1)
+
+
+@pytest.mark.parametrize("route", ["/generate", "/admin/reload_weights", "/admin/pin"])
+def test_who_asks_the_follower_is_told_to_ask_rank_0(running: Daemons, route: str) -> None:
+    body = {"text": "Who serves?"} if route == "/generate" else {}
+    with pytest.raises(HotReloadError, match=r"rank 0, on 127\.0\.0\.1") as refused:
+        running.follower.daemon.ask("POST", route, body)
+    assert refused.value.reason.code == "not_rank_0"
+
+
+async def test_the_follower_shows_its_rank_to_who_looks(running: Daemons) -> None:
+    async with running.follower.client() as client:
+        page = (await client.get("/metrics")).text
+    assert "hotreload_rank 1.0" in page
+    assert "hotreload_generation 1.0" in page
+    command = [sys.executable, "-m", "hotreload.cli", "status"]
+    named = f"--socket={running.follower.socket}"
+    told = subprocess.run([*command, named], capture_output=True, text=True, check=True).stdout
+    assert "1 of 2; rank 0, met at 127.0.0.1:" in told
+    assert "step_1" in told
+
+
+FLIPS = 20
+
+
+async def test_twenty_flips_under_load_fail_nobody_and_both_ledgers_say_the_same(
+    running: Daemons,
+) -> None:
+    async with Load(running.leader, 8).on() as load:
+        for _ in range(FLIPS):
+            same = await asyncio.to_thread(running.until_same, running.drop())
+            await turn_until(lambda: same.number in dict(load.answers), pause=TICK)  # noqa: B023
+    assert load.failures == []
+    assert not_said_by(load.answers, running.labels()) == []
+
+
+def test_what_a_rank_has_not_got_goes_live_nowhere_until_it_has(running: Daemons) -> None:
+    running.newest += 1
+    running.leader.drop(running.newest)
+    told = running.told_against(running.newest, "rank 1: ")
+    assert told["outcome"] == "postponed"
+    running.follower.drop(running.newest)
+    running.until_same(running.newest)
+
+
+def test_what_a_rank_has_damaged_goes_live_nowhere_and_a_whole_one_does(running: Daemons) -> None:
+    running.newest += 1
+    running.follower.drop(running.newest, "truncated")
+    running.leader.drop(running.newest)
+    running.told_against(running.newest, "rank 1: ")
+    running.until_same(running.drop())
+
+
+def test_a_follower_that_is_told_to_stop_exits_0_and_rank_0_names_it_and_exits_70(
+    running: Daemons,
+) -> None:
+    running.follower.child.send_signal(signal.SIGTERM)
+    assert running.follower.child.wait(PATIENCE) == 0
+    assert running.leader.child.wait(PATIENCE) == LOST
+    (lost,) = running.leader.said("daemon.engine_lost")
+    assert "rank 1 leaves: it was asked to stop" in lost["cause"]
+
+
+# --- many lives ------------------------------------------------------------------------------
+
+
+def stop(both: Daemons) -> None:
+    """Tell rank 0 to stop: the follower cannot go on without it."""
+    both.leader.child.send_signal(signal.SIGTERM)
+    assert both.leader.child.wait(PATIENCE) == 0
+    assert both.follower.child.wait(PATIENCE) == LOST
+    (lost,) = both.follower.said("daemon.leaving_with_rank_0")
+    assert "rank 0 leaves: it was asked to stop" in lost["cause"]
+
+
+@pytest.fixture
+def lived(running: Daemons) -> Daemons:
+    """They remember what was live, and are not running."""
+    if running.leader.child.poll() is None:
+        stop(running)
+    return running
+
+
+def make_older(process: Process) -> None:
+    """Have its state file know nothing of the last two generations."""
+    ledger = ledger_of(process)
+    newest = ledger.generations[-1].number
+    while len(ledger.generations) > 1 and ledger.generations[-1].number > newest - 2:
+        ledger.generations.pop()
+    ledger.numbers_given = ledger.generations[-1].number
+    (process.folder / "state" / "state.json").write_bytes(to_json(ledger))
+
+
+@pytest.mark.parametrize("rank", [1, 0])
+def test_a_rank_with_an_older_ledger_says_the_same_again_and_numbers_never_fall(
+    lived: Daemons, rank: int
+) -> None:
+    before = good_of(lived.leader)
+    make_older(lived.ranks[rank])
+    with lived.living():
+        same = lived.until_same(lived.newest)
+        assert (same.label, same.fingerprint) == (before.label, before.fingerprint)
+        assert same.number >= before.number
+        assert lived.until_same(lived.drop()).number > same.number
+        stop(lived)
+
+
+@contextmanager
+def lives(
+    both: Daemons, leader: str = "", follower: str = "", sets: Sequence[str] = ()
+) -> Iterator[None]:
+    """A life of both, started again by hand as systemd would do it.
+
+    It begins with what was good before, and what the last one died over is live on both by now.
+    """
+    good = good_of(both.leader)
+    with both.living(leader, follower, sets):
+        (first, *_) = both.leader.said("generation.live")
+        assert (first["label"], first["fingerprint"]) == (good.label, good.fingerprint)
+        assert both.until_same(both.newest).number >= good.number
+        assert both.leader.ask()["text"] == words(both.newest)
+        yield
+
+
+SOON = ("reload.fetch_timeout=2", "reload.validate_timeout=2", "reload.stage_timeout=4")
+"""A rank does all three of it in its staging."""
+
+
+def test_a_rank_that_is_too_slow_is_named_and_not_waited_for(lived: Daemons) -> None:
+    """It hangs over it until it is killed; the next life has it live."""
+    with lives(lived, follower="staging=hang", sets=SOON):
+        told = lived.told_against(lived.drop(), "rank 1 did not stage in time")
+        assert told["outcome"] == "postponed"
+        lived.follower.child.kill()
+        lived.until_ended_by(1)
+    with lives(lived):
+        stop(lived)
+
+
+POINTS = {
+    1: (None, "fetching", "staging", "probing", "swapping", "flipped", "committed"),
+    0: (None, "staging", "flipped", "committed"),
+}
+"""Where each rank is killed; None is while nothing is tried."""
+
+
+@pytest.mark.parametrize("rank", POINTS)
+def test_killed_in_any_phase_both_come_back_on_the_last_good_generation(
+    lived: Daemons, rank: int
+) -> None:
+    for point in POINTS[rank]:
+        killed_at(lived, rank, point)
+    with lives(lived):
+        stop(lived)
+
+
+def killed_at(both: Daemons, rank: int, point: str | None) -> None:
+    """Killed over the next checkpoint; the other one ends with it."""
+    is_tried_again = good_of(both.leader).label != f"step_{both.newest}"
+    armed = ["", ""]
+    armed[rank] = f"{point}=kill@{1 + is_tried_again}" if point else ""
+    with lives(both, *armed), both.being_asked():
+        if point:
+            both.drop()
+        else:
+            both.ranks[rank].child.kill()
+        both.until_ended_by(rank)
