@@ -7,12 +7,18 @@ nobody knows whether elsewhere, too, loses the engine.
 import asyncio
 from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
-from hotreload.errors import CheckpointIncompatible, EngineLost, HotReloadError
-from hotreload.ranks.ballots import Ballot, Step, check_all_did, check_same
+from hotreload.errors import (
+    CheckpointIncompatible,
+    CheckpointRejected,
+    EngineLost,
+    HotReloadError,
+    TryAgain,
+)
+from hotreload.ranks.ballots import Ballot, Step, check_same
 from hotreload.ranks.following import FIRST, OwnPart
 from hotreload.ranks.steps import in_step
 from hotreload.ranks.vote import Chair
@@ -22,14 +28,27 @@ from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged
 type Work[T] = Callable[[], Coroutine[Any, Any, T]]
 
 
+STEP_SECONDS = 60.0
+"""How long the slowest rank may take for a step that computes and loads nothing."""
+
+
 class OverRanks:
     """Rank 0's own part of the engine, and the chair that takes the others along."""
 
-    def __init__(self, own: OwnPart, chair: Chair, *, stage_within: float, within: float) -> None:
-        """`stage_within` is how long others may take to stage, `within` for any other step."""
+    def __init__(
+        self,
+        own: OwnPart,
+        chair: Chair,
+        *,
+        stage_within: float,
+        prove_within: float,
+        within: float = STEP_SECONDS,
+    ) -> None:
+        """How long others may take to stage, to compute the probes, and for any other step."""
         self._own = own
         self._chair = chair
         self._stage_within = stage_within
+        self._prove_within = prove_within
         self._within = within
         self._names: dict[Any, str] = {own.live.weights: FIRST}
         """How the ranks call each set of weights."""
@@ -74,7 +93,7 @@ class OverRanks:
         """Ask staged weights the canary prompts; every rank computes the answers."""
         async with self._step("prove", self._called(staged)) as step:
             try:
-                await self._together(step, partial(self._own.prove, staged), self._within)
+                await self._together(step, partial(self._own.prove, staged), self._prove_within)
             except BaseException:
                 await uninterrupted(self._give_up(step))
                 raise
@@ -94,7 +113,7 @@ class OverRanks:
     async def retire(self, staged: Staged) -> None:
         """Wait until nothing is under way under weights that nobody holds a lease on any more."""
         async with self._step("retire", self._called(staged)) as step:
-            check_all_did(step, await self._heard(step, self._within), self._chair.others)
+            await self._all_did(step, self._within)
             # Others may take their steps meanwhile.
             ending = asyncio.create_task(self._own_part_retired(staged))
         try:
@@ -121,7 +140,7 @@ class OverRanks:
     async def tell(self, name: str, about: Mapping[str, str]) -> None:
         """Have every other rank do what this one has done by itself."""
         async with self._step(name, about) as step:
-            check_all_did(step, await self._heard(step, self._within), self._chair.others)
+            await self._all_did(step, self._within)
 
     # --- what rank 0 does alone: the others compute what it asks ----------------------------------
 
@@ -187,9 +206,9 @@ class OverRanks:
     async def _not_begun_here(self, calling: asyncio.Future[Step]) -> None:
         await self._give_up(await calling)
 
-    async def _heard(self, step: Step, within: float) -> list[Ballot]:
+    async def _all_did(self, step: Step, within: float) -> list[Ballot]:
         """What the others say; EngineLost as soon as the part here is lost: they say no more."""
-        hearing = asyncio.create_task(self._chair.hear(step, within))
+        hearing = asyncio.create_task(self._chair.all_did(step, within))
         lost = asyncio.create_task(self._own.died())
         try:
             await asyncio.wait({hearing, lost}, return_when=FIRST_COMPLETED)
@@ -208,14 +227,13 @@ class OverRanks:
     ) -> tuple[T, list[Ballot]]:
         """Do it here while the others do it; the first that is against it ends it here, too."""
         own = asyncio.create_task(work())
-        others = asyncio.create_task(self._heard(step, within))
+        others = asyncio.create_task(self._all_did(step, within))
         try:
             await asyncio.wait({own, others}, return_when=FIRST_COMPLETED)
             if others.done():
-                check_all_did(step, others.result(), self._chair.others)
+                others.result()
             made = await own
-            check_all_did(step, await others, self._chair.others)
-            return made, others.result()
+            return made, await others
         except BaseException:
             await uninterrupted(_given_up(own, others, free))
             raise
@@ -239,7 +257,8 @@ class OverRanks:
         """Have others that are still at a step give it up, and free what they made in it."""
         self._own.withdraw(step.number)  # some wait for it who cannot be cancelled
         dropping = await self._chair.call("drop", {"set": str(step.number)})
-        await self._heard(dropping, self._within)
+        with suppress(TryAgain, CheckpointRejected):  # what went wrong before is what is told
+            await self._all_did(dropping, self._within)
 
     async def _check_same(self, step: Step, staged: Staged, ballots: list[Ballot]) -> None:
         try:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from hotreload.ranks.ballots import Ballot, Said, Step, ballot_against
+from hotreload.ranks.ballots import Ballot, Said, Step, ballot_against, check_all_did
 from hotreload.ranks.store import Store
 from hotreload.threads import in_thread, uninterrupted
 
@@ -51,6 +51,12 @@ class Chair:
         if len(heard) == len(self.others):
             await in_thread(lambda cancel: self._forget_before(step.number))
         return sorted(heard, key=lambda each: each.rank)
+
+    async def all_did(self, step: Step, within: float) -> list[Ballot]:
+        """What the others say once all have done it; raises the gravest of what is against it."""
+        ballots = await self.hear(step, within)
+        check_all_did(step, ballots, self.others)
+        return ballots
 
     def _forget_before(self, number: int) -> None:
         """Every rank has come that far: nobody looks for an earlier step."""

@@ -166,7 +166,7 @@ class FakeRanksCase(FakeCase):
 
 def leading(ranks: Slice) -> LeadingEngine:
     own: Any = ranks.own
-    return LeadingEngine(own, ranks.over)
+    return LeadingEngine(own, ranks.chair, stage_within=30, prove_within=30)
 
 
 class RealCase:

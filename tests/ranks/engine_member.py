@@ -122,7 +122,6 @@ class Doing:
         self._checkpoints = checkpoints
         self._member: Any = None
         self._following: Any = None
-        self._over: Any = None
         self._leading: Any = None
         self._staged: Any = None
         self._before: Any = None
@@ -252,12 +251,12 @@ class Doing:
     async def lead(self) -> None:
         """From now on the other rank does what this one says."""
         from hotreload.engine.ranks.leading import LeadingEngine
-        from hotreload.ranks.over import OverRanks
         from hotreload.ranks.vote import Chair
 
         chair = Chair(self._joined.store, [1])
-        self._over = OverRanks(self._member, chair, stage_within=PATIENCE, within=PATIENCE)
-        self._leading = LeadingEngine(self._member, self._over)
+        self._leading = LeadingEngine(
+            self._member, chair, stage_within=PATIENCE, prove_within=PATIENCE
+        )
 
     async def reload(self, number: int, label: str = "", within: float = PATIENCE) -> str:
         """Stage, prove, flip, and let what answered before end."""
@@ -265,7 +264,7 @@ class Doing:
 
         checkpoint = self._checkpoints[number]
         revision = replace(checkpoint.revision, label=label)
-        self._over._stage_within = within
+        self._leading._stage_within = within
         engine = self._leading
         staged = await engine.stage(replace(checkpoint, revision=revision))
         try:

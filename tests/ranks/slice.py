@@ -34,8 +34,8 @@ class Slice:
         self.own, self.second, self.third = self.engines
         self.store = MemoryStore()
         self.prepared: list[Revision] = []
-        chair = Chair(self.store, [1, 2])
-        self.over = OverRanks(self.own, chair, stage_within=30, within=30)
+        self.chair = Chair(self.store, [1, 2])
+        self.over = OverRanks(self.own, self.chair, stage_within=30, prove_within=30, within=30)
 
     async def prepare(self, revision: Revision) -> Checkpoint:
         self.prepared.append(revision)

@@ -65,7 +65,8 @@ async def test_the_follower_shows_its_rank_to_who_looks(running: Daemons) -> Non
     assert "hotreload_generation 1.0" in page
     command = [sys.executable, "-m", "hotreload.cli", "status"]
     named = f"--socket={running.follower.socket}"
-    told = subprocess.run([*command, named], capture_output=True, text=True, check=True).stdout
+    asked = subprocess.run([*command, named], capture_output=True, text=True, check=True)  # noqa: ASYNC221
+    told = asked.stdout
     assert "1 of 2; rank 0, met at 127.0.0.1:" in told
     assert "step_1" in told
 

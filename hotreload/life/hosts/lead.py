@@ -22,9 +22,8 @@ from hotreload.life.hosts.agreement import differences, to_agree_on
 from hotreload.life.hosts.meeting import Lose, met
 from hotreload.life.hosts.words import BUILD, HELLO, LIVE, NUMBERS, PREPARE, live_words
 from hotreload.life.parts import ranks_of, to_stage
-from hotreload.ranks.ballots import Ballot, Step, check_all_did
+from hotreload.ranks.ballots import Ballot
 from hotreload.ranks.beats import Beats
-from hotreload.ranks.over import OverRanks
 from hotreload.ranks.vote import Chair
 from hotreload.settings.load import Settings
 from hotreload.threads import uninterrupted
@@ -34,8 +33,6 @@ log = logging.getLogger("hotreload.ranks")
 
 BUILD_SECONDS = 900.0
 """How long the slowest rank may take to build its part of the engine."""
-STEP_SECONDS = 60.0
-"""How long the slowest rank may take for a step that loads nothing."""
 GIVE_UP_SECONDS = 10.0
 """How long the others may take to build, or to fail too, once one has."""
 NOT_RECORDED = (
@@ -65,7 +62,7 @@ class Lead:
         self._save = save
         self._lose = lose
         self._beats: Beats | None = None
-        self._over: OverRanks | None = None
+        self._engine: LeadingEngine | None = None
         self._told: Generation | None = None
         """What every other rank has written down as live."""
         self._to_stage = to_stage(settings)
@@ -104,13 +101,11 @@ class Lead:
         await self._asked(PREPARE, about, self._to_stage)
         start = partial(RankEngine.start_rank, self._joined, revision=revision, **asked)
         own = await self._built(partial(start, checkpoint=checkpoint))
-        self._over = OverRanks(
-            own,
-            self._chair,
-            stage_within=self._to_stage,
-            within=self._settings.reload.probe_timeout,
+        to_prove = self._settings.reload.probe_timeout
+        self._engine = LeadingEngine(
+            own, self._chair, stage_within=self._to_stage, prove_within=to_prove
         )
-        return LeadingEngine(own, self._over)
+        return self._engine
 
     async def _built(self, build: Callable[[], Coroutine[Any, Any, RankEngine]]) -> RankEngine:
         """Build this rank's part while the others build theirs: each waits for all.
@@ -119,13 +114,16 @@ class Lead:
         another candidate may do.
         """
         step = await self._chair.call(BUILD, {})
-        own, others = asyncio.create_task(build()), asyncio.create_task(self._all_did(step))
+        own, others = (
+            asyncio.create_task(build()),
+            asyncio.create_task(self._chair.all_did(step, BUILD_SECONDS)),
+        )
         both: set[asyncio.Task[Any]] = {own, others}
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
             await asyncio.wait(both, timeout=GIVE_UP_SECONDS)
             faults = [each.exception() for each in (own, others) if each.done()]
-            if faults == [None, None]:
+            if faults == [None] * len(both):
                 return own.result()
             if None not in faults and len(faults) == len(both):
                 await own
@@ -135,16 +133,10 @@ class Lead:
             await uninterrupted(_undone(own, others))
             raise
 
-    async def _all_did(self, step: Step) -> None:
-        ballots = await self._chair.hear(step, BUILD_SECONDS)
-        check_all_did(step, ballots, self._chair.others)
-
     async def _asked(self, name: str, about: Mapping[str, str], within: float) -> list[Ballot]:
         """Have all others do this before there is an engine; the gravest of what they say."""
         step = await self._chair.call(name, about)
-        ballots = await self._chair.hear(step, within)
-        check_all_did(step, ballots, self._chair.others)
-        return ballots
+        return await self._chair.all_did(step, within)
 
     # --- the ledgers -----------------------------------------------------------------------------
 
@@ -152,10 +144,10 @@ class Lead:
         """Write what is live into every rank's ledger; say why one of them has not got it."""
         why = await self._save(ledger)
         live = ledger.live
-        if self._over is None or live is None or live == self._told:
+        if self._engine is None or live is None or live == self._told:
             return why
         try:
-            await self._over.tell(LIVE, live_words(live))
+            await self._engine.tell(LIVE, live_words(live))
         except HotReloadError as fault:  # what is live is so all the same; the next save tells it
             log.error(
                 "ranks.not_recorded",
@@ -166,7 +158,7 @@ class Lead:
         return why
 
 
-async def _undone(own: asyncio.Task[RankEngine], others: asyncio.Task[None]) -> None:
+async def _undone(own: asyncio.Task[RankEngine], others: asyncio.Task[list[Ballot]]) -> None:
     own.cancel()
     others.cancel()
     await asyncio.wait({own, others})
