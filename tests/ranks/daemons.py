@@ -4,6 +4,7 @@ They share the address where they meet, and nothing else: each has its settings,
 its socket, and its copy of every checkpoint.
 """
 
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,12 +13,17 @@ from typing import Any, NamedTuple
 
 from hotreload.errors import HotReloadError
 from tests.integration.process import START_SECONDS, Process
-from tests.integration.running import not_said_by
+from tests.integration.running import not_said_by, words
 from tests.integration.test_crashes import KILLED, ledger_of
 from tests.ranks.member import free_address
 from tests.waiting import PATIENCE
 
-ONE_DEVICE = ("env", "XLA_FLAGS=--xla_force_host_platform_device_count=1")
+ONE_DEVICE = (
+    "env",
+    "XLA_FLAGS=--xla_force_host_platform_device_count=1",
+    # What rank 0 compiles is kept for the next life; rank 1 compiles anew each time.
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0",
+)
 LOST = 70
 
 
@@ -107,6 +113,37 @@ class Daemons:
             asking.join(PATIENCE)
         assert not_said_by(answers, self.labels()) == []
 
+    # --- lives that follow each other ----------------------------------------------------------
+
+    @contextmanager
+    def again(
+        self, leader: str = "", follower: str = "", sets: Sequence[str] = ()
+    ) -> Iterator[None]:
+        """The next life, begun by hand as systemd would do it.
+
+        It begins with what was good on rank 0. By now the newest is live on both, whatever died
+        over it before, and no number was given again.
+        """
+        good, numbers = good_of(self.leader), [good_of(each).number for each in self.ranks]
+        with self.living(leader, follower, sets):
+            (first, *_) = self.leader.said("generation.live")
+            assert (first["label"], first["fingerprint"]) == (good.label, good.fingerprint)
+            assert self.until_same(self.newest).number >= max(numbers)
+            assert self.leader.ask()["text"] == words(self.newest)
+            yield
+
+    def killed_at(self, rank: int, point: str | None) -> None:
+        """The next life: a rank is killed over the next checkpoint, or while nothing is tried."""
+        is_tried_again = good_of(self.leader).label != f"step_{self.newest}"
+        armed = ["", ""]
+        armed[rank] = f"{point}=kill@{1 + is_tried_again}" if point else ""
+        with self.again(*armed), self.being_asked():
+            if point:
+                self.drop()
+            else:
+                self.ranks[rank].child.kill()
+            self.until_ended_by(rank)
+
     def until_ended_by(self, rank: int) -> None:
         """That rank was killed: the other one ends by itself, rank 0 because the engine is lost."""
         killed, other = self.ranks[rank], self.ranks[1 - rank]
@@ -114,9 +151,17 @@ class Daemons:
         code = other.child.wait(START_SECONDS)
         if rank == 0:
             assert code != 0  # by JAX itself, which is where the ranks meet
-            return
-        assert code == LOST
-        assert other.said("daemon.engine_lost")
+        else:
+            assert code == LOST
+            assert other.said("daemon.engine_lost")
+
+    def stop(self) -> None:
+        """Tell rank 0 to stop: the follower cannot go on without it."""
+        self.leader.child.send_signal(signal.SIGTERM)
+        assert self.leader.child.wait(PATIENCE) == 0
+        assert self.follower.child.wait(PATIENCE) == LOST
+        (left,) = self.follower.said("daemon.leaving_with_rank_0")
+        assert "rank 0 leaves: it was asked to stop" in left["cause"]
 
 
 def _made(folder: Path, rank: int, shared: tuple[str, ...]) -> Process:

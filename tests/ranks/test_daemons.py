@@ -1,15 +1,13 @@
 """Two daemons with one engine: what goes live goes live on both, or on none.
 
-The tests down to `many lives` share one life of both. What each host remembers goes on through
-all of them.
+The tests down to `a life each` share one of both. What the hosts remember goes on through all.
 """
 
 import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,7 +16,7 @@ from hotreload.life.state_json import to_json
 from tests.integration.process import Process
 from tests.integration.running import Load, not_said_by, words
 from tests.integration.test_crashes import ledger_of
-from tests.ranks.daemons import LOST, Daemons, good_of
+from tests.ranks.daemons import LOST, Daemons
 from tests.waiting import PATIENCE, TICK, turn_until
 
 pytestmark = pytest.mark.real_engine
@@ -63,10 +61,13 @@ async def test_the_follower_shows_its_rank_to_who_looks(running: Daemons) -> Non
         page = (await client.get("/metrics")).text
     assert "hotreload_rank 1.0" in page
     assert "hotreload_generation 1.0" in page
-    command = [sys.executable, "-m", "hotreload.cli", "status"]
-    named = f"--socket={running.follower.socket}"
-    asked = subprocess.run([*command, named], capture_output=True, text=True, check=True)  # noqa: ASYNC221
-    told = asked.stdout
+
+    def status() -> str:
+        command = [sys.executable, "-m", "hotreload.cli", "status"]
+        named = f"--socket={running.follower.socket}"
+        return subprocess.run([*command, named], capture_output=True, text=True, check=True).stdout
+
+    told = await asyncio.to_thread(status)
     assert "1 of 2; rank 0, met at 127.0.0.1:" in told
     assert "step_1" in told
 
@@ -77,7 +78,7 @@ FLIPS = 20
 async def test_twenty_flips_under_load_fail_nobody_and_both_ledgers_say_the_same(
     running: Daemons,
 ) -> None:
-    async with Load(running.leader, 8).on() as load:
+    async with Load(running.leader, 4).on() as load:
         for _ in range(FLIPS):
             same = await asyncio.to_thread(running.until_same, running.drop())
             await turn_until(lambda: same.number in dict(load.answers), pause=TICK)  # noqa: B023
@@ -112,23 +113,14 @@ def test_a_follower_that_is_told_to_stop_exits_0_and_rank_0_names_it_and_exits_7
     assert "rank 1 leaves: it was asked to stop" in lost["cause"]
 
 
-# --- many lives ------------------------------------------------------------------------------
-
-
-def stop(both: Daemons) -> None:
-    """Tell rank 0 to stop: the follower cannot go on without it."""
-    both.leader.child.send_signal(signal.SIGTERM)
-    assert both.leader.child.wait(PATIENCE) == 0
-    assert both.follower.child.wait(PATIENCE) == LOST
-    (lost,) = both.follower.said("daemon.leaving_with_rank_0")
-    assert "rank 0 leaves: it was asked to stop" in lost["cause"]
+# --- a life each -----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def lived(running: Daemons) -> Daemons:
     """They remember what was live, and are not running."""
     if running.leader.child.poll() is None:
-        stop(running)
+        running.stop()
     return running
 
 
@@ -142,35 +134,13 @@ def make_older(process: Process) -> None:
     (process.folder / "state" / "state.json").write_bytes(to_json(ledger))
 
 
-@pytest.mark.parametrize("rank", [1, 0])
+@pytest.mark.parametrize(("rank", "point"), [(1, "committed"), (0, "flipped")])
 def test_a_rank_with_an_older_ledger_says_the_same_again_and_numbers_never_fall(
-    lived: Daemons, rank: int
+    lived: Daemons, rank: int, point: str
 ) -> None:
-    before = good_of(lived.leader)
+    """It is killed in the end: the next life shows what that left. tests/soak has other points."""
     make_older(lived.ranks[rank])
-    with lived.living():
-        same = lived.until_same(lived.newest)
-        assert (same.label, same.fingerprint) == (before.label, before.fingerprint)
-        assert same.number >= before.number
-        assert lived.until_same(lived.drop()).number > same.number
-        stop(lived)
-
-
-@contextmanager
-def lives(
-    both: Daemons, leader: str = "", follower: str = "", sets: Sequence[str] = ()
-) -> Iterator[None]:
-    """A life of both, started again by hand as systemd would do it.
-
-    It begins with what was good before, and what the last one died over is live on both by now.
-    """
-    good = good_of(both.leader)
-    with both.living(leader, follower, sets):
-        (first, *_) = both.leader.said("generation.live")
-        assert (first["label"], first["fingerprint"]) == (good.label, good.fingerprint)
-        assert both.until_same(both.newest).number >= good.number
-        assert both.leader.ask()["text"] == words(both.newest)
-        yield
+    lived.killed_at(rank, point)
 
 
 SOON = ("reload.fetch_timeout=2", "reload.validate_timeout=2", "reload.stage_timeout=4")
@@ -179,40 +149,13 @@ SOON = ("reload.fetch_timeout=2", "reload.validate_timeout=2", "reload.stage_tim
 
 def test_a_rank_that_is_too_slow_is_named_and_not_waited_for(lived: Daemons) -> None:
     """It hangs over it until it is killed; the next life has it live."""
-    with lives(lived, follower="staging=hang", sets=SOON):
+    with lived.again(follower="staging=hang", sets=SOON):
         told = lived.told_against(lived.drop(), "rank 1 did not stage in time")
         assert told["outcome"] == "postponed"
         lived.follower.child.kill()
         lived.until_ended_by(1)
-    with lives(lived):
-        stop(lived)
 
 
-POINTS = {
-    1: (None, "fetching", "staging", "probing", "swapping", "flipped", "committed"),
-    0: (None, "staging", "flipped", "committed"),
-}
-"""Where each rank is killed; None is while nothing is tried."""
-
-
-@pytest.mark.parametrize("rank", POINTS)
-def test_killed_in_any_phase_both_come_back_on_the_last_good_generation(
-    lived: Daemons, rank: int
-) -> None:
-    for point in POINTS[rank]:
-        killed_at(lived, rank, point)
-    with lives(lived):
-        stop(lived)
-
-
-def killed_at(both: Daemons, rank: int, point: str | None) -> None:
-    """Killed over the next checkpoint; the other one ends with it."""
-    is_tried_again = good_of(both.leader).label != f"step_{both.newest}"
-    armed = ["", ""]
-    armed[rank] = f"{point}=kill@{1 + is_tried_again}" if point else ""
-    with lives(both, *armed), both.being_asked():
-        if point:
-            both.drop()
-        else:
-            both.ranks[rank].child.kill()
-        both.until_ended_by(rank)
+def test_rank_0_that_is_told_to_stop_exits_0_and_takes_the_follower_along(lived: Daemons) -> None:
+    with lived.again():
+        lived.stop()
