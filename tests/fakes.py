@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
+from zlib import crc32
 
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import EngineLimits
@@ -294,7 +295,7 @@ class FakeEngine(FakeAnswers):
     def _staged(
         self, revision: Revision, weights: FakeWeights, leaves: Mapping[str, int] | None = None
     ) -> Staged:
-        leaves = leaves or {"leaf": hash(weights.says) % 97}
+        leaves = leaves or {"leaf": crc32(weights.says.encode())}
         return Staged(revision, weights, f"fp-{weights.says}", leaves, 10)
 
 
