@@ -178,6 +178,10 @@ class Daemon:
         except* Exception as faults:  # a fault of ours: nobody knows what is whole, so be replaced
             log.critical("daemon.internal_error", exc_info=faults)
             code = self._end(faults, EXIT_ENGINE_LOST, "daemon.internal_error")
+        if self._stop.is_set() and isinstance(self._ended_by, RankLeft):
+            self.ledger.abandon()
+            await self.state.save(self.ledger)
+            return EXIT_OK  # all hosts were asked to stop, and another one was quicker
         # A stop that comes while a lost engine is closed must not make it a success.
         if code == EXIT_ENGINE_LOST or self.status.state is State.LOST:
             code = EXIT_ENGINE_LOST

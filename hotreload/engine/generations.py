@@ -107,11 +107,9 @@ class Generations:
         """
         weights, before = staged.weights, self.live
         assert weights.leaves or weights.host, "released weights cannot go live"
-        if weights.leaves:
-            await self._exchanged(staged)
-        else:
-            # To its end even when cancelled: half of a set answers nobody.
-            await uninterrupted(self._traded(staged))
+        # To its end even when cancelled: what the scheduler thread did, `live` must say, and half
+        # of a set answers nobody.
+        await uninterrupted(self._exchanged(staged) if weights.leaves else self._traded(staged))
         return before
 
     def _takes_over(self, staged: Staged) -> None:

@@ -19,8 +19,8 @@ EVERY_SECONDS = 1.0
 SILENT_LOOKS = 30
 """After so many looks at which a rank had nothing new to say it counts as gone."""
 AT_ONCE = 0.01
-LEAVES = "leaves: "
-"""How a rank begins to say why it goes; no number does."""
+LEAVES, LOST = "leaves: ", "has lost its part: "
+"""How a rank begins to say why it goes, in order or not; no number does."""
 
 
 class Beats:
@@ -57,6 +57,10 @@ class Beats:
         """Tell the others that this rank goes, after `run` has ended: the engine ends with it."""
         await in_thread(lambda cancel: self._store.put(_key(self._own), LEAVES + why))
 
+    async def lose(self, why: str) -> None:
+        """Tell the others that this rank's part is lost, and the engine with it."""
+        await in_thread(lambda cancel: self._store.put(_key(self._own), LOST + why))
+
     def _say_and_look(self, news: str, cancel: threading.Event) -> None:
         self._store.put(_key(self._own), news)
         self._look()
@@ -66,6 +70,8 @@ class Beats:
             now = self._store.get(_key(rank), AT_ONCE)
             if now is not None and now.startswith(LEAVES):
                 raise RankLeft(f"rank {rank} {now}")
+            if now is not None and now.startswith(LOST):
+                raise EngineLost(f"rank {rank} {now}")
             self._silent[rank] = self._silent[rank] + 1 if now == before else 0
             if now != before:
                 self._new_at[rank] = time.monotonic()

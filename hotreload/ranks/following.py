@@ -145,8 +145,11 @@ class Following:
     async def _release(self, name: str, about: About) -> None:
         name = about["set"]
         if name in self._ending:
-            await self._ending.pop(name)
-        await self._own.release(self._sets.pop(name))
+            # The next step may end this one: what ends goes on, and can be waited for again.
+            await asyncio.shield(self._ending[name])
+            del self._ending[name]
+        await self._own.release(self._sets[name])
+        del self._sets[name]
 
     async def _drop(self, name: str, about: About) -> None:
         """What was being done when this came has been given up; what it made is freed."""

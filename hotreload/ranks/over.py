@@ -246,9 +246,11 @@ class OverRanks:
         async with self._step(name, about) as step:
             try:
                 made, _ = await self._together(step, work, self._within)
-            except HotReloadError as fault:
+            except BaseException as fault:
                 if staged is not None and self._own.live is staged:
-                    raise EngineLost(f"rank 0 did {name}, but {fault}") from fault
+                    lost = EngineLost(f"rank 0 did {name}, but {fault or 'was told to stop'}")
+                    self._own.lose(str(lost))
+                    raise lost from fault
                 await uninterrupted(self._give_up(step))
                 raise
             return made

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from hotreload.errors import (
     first_of,
 )
 from hotreload.life.hosts import follow, lead, meeting
+from hotreload.life.hosts.follow import Follow
 from hotreload.ranks import beats, vote
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
@@ -282,3 +284,33 @@ async def test_a_ledger_that_a_rank_cannot_write_is_told(hosts: Hosts) -> None:
         hosts.drop("step_1")
         await pair.live("step_1")
         assert await pair.leader.attempts.save() == "rank 1: the disk is full"
+
+
+async def test_other_weights_than_rank_0_s_end_the_engine(hosts: Hosts) -> None:
+    async with running(hosts) as pair:
+        await pair.live("model")
+        follower = hosts.engines[1]
+        follower.live = replace(follower.live, fingerprint="another")
+        live = pair.leader.ledger.live
+        assert live is not None
+        pair.leader.ledger.live = replace(live, number=7)
+        assert "here another is" in (await pair.leader.attempts.save() or "")
+        assert isinstance(await pair.ends(0), EngineLost)
+
+
+async def test_a_follower_whose_part_dies_ends_rank_0_too(hosts: Hosts) -> None:
+    async with running(hosts) as pair:
+        await pair.live("model")
+        hosts.engines[1].die()
+        end = await pair.ends(0)
+        assert "rank 1 has lost its part" in str(end)
+        assert pair.follower.status.state == "lost"
+        assert pair.leader.entrance.is_lost
+
+
+async def test_rank_0_cannot_begin_anew_beside_an_engine_that_is_built(hosts: Hosts) -> None:
+    async with running(hosts) as pair:
+        await pair.live("model")
+        assert isinstance(pair.follower.part, Follow)
+        with pytest.raises(EngineLost, match="here an engine is built"):
+            await pair.follower.part._prepare_start({})

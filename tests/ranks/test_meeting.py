@@ -113,14 +113,20 @@ async def test_what_rank_0_cannot_do_is_told_to_all(place: Place) -> None:
     assert sorted(place.left) == [0, 1]
 
 
-async def test_a_lost_engine_waits_for_nobody(place: Place) -> None:
+@pytest.mark.parametrize(("lost", "other"), [(0, 1), (1, 0)])
+async def test_a_part_that_is_lost_is_told_at_once_and_nobody_waits(
+    place: Place, lost: int, other: int
+) -> None:
     async def loses() -> None:
-        async with place.as_rank(0):
+        async with place.as_rank(lost):
             raise EngineLost("the scheduler thread has ended")
 
+    there = await here(place, other)
     assert isinstance(await ends_with(asyncio.create_task(loses())), EngineLost)
+    end = await ends_with(there)
+    words = f"rank {lost} has lost its part: the scheduler thread has ended"
+    assert (type(end), str(end)) == (EngineLost, words)
     assert place.left == []
-    assert not (place.store.get("hotreload/beat/0", 0.0) or "").startswith("leaves")
 
 
 ASKS: list[Callable[[Elsewhere], Any]] = [

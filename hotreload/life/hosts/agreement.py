@@ -16,6 +16,7 @@ from hotreload.observe.metrics import installed
 from hotreload.settings.faults import masked
 from hotreload.settings.rereading import ALIKE
 from hotreload.settings.sections import Settings
+from hotreload.threads import in_thread
 
 PACKAGES = ("sglang-jax", "jax", "jaxlib", "transformers")
 """What computes, and what makes tokens of text."""
@@ -34,6 +35,12 @@ def to_agree_on(settings: Settings) -> dict[str, str]:
         **dict(_judged_by(settings)),
         **{f"the model's {name}": digest for name, digest in _files(settings.engine.model)},
     }
+
+
+async def read_to_agree_on(settings: Settings) -> dict[str, str]:
+    """The same in a thread, which is left behind when a read hangs."""
+    leave_as = "a read of the model's small files"
+    return await in_thread(lambda cancel: to_agree_on(settings), leave_as=leave_as)
 
 
 def differences(own: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:

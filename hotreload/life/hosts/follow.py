@@ -7,6 +7,7 @@ here is told to rank 0 with the reason, and then nobody takes it.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,7 +22,7 @@ from hotreload.events import PhaseEntered
 from hotreload.life.boot import served_from, unarmed
 from hotreload.life.candidates import revision_of_model
 from hotreload.life.common import Common
-from hotreload.life.hosts.agreement import to_agree_on
+from hotreload.life.hosts.agreement import read_to_agree_on
 from hotreload.life.hosts.meeting import Lose, met
 from hotreload.life.hosts.shown import Shown
 from hotreload.life.hosts.words import BUILD, HELLO, LIVE, NUMBERS, PREPARE, revision_of
@@ -30,6 +31,7 @@ from hotreload.life.start_engine import to_start_from
 from hotreload.ranks.ballots import Step
 from hotreload.ranks.following import Following
 from hotreload.ranks.vote import Follower
+from hotreload.threads import uninterrupted
 from hotreload.types import Checkpoint, Generation, Phase, Revision
 
 About = Mapping[str, str]
@@ -52,6 +54,7 @@ class Follow:
         self._arrival = common.arrival
         self._take_signals = common.take_signals
         self._shows = Shown(common)
+        self._keep_saving = partial(common.state.keep_trying, common.attempts.ledger)
         self._lose = lose
         self._copies = AsyncExitStack()
         """The private copy that the engine is built from, until it is."""
@@ -78,11 +81,10 @@ class Follow:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(follower.follow(self._do), name="follow rank 0")
                     tasks.create_task(self._until_dead(), name="watch the engine")
+                    tasks.create_task(self._keep_saving(), name="save what is not")
             finally:
                 self._arrival.serving = None
-                await self._copies.aclose()
-                if self._engine is not None:
-                    await self._engine.close()
+                await uninterrupted(self._closed())
         raise AssertionError("nothing else ends it")
 
     def lose(self, why: EngineLost) -> None:
@@ -93,7 +95,18 @@ class Follow:
     async def _until_dead(self) -> None:
         await self._is_built.wait()
         assert self._engine is not None
-        await self._engine.died()
+        try:
+            await self._engine.died()
+        except EngineLost as lost:
+            self._lose(lost)
+            raise
+
+    async def _closed(self) -> None:
+        try:
+            await self._copies.aclose()
+        finally:
+            if self._engine is not None:
+                await self._engine.close()
 
     async def _do(self, step: Step) -> About:
         """Do one step; what it made is told with the vote."""
@@ -110,10 +123,12 @@ class Follow:
 
     async def _hello(self, about: About) -> About:
         numbers = str(self._attempts.ledger.next_number - 1)
-        return {**to_agree_on(self._settings), NUMBERS: numbers}
+        return {**await read_to_agree_on(self._settings), NUMBERS: numbers}
 
     async def _prepare_start(self, about: About) -> None:
         """Fetch and check what rank 0 would start with, and copy it where nobody writes."""
+        if self._engine is not None:
+            raise EngineLost("rank 0 begins anew, and here an engine is built")
         await self._copies.aclose()  # of a candidate that rank 0 has passed over
         revision = revision_of(about)
         checkpoint = await self._prepared(revision, unarmed)

@@ -17,8 +17,8 @@ from hotreload.engine.ranks.engine import RankEngine
 from hotreload.engine.ranks.joined import Joined
 from hotreload.engine.ranks.leading import LeadingEngine
 from hotreload.engine.upstream.joining import Ranks
-from hotreload.errors import ConfigError, EngineLost, HotReloadError
-from hotreload.life.hosts.agreement import differences, to_agree_on
+from hotreload.errors import ConfigError, DeviceUnavailable, EngineLost, HotReloadError, TryAgain
+from hotreload.life.hosts.agreement import differences, read_to_agree_on
 from hotreload.life.hosts.meeting import Lose, met
 from hotreload.life.hosts.words import BUILD, HELLO, LIVE, NUMBERS, PREPARE, live_words
 from hotreload.life.parts import ranks_of, to_stage
@@ -83,13 +83,20 @@ class Lead:
 
     async def _agree(self) -> None:
         """See that all have the same versions and settings; no number of theirs is given again."""
-        own = to_agree_on(self._settings)
-        for each in await self._asked(HELLO, {}, self._settings.engine.join_timeout):
+        own = await read_to_agree_on(self._settings)
+        for each in await self._said_hello():
             theirs = dict(each.says)
             self._ledger.numbers_given = max(self._ledger.numbers_given, int(theirs.pop(NUMBERS)))
             if unlike := differences(own, theirs):
                 words = f"[engine] nnodes: rank {each.rank} cannot take part"
                 raise ConfigError(f"{words}: {'; '.join(unlike)}", code="ranks_differ")
+
+    async def _said_hello(self) -> list[Ballot]:
+        try:
+            return await self._asked(HELLO, {}, self._settings.engine.join_timeout)
+        except TryAgain as fault:
+            is_setting = fault.code == ConfigError.code
+            raise (ConfigError if is_setting else DeviceUnavailable)(str(fault)) from fault
 
     # --- the engine ------------------------------------------------------------------------------
 
@@ -148,6 +155,9 @@ class Lead:
             return why
         try:
             await self._engine.tell(LIVE, live_words(live))
+        except EngineLost as unlike:  # other weights are live there
+            self._engine.lose(str(unlike))
+            return why or str(unlike)
         except HotReloadError as fault:  # what is live is so all the same; the next save tells it
             log.error(
                 "ranks.not_recorded",

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from hotreload.engine.ranks.joined import Joined
@@ -30,13 +30,19 @@ async def met(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[tuple[Jo
     log.info("ranks.met", extra={"rank": ranks.own, "of": ranks.count})
     looked_at = list(ranks.others) if ranks.leads else [0]  # rank 0 tells of all others
     beats = Beats(joined.store, ranks.own, looked_at)
+    gone: list[EngineLost] = []
+
+    def hear(why: EngineLost) -> None:
+        gone.append(why)
+        lose(why)
+
     try:
         async with asyncio.TaskGroup() as tasks:
-            beating = tasks.create_task(watched(beats, lose), name="beats")
+            beating = tasks.create_task(watched(beats, hear), name="beats")
             yield joined, beats
             beating.cancel()
     except BaseException as end:
-        await uninterrupted(_part(joined, beats, end))
+        await uninterrupted(_part(joined, beats, end, gone))
         raise
 
 
@@ -49,23 +55,27 @@ async def watched(beats: Beats, lose: Lose) -> None:
         raise
 
 
-async def _part(joined: Joined, beats: Beats, end: BaseException) -> None:
+async def _part(
+    joined: Joined, beats: Beats, end: BaseException, gone: Sequence[EngineLost]
+) -> None:
     """Say why this rank goes, unless another one went first; all go together with rank 0."""
-    is_lost, has_left = _is(end, EngineLost), _is(end, RankLeft)
-    if not is_lost:
+    is_lost = _is_lost(end)
+    if not gone:
+        say = beats.lose if is_lost else beats.leave
         try:
-            await beats.leave(_in_words(end))
+            await say(_in_words(end))
         except EngineLost:
             return  # the store is gone, and rank 0 with it
-    rank_0_goes = not is_lost if joined.ranks.leads else has_left
+    has_left = any(isinstance(why, RankLeft) for why in gone)
+    rank_0_goes = not (is_lost or gone) if joined.ranks.leads else has_left
     if rank_0_goes:
         await joined.leave()
 
 
-def _is(end: BaseException, kind: type[BaseException]) -> bool:
+def _is_lost(end: BaseException) -> bool:
     if isinstance(end, BaseExceptionGroup):
-        return end.subgroup(kind) is not None
-    return isinstance(end, kind)
+        return end.subgroup(EngineLost) is not None
+    return isinstance(end, EngineLost)
 
 
 def _in_words(end: BaseException) -> str:
