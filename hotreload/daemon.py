@@ -203,8 +203,10 @@ class Daemon:
 
     def _lose(self, why: EngineLost) -> None:
         """Another host is gone: let nobody in any more, and have who is inside hear of it."""
-        self._ended_by = self._ended_by or why  # what follows from it is no cause
+        if self._ended_by is not None:
+            return  # what follows from the first loss is no reason of its own
         self.part.lose(why)
+        self._ended_by = why
         code = "stopping" if self._goes_with_rank_0 else why.code
         self.entrance.seal(str(why), code=code)
 

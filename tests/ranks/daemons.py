@@ -132,11 +132,15 @@ class Daemons:
             assert self.leader.ask()["text"] == words(self.newest)
             yield
 
+    def armed(self, failpoint: str) -> str:
+        """So that it comes over the checkpoint after what the next life has live by itself."""
+        is_tried_again = good_of(self.leader).label != f"step_{self.newest}"
+        return f"{failpoint}@{1 + is_tried_again}"
+
     def killed_at(self, rank: int, point: str | None) -> None:
         """The next life: a rank is killed over the next checkpoint, or while nothing is tried."""
-        is_tried_again = good_of(self.leader).label != f"step_{self.newest}"
         armed = ["", ""]
-        armed[rank] = f"{point}=kill@{1 + is_tried_again}" if point else ""
+        armed[rank] = self.armed(f"{point}=kill") if point else ""
         with self.again(*armed), self.being_asked():
             if point:
                 self.drop()

@@ -134,13 +134,12 @@ def make_older(process: Process) -> None:
     (process.folder / "state" / "state.json").write_bytes(to_json(ledger))
 
 
-@pytest.mark.parametrize(("rank", "point"), [(1, "committed"), (0, "flipped")])
-def test_a_rank_with_an_older_ledger_says_the_same_again_and_numbers_never_fall(
-    lived: Daemons, rank: int, point: str
+def test_a_follower_with_an_older_ledger_says_the_same_again_and_dies_over_the_next(
+    lived: Daemons,
 ) -> None:
-    """It is killed in the end: the next life shows what that left. tests/soak has other points."""
-    make_older(lived.ranks[rank])
-    lived.killed_at(rank, point)
+    """The next life shows what its death left, before it had written down what was live."""
+    make_older(lived.follower)
+    lived.killed_at(1, "committed")
 
 
 SOON = ("reload.fetch_timeout=2", "reload.validate_timeout=2", "reload.stage_timeout=4")
@@ -148,14 +147,17 @@ SOON = ("reload.fetch_timeout=2", "reload.validate_timeout=2", "reload.stage_tim
 
 
 def test_a_rank_that_is_too_slow_is_named_and_not_waited_for(lived: Daemons) -> None:
-    """It hangs over it until it is killed; the next life has it live."""
-    with lived.again(follower="staging=hang", sets=SOON):
+    """It hangs until rank 0 is killed; the next life has it live."""
+    with lived.again(follower=lived.armed("staging=hang"), sets=SOON):
         told = lived.told_against(lived.drop(), "rank 1 did not stage in time")
         assert told["outcome"] == "postponed"
-        lived.follower.child.kill()
-        lived.until_ended_by(1)
+        lived.leader.child.kill()
+        lived.until_ended_by(0)
 
 
-def test_rank_0_that_is_told_to_stop_exits_0_and_takes_the_follower_along(lived: Daemons) -> None:
+def test_rank_0_with_an_older_ledger_gives_no_number_again_and_stops_with_the_follower(
+    lived: Daemons,
+) -> None:
+    make_older(lived.leader)
     with lived.again():
         lived.stop()
