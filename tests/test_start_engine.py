@@ -1,5 +1,6 @@
 """What of the settings reaches the engine; the engine here notes what it is given."""
 
+import asyncio
 import errno
 import os
 import threading
@@ -8,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from hotreload import threads
 from hotreload.checks.check import check_checkpoint
 from hotreload.checks.fit import Policy
 from hotreload.core.course import Course
 from hotreload.engine.sglang import SglangEngine
+from hotreload.engine.upstream import build
 from hotreload.errors import ConfigError
 from hotreload.events import PhaseEntered, Progress, Publish
 from hotreload.life.start_engine import start_engine
@@ -19,7 +22,7 @@ from hotreload.settings.load import Settings
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint, Phase, Revision
 from tests.nobody import as_nobody
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, turn_until
 
 
 class Started:
@@ -121,3 +124,29 @@ async def test_a_start_tells_how_much_is_copied_and_that_the_engine_is_built(
     phases = [each.phase for each in told if isinstance(each, PhaseEntered)]
     assert phases == [Phase.STAGING, Phase.BUILDING]
     assert [each for each in told if isinstance(each, Progress)][-1].total == size
+
+
+async def test_no_stop_waits_for_an_engine_that_takes_long_to_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    building, may_end, freed = threading.Event(), threading.Event(), threading.Event()
+
+    def compiles(**asked: Any) -> None:
+        building.set()
+        may_end.wait()
+
+    monkeypatch.setattr(build, "build", compiles)
+    monkeypatch.setattr(build, "discard", lambda parts: freed.set())
+    monkeypatch.setattr(threads, "LEAVE_AFTER", 0.0)
+    model, weights = served(tmp_path)
+    settings = settings_with(tmp_path / "state", model)
+    starting = asyncio.create_task(start_engine(settings, model, weights, begun()))
+    try:
+        await turn_until(building.is_set)
+        starting.cancel()
+        await asyncio.wait({starting})
+        assert starting.cancelled()
+        assert not freed.is_set()
+    finally:
+        may_end.set()
+    await turn_until(freed.is_set)

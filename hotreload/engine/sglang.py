@@ -21,7 +21,7 @@ from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.first_weights import begin_with, check_running, lent, named, shadow_pool
 from hotreload.engine.generations import Generations
 from hotreload.engine.lanes.shadow import ShadowPool
-from hotreload.engine.starting import running
+from hotreload.engine.starting import built, running
 from hotreload.engine.upstream import build, frozen, recompiles
 from hotreload.engine.upstream.between import BetweenSteps
 from hotreload.engine.upstream.nonfinite import Withheld
@@ -31,7 +31,7 @@ from hotreload.engine.weights.leaves import signature
 from hotreload.engine.weights.sets import StagingTerms
 from hotreload.engine.weights.twins import Original
 from hotreload.errors import AnswerNonfinite, ProbeFailed
-from hotreload.threads import in_thread, uninterrupted
+from hotreload.threads import uninterrupted
 from hotreload.types import Checkpoint, EngineLoad, HowFar, Noise, Revision, Staged, TensorSpec
 
 
@@ -95,7 +95,7 @@ class SglangEngine:
         make_parts = partial(build.build, model=model, device=device, tp=tp, dtype=dtype)
         make_parts = partial(make_parts, load_format=load_format, args=args or {})
         make_parts = partial(make_parts, first_device=first_device, report=watch.report)
-        parts = await in_thread(lambda cancel: make_parts(engines=engines), discard=build.discard)
+        parts = await built(partial(make_parts, engines=engines))
         make = partial(cls, parts, watch, probes=probes, terms=terms)
         first = named(revision) if twin is None else twin._lent()
         return await running(make, parts, watch, first, checkpoint)

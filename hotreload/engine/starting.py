@@ -23,6 +23,19 @@ class Begins(Protocol):
         ...
 
 
+START = "the engine's start"
+
+
+async def built(make: Callable[[], build.Parts]) -> build.Parts:
+    """What `make` builds, in a thread; a cancel leaves that behind, and what it makes is freed.
+
+    It may compile for minutes or wait for another rank, and no stop is to wait for that.
+    """
+    return await in_thread(
+        lambda cancel: make(), discard=build.discard, leave_as=START, is_read=False
+    )
+
+
 async def running[E: Begins](
     make: Callable[..., E],
     parts: build.Parts,

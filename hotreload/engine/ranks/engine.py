@@ -16,7 +16,7 @@ from hotreload.engine.first_weights import named
 from hotreload.engine.ranks.joined import Joined
 from hotreload.engine.ranks.together import BetweenStepsOfAll, known_to_all, told_by_all
 from hotreload.engine.sglang import SglangEngine
-from hotreload.engine.starting import running
+from hotreload.engine.starting import START, built, running
 from hotreload.engine.upstream import build
 from hotreload.engine.upstream.between import BetweenSteps
 from hotreload.engine.upstream.scheduler import Wake
@@ -28,8 +28,6 @@ from hotreload.errors import CheckpointIncompatible, ConfigError, EngineLost, No
 from hotreload.ranks.steps import in_step, next_job
 from hotreload.threads import all_left_behind, in_thread
 from hotreload.types import Checkpoint, Revision, Staged
-
-START = "the engine's start"
 
 
 class NoFront(Answers):
@@ -106,9 +104,7 @@ class RankEngine(SglangEngine):
         make_parts = partial(make_parts, load_format="auto", args=args, ranks=joined.ranks)
         make_parts = partial(make_parts, report=watch.report)
         with in_step(joined.next_build()):
-            parts = await in_thread(
-                lambda cancel: make_parts(), discard=build.discard, leave_as=START, is_read=False
-            )
+            parts = await built(make_parts)
             make = partial(cls, parts, watch, joined, probes=probes, terms=terms)
             return await running(make, parts, watch, named(revision), checkpoint)
 
