@@ -5,8 +5,8 @@ exchanges, answers serve. Knows nothing of gates, wishes, or files before they w
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -296,10 +296,12 @@ class SglangEngine:
         del self._front, self._generations, self._tasks
         await uninterrupted(build.taken_apart(self._parts))
 
-    def _lent(self) -> AbstractAsyncContextManager[Original]:
+    @asynccontextmanager
+    async def _lent(self) -> AsyncIterator[Original]:
         """What is live, for a twin to copy."""
         check_running(self._watch)
-        return lent(self._generations, self._sets)
+        async with lent(self._generations, self._sets) as original:
+            yield original
 
     async def begin(self, checkpoint: Checkpoint | None) -> None:
         """Do the part of the start that belongs on the event loop; `close` undoes a half of it."""

@@ -222,7 +222,7 @@ async def test_the_pool_they_are_proven_in_must_fit_beside_them(
     checkpoint = voices.checkpoint(5)
     largest = max(held.end - held.begin for held in checkpoint.held.values())
     in_hand = largest * engine._sets.loaders.quiet.threads
-    room, pool = engine.weights_bytes + in_hand, pool_bytes(engine)
+    room, pool = engine.live.bytes + in_hand, pool_bytes(engine)
     assert pool > 0
     monkeypatch.setattr(headroom, "host_bytes_free", lambda: room + pool)
     await engine.release(await engine.stage(checkpoint))
