@@ -91,11 +91,10 @@ class SglangEngine:
         this one is built is copied, under its name. TryAgain when that engine has ended.
         """
         watch = EngineWatch()
-        load_format = "dummy" if twin else load_format
         make_parts = partial(build.build, model=model, device=device, tp=tp, dtype=dtype)
-        make_parts = partial(make_parts, load_format=load_format, args=args or {})
-        make_parts = partial(make_parts, first_device=first_device, report=watch.report)
-        parts = await built(partial(make_parts, engines=engines))
+        make_parts = partial(make_parts, load_format="dummy" if twin else load_format)
+        make_parts = partial(make_parts, args=args or {}, first_device=first_device)
+        parts = await built(partial(make_parts, engines=engines, report=watch.report))
         make = partial(cls, parts, watch, probes=probes, terms=terms)
         first = named(revision) if twin is None else twin._lent()
         return await running(make, parts, watch, first, checkpoint)

@@ -78,10 +78,10 @@ def test_nothing_is_flipped_when_one_rank_does_not_come(both: Pair) -> None:
     both.leader.does("patience", PATIENCE)
 
 
-FLIPS = 20
+FLIPS = 6
 
 
-def test_twenty_reloads_under_load_mix_no_answer_and_both_ranks_say_the_same(both: Pair) -> None:
+def test_reloads_under_load_mix_no_answer_and_both_ranks_say_the_same(both: Pair) -> None:
     """From here on rank 0 leads, and the other one follows what it puts into the store."""
     both.other.does("follow")
     both.leader.does("lead")
