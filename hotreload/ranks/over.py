@@ -115,7 +115,7 @@ class OverRanks:
         async with self._step("retire", self._called(staged)) as step:
             await self._all_did(step, self._within)
             # Others may take their steps meanwhile.
-            ending = asyncio.create_task(self._own_part_retired(staged))
+            ending = asyncio.create_task(self._own.retire(staged))
         try:
             await ending
         finally:
@@ -177,9 +177,6 @@ class OverRanks:
     async def unstow(self, staged: Staged) -> Staged:
         """They are where spare ones wait: none was ever stowed."""
         return staged
-
-    async def _own_part_retired(self, staged: Staged) -> None:
-        await self._own.retire(staged)
 
     def _called(self, staged: Staged) -> Mapping[str, str]:
         return {"set": self._names[staged.weights]}

@@ -61,8 +61,8 @@ class Follow:
         self._made_from: tuple[Checkpoint, dict[str, Any]] | None = None
         self._engine: RankEngine | None = None
         self._is_built = asyncio.Event()
-        self._paths: dict[str, Path] = {}
-        """Where the files of each revision lay that rank 0 asked for."""
+        self._last: Checkpoint | None = None
+        """What was prepared last. What went live before it has its place in the ledger."""
         self._is_live = False
         self._does: dict[str, Callable[[About], Awaitable[About | None]]] = {
             HELLO: self._hello,
@@ -172,7 +172,7 @@ class Follow:
             checkpoint = await prepare.run()
         finally:
             course.publish(PhaseEntered(revision, None))
-        self._paths[revision.id] = checkpoint.path
+        self._last = checkpoint
         return checkpoint
 
     async def _fetched(self, revision: Revision) -> Path:
@@ -218,7 +218,9 @@ class Follow:
             raise EngineLost(words)
         ledger.forget_others(live)
         ledger.numbers_given = max(number, ledger.numbers_given)
-        self._attempts.record(live, self._paths.get(live.revision.id))
+        last = self._last
+        path = last.path if last is not None and last.revision == live.revision else None
+        self._attempts.record(live, path)
         self._shows(engine, live)
         self._is_live = True
         why = await self._attempts.save()

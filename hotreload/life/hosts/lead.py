@@ -27,7 +27,7 @@ from hotreload.ranks.beats import Beats
 from hotreload.ranks.vote import Chair
 from hotreload.settings.load import Settings
 from hotreload.threads import uninterrupted
-from hotreload.types import Checkpoint, Generation
+from hotreload.types import Checkpoint, Generation, Revision
 
 log = logging.getLogger("hotreload.ranks")
 
@@ -101,7 +101,7 @@ class Lead:
     # --- the engine ------------------------------------------------------------------------------
 
     async def make(
-        self, *, revision: Any, checkpoint: Checkpoint, engines: int, **asked: Any
+        self, *, revision: Revision, checkpoint: Checkpoint, engines: int, **asked: Any
     ) -> LeadingEngine:
         """Start the engine on all ranks, from a checkpoint that this one has prepared."""
         about = {"revision": revision.id, "label": revision.label}
