@@ -174,7 +174,8 @@ async def test_a_checkpoint_goes_live_on_both_and_rank_0_going_ends_both(hosts: 
         hosts.drop("step_1")
         await pair.live("step_1")
         assert [engine.live.revision.label for engine in hosts.engines.values()] == ["step_1"] * 2
-        assert pair.leader.ledger.generations[-1].path != pair.follower.ledger.generations[-1].path
+        paths = [daemon.ledger.generations[-1].path for daemon in pair.daemons]
+        assert paths == [str(hosts.of(rank) / "checkpoints" / "step_1") for rank in (0, 1)]
         pair.lives[0].cancel()
         end = await pair.ends(1)
         assert (type(end), str(end)) == (RankLeft, "rank 0 leaves: it was asked to stop")
