@@ -173,6 +173,17 @@ class SettingsRead:
 
 
 @dataclass(frozen=True, slots=True)
+class TroubleTold:
+    """Something is wrong and stays so until somebody mends it; no message when it is over."""
+
+    code: str
+    """One of `troubles.TROUBLES`."""
+    message: str | None
+    todo: str = ""
+    """What somebody can do about it."""
+
+
+@dataclass(frozen=True, slots=True)
 class FoldersPassedOver:
     """The folders that are passed over from now on: all of them counted, the newest named."""
 
@@ -240,6 +251,7 @@ Event = (
     | OperatorAsked
     | StateSaved
     | SettingsRead
+    | TroubleTold
     | FoldersPassedOver
     | AnswersWithheld
     | LoaderDistrusted

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "hotreload"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 FACTS = {"checkpoint_files", "checkpoint_formats", "checkpoint_tensors", "owned_args"}
-VOCABULARY = {"types", "errors", "events", "failpoints", "listed", *FACTS}
+VOCABULARY = {"types", "errors", "events", "troubles", "failpoints", "listed", *FACTS}
 CORE = {"core", "threads", *VOCABULARY}
 ENGINE = {
     "engine",
@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"types"},
     "listed": {"types"},
     "events": {"types"},
+    "troubles": {"events"},
     "threads": {"errors"},
     "core": CORE,
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},

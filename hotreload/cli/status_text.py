@@ -63,6 +63,8 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
         yield "revision", named(status)
         yield "fingerprint", plain(status["fingerprint"])
         yield "live since", moment(status["live_since"], now)
+    for trouble in status.get("troubles", ()):
+        yield "trouble", painted(_trouble(trouble, now), "bad")
     yield from _weights_rows(status, now)
     if status.get("noise"):
         yield "noise", painted(NOISY, "bad")
@@ -81,6 +83,12 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
         yield "last attempt", _last_attempt(status["last_attempt"], now)
     if status["refused"]:
         yield "refused", "\n".join(_refusal(refusal, now) for refusal in status["refused"])
+
+
+def _trouble(trouble: Fields, now: Now) -> str:
+    """Say what is wrong, since when, and what to do about it."""
+    lines = [plain(trouble["message"]), f"since {moment(trouble['since'], now)}"]
+    return "\n".join([*lines, *([f"to do: {plain(trouble['todo'])}"] if trouble["todo"] else [])])
 
 
 def _coming_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:

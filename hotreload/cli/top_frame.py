@@ -118,6 +118,8 @@ def _weights_and_gate(status: Fields) -> Iterator[str]:
 
 def _odd(status: Fields) -> Iterator[tuple[str, str | None]]:
     """Name what is unusual; `hotreload status` says more about each."""
+    for trouble in status.get("troubles", ()):
+        yield f"  {plain(trouble['code']).replace('_', ' ')}", "bad"
     if status.get("noise"):
         yield "  noise answers", "bad"
     if status.get("drifted"):

@@ -27,6 +27,7 @@ from hotreload.events import (
     SettingsRead,
     SourceScanned,
     StateSaved,
+    TroubleTold,
     Waiting,
 )
 from hotreload.observe.loading import loading_fields
@@ -164,6 +165,9 @@ def event_fields(event: Event) -> Fields:
         case AttemptFinished(attempt, live, replica):
             answering = {"live": live.number if live else None, "replica": replica}
             name, fields = f"reload.{attempt.outcome}", attempt_fields(attempt) | answering
+        case DryRunFinished(attempt, live, replica):
+            answering = {"live": live.number if live else None, "replica": replica}
+            name, fields = "reload.dry_run", attempt_fields(attempt) | answering
         case GenerationLive(generation, replica):
             name, fields = "generation.live", generation_fields(generation) | {"replica": replica}
         case GenerationEnded(generation, replica):
@@ -182,12 +186,12 @@ def event_fields(event: Event) -> Fields:
 
 
 def _rarer(
-    event: DryRunFinished
-    | ModeChosen
+    event: ModeChosen
     | Leaving
     | OperatorAsked
     | StateSaved
     | SettingsRead
+    | TroubleTold
     | FoldersPassedOver
     | AnswersWithheld
     | LoaderDistrusted
@@ -199,9 +203,6 @@ def _rarer(
         case OperatorAsked(by, wish, refusal):
             more = {"wish": wish, "refusal": refusal}
             name, fields = f"operator.{by.verb}", by_fields(by) | more
-        case DryRunFinished(attempt, live, replica):
-            answering = {"live": live.number if live else None, "replica": replica}
-            name, fields = "reload.dry_run", attempt_fields(attempt) | answering
         case ModeChosen(mode, why, replica):
             fields = {"mode": mode.value, "why": why, "replica": replica}
             name = "reload.mode"
@@ -212,6 +213,9 @@ def _rarer(
         case SettingsRead(changed, waiting, error):
             name = "settings.not_read" if error else "settings.read"
             fields = {"changed": list(changed), "waiting": list(waiting), "error": error}
+        case TroubleTold(code, message, todo):
+            name = "trouble.began" if message else "trouble.over"
+            fields = {"code": code, "message": message, "todo": todo}
         case FoldersPassedOver():
             name, fields = "source.passed_over", passed_over_fields(event)
         case AnswersWithheld(generation, answers):

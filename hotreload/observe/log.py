@@ -35,6 +35,7 @@ from hotreload.events import (
     SettingsRead,
     SourceScanned,
     StateSaved,
+    TroubleTold,
     Waiting,
 )
 from hotreload.observe.history import Fields, event_fields
@@ -258,6 +259,7 @@ class LogObserver:
             case (
                 GateChanged(GateState.SEALED)
                 | StateSaved(str())
+                | TroubleTold(message=str())
                 | SettingsRead(error=str())
                 | SettingsRead(waiting=(_, *_))
                 | OperatorAsked(refusal=str())

@@ -41,6 +41,7 @@ from hotreload.observe.passed_over import PassedOverNow
 from hotreload.observe.rank import Rank, RankNow
 from hotreload.observe.readings import Live, Now, Readings, left_out
 from hotreload.observe.replicas import ReplicasNow
+from hotreload.observe.troubles import TroublesNow
 from hotreload.types import Attempt, Generation, Outcome, Phase, Revision
 
 log = logging.getLogger("hotreload.metrics")
@@ -93,7 +94,8 @@ class Metrics:
         self._passed_over = PassedOverNow()
         self._loads = Loads()
         self._integrity = Integrity(clock, replicas)
-        seeing = (self._replicas, self._passed_over, self._loads, self._integrity)
+        self._troubles = TroublesNow(clock)
+        seeing = (self._replicas, self._passed_over, self._loads, self._integrity, self._troubles)
         for collector in seeing:
             self._registry.register(collector)
         self._make_build_info()
@@ -222,6 +224,7 @@ class Metrics:
         self._passed_over.observe(event)
         self._loads.observe(event)
         self._integrity.observe(event)
+        self._troubles.observe(event)
         live = self._replicas.live
         self._replicas.observe(event)
         if self._replicas.live != live:

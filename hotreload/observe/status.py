@@ -35,6 +35,7 @@ from hotreload.observe.passed_over import PassedOverNow
 from hotreload.observe.progress import Pace
 from hotreload.observe.rank import Rank
 from hotreload.observe.replicas import ReplicasNow
+from hotreload.observe.troubles import TroublesNow
 from hotreload.observe.under_way import UnderWay
 from hotreload.observe.views import EntranceView, LedgerView, Overruled
 from hotreload.types import (
@@ -99,6 +100,7 @@ class Status:
         self._pace = Pace(clock)
         self._passed_over = PassedOverNow()
         self._integrity = Integrity(wall, len(self._replicas.all))
+        self._troubles = TroublesNow(wall)
         self._wall = wall
         self._state_file: Fields = {"saved": True, "error": None, "since": None}
         self._settings: Fields = {"read_at": None, "waiting": [], "error": None}
@@ -119,6 +121,7 @@ class Status:
         self._passed_over.observe(event)
         self._integrity.observe(event)
         self._replicas.observe(event)
+        self._troubles.observe(event)
         match event:
             case RevisionWanted(revision):
                 self._wanted = revision
@@ -218,6 +221,7 @@ class Status:
             "noise": self.live is not None and self.live.revision.is_noise,
             "state_file": dict(self._state_file),
             "settings": dict(self._settings),
+            "troubles": self._troubles.fields(),
             "replicas": replicas,
             "rank": self._rank and asdict(self._rank),
         }

@@ -15,6 +15,7 @@ from hotreload.errors import PASSED_OVER, REJECTIONS
 from hotreload.observe.status import State
 from hotreload.server.app import create_app
 from hotreload.sources.passing import AFTER
+from hotreload.troubles import TROUBLES
 from hotreload.types import Outcome
 from tests.docs.pages import ROOT, first_cells, section, words_in
 from tests.docs.tables import GENERATED
@@ -39,6 +40,10 @@ def test_every_state_has_its_row() -> None:
 
 def test_every_reason_to_refuse_has_its_row() -> None:
     assert sorted(first_cells("rejections")) == sorted(REJECTIONS)
+
+
+def test_every_trouble_has_its_row() -> None:
+    assert first_cells("troubles") == list(TROUBLES)
 
 
 def test_every_reason_to_pass_a_folder_over_has_its_row_and_says_when() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from hotreload.events import FoldersPassedOver, GenerationLive, RevisionWanted
+from hotreload.events import FoldersPassedOver, GenerationLive, RevisionWanted, TroubleTold
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.rank import Rank
 from hotreload.observe.readings import Readings
@@ -30,6 +30,7 @@ def whole_page() -> Metrics:
     metrics = Metrics(readings=readings, rank=Rank(0, 2, "leader:1"))
     metrics.observe(GenerationLive(Generation(1, revision, "fingerprint", 0.0, {"leaf": 1})))
     metrics.observe(RevisionWanted(revision))
+    metrics.observe(TroubleTold("files_gone", "why", "what to do"))
     metrics.observe(FoldersPassedOver((PassedOver("label", reason),), {"format": 1}))
     return metrics
 

@@ -23,6 +23,7 @@ from hotreload.events import (
     LoaderDistrusted,
     SourceScanned,
     StateSaved,
+    TroubleTold,
 )
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
@@ -60,11 +61,13 @@ ODD = (
     "RequestsHeld",
     "ReplicaLost",
     "ReplicasDiffer",
+    "Trouble",
+    "WaitsForFiles",
 )
 """What a daemon beside ours fires, which serves other weights, noisy ones at that, by hand, on a
 full disk, whose old generation does not end, whose memory and loader fail, where nothing new comes,
-requests wait, and one of three engines does not serve and another lags behind. That a real one says
-the first four of itself, `tests/integration/test_by_hand.py` sees."""
+requests wait, files are gone, and one of three engines does not serve and another lags behind. That
+a real one says the first four of itself, `tests/integration/test_by_hand.py` sees."""
 
 
 @dataclass
@@ -212,6 +215,8 @@ def another_replica() -> Metrics:
     metrics.observe(SourceScanned("start"))
     metrics.observe(LiveDrifted(NINTH, ("a leaf",)))
     metrics.observe(LoaderDistrusted("it made another leaf"))
+    metrics.observe(TroubleTold("files_gone", "step_8 is gone", "copy it back"))
+    metrics.observe(TroubleTold("waits_for_files", "step_9 is gone", "mount it"))
     return metrics
 
 

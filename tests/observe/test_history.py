@@ -28,6 +28,7 @@ from hotreload.events import (
     SettingsRead,
     SourceScanned,
     StateSaved,
+    TroubleTold,
     Waiting,
 )
 from hotreload.observe.history import History, attempt_fields, event_fields, iso
@@ -66,6 +67,8 @@ EVENTS: list[tuple[Event, str]] = [
     (StateSaved(), "state.saved"),
     (SettingsRead(("[reload] sets",), ("[server] tcp",)), "settings.read"),
     (SettingsRead(error="is not TOML"), "settings.not_read"),
+    (TroubleTold("files_gone", "they are gone", "copy them back"), "trouble.began"),
+    (TroubleTold("files_gone", None), "trouble.over"),
     (Leaving(), "daemon.stopping"),
     (
         FoldersPassedOver((PassedOver("step_9", Reason("io", "why")),), {"io": 1}),

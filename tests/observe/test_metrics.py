@@ -86,6 +86,8 @@ CONTRACT = [
     "largest_change",
     "loader_trusted{replica}",
     "live_drifted{replica}",
+    "trouble{code}",
+    "trouble_info{code,message,todo}",
     "live_verified_timestamp_seconds{replica}",
     "engine_waiting{replica}",
     "engine_running{replica}",

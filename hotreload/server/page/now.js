@@ -64,7 +64,7 @@ function showFacts(rows) {
 
 // Name, value, and how the value is drawn when not as text.
 function facts(status) {
-  const rows = [];
+  const rows = (status.troubles ?? []).map(({ message, todo }) => ["Trouble", todo ? `${message} (${todo})` : message]);
   if (status.generation !== null) {
     rows.push(["Live since", status.live_since, timed]);
     rows.push(["Revision", status.revision, whole]);

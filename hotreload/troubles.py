@@ -1,0 +1,48 @@
+"""What stays wrong until somebody mends it, though nobody may notice: told once, shown all along.
+
+Whoever looks for one tells how it stands by a `Trouble`; log, status, metrics, alerts and
+`hotreload explain` know it by its code.
+"""
+
+from hotreload.events import Publish, TroubleTold
+
+WAITS_FOR_FILES = "waits_for_files"
+OLDER_ANSWERS = "older_answers"
+FILES_GONE = "files_gone"
+PROBE_DOUBTED = "probe_doubted"
+SOURCE_EMPTY = "source_empty"
+STATE_DAMAGED = "state_damaged"
+STATE_MOVED = "state_moved"
+SETTINGS_REFUSED = "settings_refused"
+SOCKET_GONE = "socket_gone"
+
+TROUBLES = (
+    WAITS_FOR_FILES,
+    OLDER_ANSWERS,
+    FILES_GONE,
+    PROBE_DOUBTED,
+    SOURCE_EMPTY,
+    STATE_DAMAGED,
+    STATE_MOVED,
+    SETTINGS_REFUSED,
+    SOCKET_GONE,
+)
+"""Every code; metrics export each from the start at 0."""
+
+
+class Trouble:
+    """One trouble: tells when it begins, when its words change, and when it is over."""
+
+    def __init__(self, code: str, publish: Publish) -> None:
+        self._code = code
+        self._publish = publish
+        self._message: str | None = None
+
+    def now(self, message: str | None, todo: str = "") -> None:
+        """Say how it stands: what is wrong and what to do about it, or None when nothing is.
+
+        Told as often as it is looked at; only a change is published.
+        """
+        if message != self._message:
+            self._message = message
+            self._publish(TroubleTold(self._code, message, todo))
