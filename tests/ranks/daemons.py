@@ -149,15 +149,14 @@ class Daemons:
             self.until_ended_by(rank)
 
     def until_ended_by(self, rank: int) -> None:
-        """That rank was killed: the other one ends by itself, rank 0 because the engine is lost."""
+        """That rank was killed: the other one says so, remembers it, and ends by itself."""
         killed, other = self.ranks[rank], self.ranks[1 - rank]
         assert killed.child.wait(PATIENCE) == KILLED
-        code = other.child.wait(START_SECONDS)
-        if rank == 0:
-            assert code != 0  # by JAX itself, which is where the ranks meet
-        else:
-            assert code == LOST
-            assert other.said("daemon.engine_lost")
+        assert other.child.wait(START_SECONDS) == LOST
+        (lost,) = other.said("daemon.engine_lost")
+        assert lost["exit_code"] == LOST
+        assert lost["cause"]
+        assert ledger_of(other).lost_at
 
     def stop(self) -> None:
         """Tell rank 0 to stop: the follower cannot go on without it."""

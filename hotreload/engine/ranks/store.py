@@ -1,4 +1,4 @@
-"""The store that jax.distributed keeps in the process of rank 0, for all ranks."""
+"""The store that jax.distributed keeps beside the process of rank 0, for all ranks."""
 
 from typing import Any
 
@@ -45,4 +45,4 @@ class DistributedStore:
 
 def _lost(fault: Exception) -> EngineLost:
     why = str(fault).partition("\n")[0]
-    return EngineLost(f"the ranks' store does not answer: {why}")
+    return EngineLost(f"rank 0 has ended, or is out of reach: the ranks' store says {why}")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hotreload.engine.upstream.coordinator.keeper import Coordinator, in_place_of_jaxs
 from hotreload.errors import DeviceUnavailable
 
 HEARTBEAT_SECONDS = 100
@@ -36,6 +37,20 @@ def join(ranks: Ranks, within: int) -> None:
 
     DeviceUnavailable when they do not come. With jax 0.10.2 the process is aborted instead.
     """
+    if not ranks.leads:
+        _initialize(ranks, within)
+        return
+    seconds = {"heartbeat_seconds": HEARTBEAT_SECONDS, "end_within": LEAVE_SECONDS}
+    coordinator = Coordinator(ranks.address, ranks.count, **seconds)
+    try:
+        with in_place_of_jaxs(coordinator):
+            _initialize(ranks, within)
+    except BaseException:
+        coordinator.shutdown()
+        raise
+
+
+def _initialize(ranks: Ranks, within: int) -> None:
     import jax
 
     try:
