@@ -12,6 +12,7 @@ import pytest
 
 from hotreload.engine.upstream.coordinator.keeper import Coordinator
 from hotreload.errors import DeviceUnavailable, EngineLost
+from hotreload.ranks.store import Store
 from tests.ranks.member import free_address, in_processes
 from tests.waiting import look_until
 
@@ -25,6 +26,11 @@ def started(address: str) -> Coordinator:
 
 def children_of(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def put_until_it_fails(store: Store) -> None:
+    while True:
+        store.put("is rank 0", "there")
 
 
 def alive_in_session(session: int) -> Iterator[int]:
@@ -41,8 +47,7 @@ def test_another_rank_outlives_rank_0_hears_of_its_end_and_takes_the_program_alo
         second.put("still", "there")
         first.process.kill()
         with pytest.raises(EngineLost, match="rank 0 has ended, or is out of reach"):
-            while True:
-                second.put("is rank 0", "there")
+            put_until_it_fails(second)
         started(first.address).shutdown()  # the next life need not wait
         time.sleep(JAX_ENDS_IT_AFTER + 1)
         assert second.process.poll() is None

@@ -28,12 +28,13 @@ class DistributedStore:
     def get(self, key: str, within: float) -> str | None:
         """The value of the key, waited for so many seconds; None when it has none by then."""
         try:
-            value: str = self._client.blocking_key_value_get(key, max(1, round(within * 1000)))
+            ms = max(1, round(within * 1000))
+            value: bytes = self._client.blocking_key_value_get_bytes(key, ms)
         except jax.errors.JaxRuntimeError as fault:
             if str(fault).startswith(NOTHING_THERE):
                 return None
             raise _lost(fault) from fault
-        return value
+        return value.decode(errors="replace")
 
     def forget(self, key: str) -> None:
         """Let go of the key, and of every key that begins with it and a slash."""

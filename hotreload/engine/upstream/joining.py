@@ -1,7 +1,7 @@
 """Joins the processes that hold one engine together, before anything looks for devices."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hotreload.engine.upstream.coordinator.keeper import Coordinator, in_place_of_jaxs
 from hotreload.errors import DeviceUnavailable
@@ -20,6 +20,8 @@ class Ranks:
     count: int
     address: str
     """Where rank 0 is met: a host and a port."""
+    secret: str | None = field(default=None, repr=False)
+    """What all of them know, and nobody else; None where whoever comes is trusted."""
 
     @property
     def leads(self) -> bool:
