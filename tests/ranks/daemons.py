@@ -25,6 +25,7 @@ ONE_DEVICE = (
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0",
 )
 LOST = 70
+SECRET = "a-secret-of-these-two-hosts-alone"
 
 
 class Good(NamedTuple):
@@ -39,8 +40,12 @@ class Daemons:
     """`hotreload serve` twice, with an engine of two devices over both."""
 
     def __init__(self, folder: Path, *sets: str) -> None:
-        address = free_address()
-        shared = ("engine.nnodes=2", "engine.tp=2", f"engine.dist_init_addr={address}", *sets)
+        self.address = address = free_address()
+        secret = folder / "join-secret"
+        secret.write_text(SECRET)
+        secret.chmod(0o600)
+        where = (f"engine.dist_init_addr={address}", f"engine.join_secret_file={secret}")
+        shared = ("engine.nnodes=2", "engine.tp=2", *where, *sets)
         self.ranks = [_made(folder / f"rank{rank}", rank, shared) for rank in (0, 1)]
         self.leader, self.follower = self.ranks
         self.newest = 0
