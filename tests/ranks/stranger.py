@@ -14,7 +14,7 @@ class Stranger:
         if jax.__version_info__ >= (0, 9):
             words = "its client ends this process: it has not heard the service's incarnation"
             raise RefusedByJax(f"jax {jax.__version__}: {words}")
-        from jax._src.lib import _jax
+        from jaxlib import _jax
 
         self._client = _jax.get_distributed_runtime_client(address, 7, use_compression=True)
 

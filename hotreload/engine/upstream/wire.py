@@ -77,5 +77,6 @@ def _keys_of(join_secret: str) -> _Keys:
             "[engine] join_secret_file: the installed pyzmq cannot encrypt (it has no CURVE); "
             "install its wheel"
         )
-    secret = z85.encode(hmac.new(join_secret.encode(), PURPOSE, hashlib.sha256).digest())
+    drawn = hmac.new(join_secret.encode(), PURPOSE, hashlib.sha256).digest()
+    secret: bytes = z85.encode(drawn)  # type: ignore[no-untyped-call]
     return _Keys(zmq.curve_public(secret), secret)
