@@ -44,7 +44,7 @@ from hotreload.life.parts import (
     make_source,
     make_webhook,
     model_name,
-    ranks_of,
+    trusting_ranks_of,
 )
 from hotreload.life.rereading import Rereading
 from hotreload.life.state import StateFile
@@ -85,9 +85,9 @@ class Daemon:
         self.ledger.count_crash(time.time())
         self.entrance = make_entrance(settings, self.events.publish)
         self.rereading = Rereading(settings, read, self.events.publish, self.entrance, self.limits)
-        self.ranks = ranks = ranks_of(settings)
+        self.ranks = ranks = trusting_ranks_of(settings)
         rank = Rank(ranks.own, ranks.count, ranks.address) if ranks else None
-        self.lead = make_lead(settings, self.ledger, save=self.state.save, lose=self._lose)
+        self.lead = make_lead(settings, ranks, self.ledger, save=self.state.save, lose=self._lose)
         """On rank 0 of several hosts, what takes the others along."""
         self.attempts = Attempts(
             self.ledger,

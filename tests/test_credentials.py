@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import ConfigError
-from hotreload.settings.credentials import read_keys, read_secret
+from hotreload.settings.credentials import read_join_secret, read_keys, read_secret
 
 SETTING = "[source] token_file"
 
@@ -38,6 +38,29 @@ def test_what_is_no_secret_is_not_repeated(tmp_path: Path, content: bytes | str)
         read_secret(tmp_path / "token", SETTING, {})
     assert "hf_" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+LONG = "0123456789abcdef" * 2
+
+
+def test_the_secret_of_hosts_is_nobody_else_s(tmp_path: Path) -> None:
+    file = tmp_path / "join"
+    file.write_text(LONG)
+    file.chmod(0o640)
+    with pytest.raises(ConfigError, match=r"join_secret_file: .*: others may read it: chmod 600"):
+        read_join_secret(file, {})
+    file.chmod(0o600)
+    assert read_join_secret(file, {}) == LONG
+    file.chmod(0o640)
+    assert read_join_secret(Path("/etc/join"), {"CREDENTIALS_DIRECTORY": str(tmp_path)}) == LONG
+
+
+@pytest.mark.parametrize(("text", "why"), [("", "must hold one word"), ("short", "have 32 char")])
+def test_a_secret_that_can_be_guessed_is_none(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "join").write_text(text)
+    (tmp_path / "join").chmod(0o600)
+    with pytest.raises(ConfigError, match=why):
+        read_join_secret(tmp_path / "join", {})
 
 
 KEYS = "[server] api_keys_file"

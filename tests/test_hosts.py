@@ -8,12 +8,13 @@ from hotreload.engine.upstream.joining import Ranks
 from hotreload.errors import ConfigError
 from hotreload.life.hosts import agreement
 from hotreload.life.hosts.agreement import differences, to_agree_on
-from hotreload.life.parts import ranks_of
+from hotreload.life.parts import ranks_of, trusting_ranks_of
 from hotreload.settings.load import check_servable, load
 from hotreload.settings.rereading import ALIKE, LIVE, reread
 from hotreload.settings.sections import Settings
 
-TWO = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=10.0.0.1:29500")
+OPEN = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=10.0.0.1:29500")
+TWO = (*OPEN, "engine.insecure_join=true")
 
 
 def two_hosts(*sets: str) -> Settings:
@@ -70,7 +71,38 @@ def test_all_that_does_not_go_with_several_hosts_is_told_at_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("alone", ["node_rank=1", "dist_init_addr=10.0.0.1:29500"])
+SECRET = "0123456789abcdef" * 2
+
+
+def test_whoever_could_join_from_elsewhere_is_kept_out_or_let_in_by_name(tmp_path: Path) -> None:
+    (fault,) = faults(*OPEN)
+    assert fault.startswith("--set engine.dist_init_addr: whoever reaches 10.0.0.1:29500 could run")
+    assert "set [engine] join_secret_file, the same on all hosts, or serve --insecure-join" in fault
+    for way in ("join_secret_file=secret", "insecure_join=true", "dist_init_addr=127.0.0.1:29500"):
+        load(None, [*OPEN, f"engine.{way}"], {})
+
+
+def test_ranks_know_the_secret_and_do_not_show_it(tmp_path: Path) -> None:
+    file = tmp_path / "join-secret"
+    file.write_text(f"{SECRET}\n")
+    file.chmod(0o600)
+    settings = two_hosts(f"engine.join_secret_file={file}")
+    ranks = trusting_ranks_of(settings)
+    assert ranks is not None
+    assert ranks.secret == SECRET
+    assert SECRET not in repr(ranks)
+    assert SECRET not in str(to_agree_on(settings))
+    file.write_text("another" + SECRET)
+    (unlike,) = differences(to_agree_on(settings), {**to_agree_on(settings), NAME: "sha256:0"})
+    assert unlike == f"{NAME} is another there than here"
+
+
+NAME = "[engine] join_secret_file"
+
+
+@pytest.mark.parametrize(
+    "alone", ["node_rank=1", "dist_init_addr=10.0.0.1:29500", "join_secret_file=/etc/s"]
+)
 def test_what_is_for_several_hosts_is_refused_where_there_is_one(alone: str) -> None:
     (fault,) = faults(f"engine.{alone}")
     assert f"{alone.partition('=')[2]} is for an engine over several hosts" in fault

@@ -85,7 +85,7 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
 
 def test_an_attempt_over_several_hosts_waits_until_it_can_name_who_is_late(tmp_path: Path) -> None:
     """Others fetch and check while rank 0 stages; its own time is up after theirs."""
-    several = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=host:7000")
+    several = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=localhost:7000")
     timeouts = ("fetch_timeout=1", "validate_timeout=2", "stage_timeout=4", "probe_timeout=8")
     decided = settings(tmp_path, *several, *(f"reload.{each}" for each in timeouts))
     assert (to_stage(decided), make_rules(decided).stage_timeout) == (7, 7 + NAMING_SECONDS)
@@ -240,7 +240,7 @@ def test_so_many_leaves_are_exported_as_decided(
     assert f"hotreload_leaf_checksums_left_out {left_out}.0" in page
 
 
-TWO_HOSTS = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=10.0.0.1:29500")
+TWO_HOSTS = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=127.0.0.1:29500")
 
 
 @pytest.mark.parametrize(("own", "follows"), [(0, False), (1, True)])
@@ -249,7 +249,7 @@ def test_each_of_several_hosts_says_which_it_is(tmp_path: Path, own: int, follow
     daemon.events.publish(GateChanged(GateState.OPEN, 0, 0))
     daemon.events.publish(GenerationLive(LIVE))
     said = daemon.status.snapshot()
-    assert said["rank"] == {"own": own, "of": 2, "leader": "10.0.0.1:29500"}
+    assert said["rank"] == {"own": own, "of": 2, "leader": "127.0.0.1:29500"}
     assert said["state"] == ("following" if follows else "serving")
     page = daemon.metrics.render().decode()
     assert f"hotreload_rank {own}.0" in page
@@ -262,7 +262,7 @@ async def test_a_host_that_follows_sends_requests_and_orders_to_rank_0(
     made: dict[str, Any] = {}
     record(monkeypatch, "create_app", made)
     Daemon(settings(tmp_path, *TWO_HOSTS, "engine.node_rank=1"))._make_server(lasting=False)
-    words = "rank 1 of 2 of one engine: rank 0, on 10.0.0.1, answers requests and takes orders"
+    words = "rank 1 of 2 of one engine: rank 0, on 127.0.0.1, answers requests and takes orders"
     with pytest.raises(NotServing, match=words) as refused, made["gate"].preparing():
         pass
     assert refused.value.code == "not_rank_0"

@@ -54,6 +54,13 @@ def add(verbs: Any) -> None:
         metavar="SECTION.KEY=VALUE",
         help="a setting; overrides the file and HOTRELOAD__SECTION__KEY",
     )
+    parser.add_argument(
+        "--insecure-join",
+        action="append_const",
+        const="engine.insecure_join=true",
+        dest="set",
+        help="let the hosts of one engine meet without a secret, where others reach them, too",
+    )
     parser.set_defaults(run=run)
 
 

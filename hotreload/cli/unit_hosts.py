@@ -14,6 +14,11 @@ LEADS = """\
 [Unit]
 Wants=network-online.target
 After=network-online.target
+
+[Service]
+# A program of the daemon's outlives it until the other hosts have heard of its end; it does not
+# mind SIGTERM, and stays for 20 s at most.
+KillMode=control-group
 """
 FOLLOWS = """\
 # This host follows: rank 0 serves, and says when to reload. It has no hotreload.socket, for no
@@ -43,8 +48,14 @@ def follows(settings: dict[str, Any]) -> bool:
     return bool(rank_of(settings))
 
 
-def drop_in(settings: dict[str, Any], command: Path, config: Path, socket: Path) -> str:
+def drop_in(
+    settings: dict[str, Any], command: Path, config: Path, socket: Path, secret: Path | None
+) -> str:
     """The lines of the service that depend on the rank."""
+    return _of_rank(settings, command, config, socket) + "".join(_credential(secret))
+
+
+def _of_rank(settings: dict[str, Any], command: Path, config: Path, socket: Path) -> str:
     if not follows(settings):
         return LEADS
     return FOLLOWS.format(
@@ -53,6 +64,13 @@ def drop_in(settings: dict[str, Any], command: Path, config: Path, socket: Path)
         command=unit_words.command(command),
         config=unit_words.argument(config),
     ) + "".join(_folder_of(socket))
+
+
+def _credential(secret: Path | None) -> Iterator[str]:
+    """The secret may be root's alone: systemd reads it, and the daemon alone sees the copy."""
+    if secret is not None:
+        name, path = unit_words.credential(secret.name), unit_words.rest_of_line(secret)
+        yield f"LoadCredential={name}:{path}\n"
 
 
 def without_socket(text: str) -> str:

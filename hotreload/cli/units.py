@@ -154,7 +154,8 @@ def _drop_ins(installation: Installation, settings: dict[str, Any]) -> Iterator[
         yield MEMORY, f"{MEMORY_BEGIN}MemoryHigh={limits.high}\nMemoryMax={limits.most}\n"
     if unit_hosts.rank_of(settings) is not None:
         config, socket = installation.config, _socket(installation, settings)
-        yield HOSTS, unit_hosts.drop_in(settings, installation.command, config, socket)
+        secret = _placed(config, settings, "engine", "join_secret_file")
+        yield HOSTS, unit_hosts.drop_in(settings, installation.command, config, socket, secret)
 
 
 def config_of(instance: str) -> Path:

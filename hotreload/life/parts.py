@@ -5,7 +5,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from socket import AF_UNIX, socket
@@ -31,7 +31,7 @@ from hotreload.server.keys import ApiKeys
 from hotreload.server.sockets import bind_tcp, bind_unix, group_id
 from hotreload.server.turning_away import turn_away
 from hotreload.server.webhook import Webhook
-from hotreload.settings.credentials import read_keys, read_secret
+from hotreload.settings.credentials import read_join_secret, read_keys, read_secret
 from hotreload.settings.load import Settings
 from hotreload.sources.directory import DirectorySource
 from hotreload.sources.hub.token import usual_token
@@ -158,6 +158,14 @@ def ranks_of(settings: Settings) -> Ranks | None:
         return None
     assert engine.dist_init_addr is not None, "reading the settings saw to it"
     return Ranks(engine.node_rank, engine.nnodes, engine.dist_init_addr)
+
+
+def trusting_ranks_of(settings: Settings) -> Ranks | None:
+    """The same, with the secret by which they know each other; ConfigError if it is none."""
+    ranks, file = ranks_of(settings), settings.engine.join_secret_file
+    if ranks is None or file is None:
+        return ranks
+    return replace(ranks, secret=read_join_secret(file))
 
 
 def make_metrics(settings: Settings, look: Readings, rank: Rank | None) -> Metrics:

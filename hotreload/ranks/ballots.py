@@ -7,7 +7,11 @@ from enum import StrEnum
 from typing import NoReturn
 
 from hotreload.errors import CheckpointRejected, EngineLost, HotReloadError, TryAgain
+from hotreload.ranks.bounds import MOST_WORDS, NotBelieved, number, parsed, table, words
 from hotreload.types import Reason
+
+MOST_FINDINGS = 200
+LONGEST_FINDING = 2000
 
 
 class Said(StrEnum):
@@ -41,8 +45,11 @@ class Step:
 
     @classmethod
     def from_text(cls, text: str) -> "Step":
-        """What a store held."""
-        return cls(**json.loads(text))
+        """What a store held; NotBelieved if that is no step."""
+        found = parsed(text)
+        if not isinstance(found, dict) or found.keys() != {"number", "name", "about"}:
+            raise NotBelieved("it is no step")
+        return cls(number(found["number"], 1), words(found["name"]), table(found["about"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +64,30 @@ class Ballot:
 
     def to_text(self) -> str:
         """As a store holds it."""
-        reason = self.reason
-        told = None if reason is None else [reason.code, reason.message, *reason.findings]
+        told = None if self.reason is None else _cut(self.reason)
         return json.dumps([self.rank, self.said, told, dict(self.says)])
 
     @classmethod
     def from_text(cls, text: str) -> "Ballot":
-        """What a store held."""
-        rank, said, told, says = json.loads(text)
-        reason = None if told is None else Reason(told[0], told[1], tuple(told[2:]))
-        return cls(rank, Said(said), reason, says)
+        """What a store held; NotBelieved if that is no ballot."""
+        match parsed(text):
+            case [int(rank), ("done" | "later" | "rejected" | "lost") as said, None, says]:
+                return cls(rank, Said(said), None, table(says))
+            case [
+                int(rank),
+                ("done" | "later" | "rejected" | "lost") as said,
+                [code, message, *findings],
+                says,
+            ]:
+                reason = Reason(words(code), words(message), tuple(map(words, findings)))
+                return cls(rank, Said(said), reason, table(says))
+        raise NotBelieved("it is no ballot")
+
+
+def _cut(reason: Reason) -> list[str]:
+    """No more of it than another rank believes."""
+    findings = (each[:LONGEST_FINDING] for each in reason.findings[:MOST_FINDINGS])
+    return [reason.code, reason.message[:MOST_WORDS], *findings]
 
 
 def ballot_against(rank: int, fault: Exception) -> Ballot:

@@ -1,7 +1,8 @@
 """Each rank says again and again that it lives, and looks whether the others do.
 
 Between two requests nothing else would show that a process is gone. JAX looks too, and then ends
-this process without a word of ours: so we look more often.
+this process without a word of ours: so we look more often. The end of rank 0 shows by itself: the
+store is gone with it.
 """
 
 import asyncio
@@ -9,9 +10,11 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
+from itertools import count
 from typing import NoReturn
 
 from hotreload.errors import EngineLost, RankLeft
+from hotreload.ranks.bounds import NotBelieved, number, words
 from hotreload.ranks.store import Store
 from hotreload.threads import in_thread
 
@@ -21,6 +24,8 @@ SILENT_LOOKS = 30
 AT_ONCE = 0.01
 LEAVES, LOST = "leaves: ", "has lost its part: "
 """How a rank begins to say why it goes, in order or not; no number does."""
+LONGEST = 2000
+"""Characters of why it goes."""
 
 
 class Beats:
@@ -31,7 +36,7 @@ class Beats:
         self.silent_looks = SILENT_LOOKS
         self._store = store
         self._own = own
-        self._heard: dict[int, str | None] = dict.fromkeys(others)
+        self._heard: dict[int, int] = dict.fromkeys(others, 0)
         self._silent = dict.fromkeys(others, 0)
         """At how many looks in a row it said nothing new: time in which we starved is none."""
         self._new_at = dict.fromkeys(others, time.monotonic())
@@ -44,10 +49,10 @@ class Beats:
 
     async def run(self) -> NoReturn:
         """Say and look, until EngineLost names a rank that is silent or leaves."""
-        number = 0
-        while not self._gone():
-            number += 1
-            await in_thread(partial(self._say_and_look, str(number)))
+        for beat in count(1):
+            if self._gone():
+                break
+            await in_thread(partial(self._say_and_look, str(beat)))
             await asyncio.sleep(self.every)
         named = " and ".join(f"rank {rank}" for rank in self._gone())
         silent = self.silent_looks * self.every
@@ -67,11 +72,12 @@ class Beats:
 
     def _look(self) -> None:
         for rank, before in list(self._heard.items()):
-            now = self._store.get(_key(rank), AT_ONCE)
-            if now is not None and now.startswith(LEAVES):
-                raise RankLeft(f"rank {rank} {now}")
-            if now is not None and now.startswith(LOST):
-                raise EngineLost(f"rank {rank} {now}")
+            said = self._store.get(_key(rank), AT_ONCE) or ""
+            if said.startswith(LEAVES):
+                raise RankLeft(f"rank {rank} {_in_words(said)}")
+            if said.startswith(LOST):
+                raise EngineLost(f"rank {rank} {_in_words(said)}")
+            now = max(before, _number(said))  # what it said before can be said again by anybody
             self._silent[rank] = self._silent[rank] + 1 if now == before else 0
             if now != before:
                 self._new_at[rank] = time.monotonic()
@@ -83,3 +89,14 @@ class Beats:
 
 def _key(rank: int) -> str:
     return f"hotreload/beat/{rank}"
+
+
+def _number(said: str) -> int:
+    try:
+        return number(said)
+    except NotBelieved:
+        return 0
+
+
+def _in_words(said: str) -> str:
+    return words(said[:LONGEST])

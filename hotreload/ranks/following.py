@@ -6,6 +6,7 @@ from typing import NoReturn, Protocol
 
 from hotreload.errors import EngineLost
 from hotreload.ranks.ballots import Step
+from hotreload.ranks.bounds import revision_of
 from hotreload.ranks.steps import in_step
 from hotreload.types import Checkpoint, HowFar, Revision, Staged
 
@@ -118,7 +119,7 @@ class Following:
             return await self._does[step.name](str(step.number), step.about) or {}
 
     async def _stage(self, name: str, about: About) -> About:
-        checkpoint = await self._prepare(Revision(about["revision"], about["label"]))
+        checkpoint = await self._prepare(revision_of(about))
         staged = self._sets[name] = await self._own.stage(checkpoint)
         return {"fingerprint": staged.fingerprint}
 

@@ -5,16 +5,14 @@ rank 0 has given it up. Nothing here knows what a step does.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hotreload.ranks.ballots import Ballot, Said, Step, ballot_against, check_all_did
+from hotreload.ranks.bounds import NotBelieved
+from hotreload.ranks.hearing import Ear
 from hotreload.ranks.store import Store
 from hotreload.threads import in_thread, uninterrupted
-
-LOOK_SECONDS = 0.5
-"""How long a thread waits in the store at a time: a cancel waits for its end."""
 
 Do = Callable[[Step], Awaitable[Mapping[str, str]]]
 """Does a step, and says what it made."""
@@ -26,6 +24,7 @@ class Chair:
     def __init__(self, store: Store, others: Sequence[int]) -> None:
         self.others = others
         self._store = store
+        self._ear = Ear(store)
         self._number = 0
         self._oldest = 1
         """The first step that the store still holds."""
@@ -40,8 +39,7 @@ class Chair:
     async def hear(self, step: Step, within: float) -> list[Ballot]:
         """What the others say until then; the first that speaks against it ends the wait."""
         heard: list[Ballot] = []
-        until = time.monotonic() + within
-        waiting = {asyncio.create_task(self._hear_one(step, r, until)) for r in self.others}
+        waiting = {asyncio.create_task(self._hear_one(step, r, within)) for r in self.others}
         try:
             while waiting and all(each.said is Said.DONE for each in heard):
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -64,13 +62,14 @@ class Chair:
             self._store.forget(_key(old))
         self._oldest = number
 
-    async def _hear_one(self, step: Step, rank: int, until: float) -> Ballot | None:
-        key = _key(step.number, rank)
-        while (left := until - time.monotonic()) > 0:
-            text = await _look(self._store, key, min(left, LOOK_SECONDS))
-            if text is not None:
-                return Ballot.from_text(text)
-        return None
+    async def _hear_one(self, step: Step, rank: int, within: float) -> Ballot | None:
+        def read(text: str) -> Ballot:
+            ballot = Ballot.from_text(text)
+            if ballot.rank != rank:
+                raise NotBelieved(f"it is rank {ballot.rank}'s")
+            return ballot
+
+        return await self._ear.hear(_key(step.number, rank), read, within)
 
 
 class Follower:
@@ -78,6 +77,7 @@ class Follower:
 
     def __init__(self, store: Store, rank: int) -> None:
         self._store = store
+        self._ear = Ear(store)
         self._rank = rank
         self._number = 0
 
@@ -105,18 +105,19 @@ class Follower:
 
     async def _next(self) -> Step:
         self._number += 1
-        key = _key(self._number)
-        while (text := await _look(self._store, key, LOOK_SECONDS)) is None:
-            continue
-        return Step.from_text(text)
+        step = await self._ear.hear(_key(self._number), self._read)
+        assert step is not None, "it is waited for without end"
+        return step
+
+    def _read(self, text: str) -> Step:
+        step = Step.from_text(text)
+        if step.number != self._number:
+            raise NotBelieved(f"it is step {step.number}")
+        return step
 
 
 def _key(number: int, *more: object) -> str:
     return "/".join(("hotreload", "step", str(number), *map(str, more)))
-
-
-async def _look(store: Store, key: str, within: float) -> str | None:
-    return await in_thread(lambda cancel: store.get(key, within))
 
 
 async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -9,6 +9,9 @@ from hotreload.errors import ConfigError
 SHORTEST_KEY = 16
 """Characters of an API key: nobody limits how often a client may guess."""
 
+SHORTEST_JOIN_SECRET = 32
+"""Who hears what it signs can guess without asking anybody."""
+
 
 def read_secret(file: Path, setting: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return what the file holds, or a systemd credential of its name; ConfigError if neither."""
@@ -17,6 +20,21 @@ def read_secret(file: Path, setting: str, environ: Mapping[str, str] = os.enviro
     if not _is_one_word(text):
         raise ConfigError(f"{setting}: {place}: must hold one word, the secret")
     return text
+
+
+def read_join_secret(
+    file: Path, environ: Mapping[str, str] = os.environ, setting: str = "[engine] join_secret_file"
+) -> str:
+    """Return what all hosts of one engine know; ConfigError if others may know it, or guess it."""
+    place = _place_of(file, environ)
+    secret = read_secret(file, setting, environ)
+    # systemd alone decides who may read a credential, and its mode does not tell.
+    if place == file and file.stat().st_mode & 0o077:
+        raise ConfigError(f"{setting}: {file}: others may read it: chmod 600 {file}")
+    if len(secret) < SHORTEST_JOIN_SECRET:
+        words = f"must have {SHORTEST_JOIN_SECRET} characters or more"
+        raise ConfigError(f"{setting}: {place}: {words}; `openssl rand -hex 32` makes one")
+    return secret
 
 
 def read_keys(file: Path, setting: str, environ: Mapping[str, str] = os.environ) -> frozenset[str]:

@@ -49,9 +49,22 @@ class EngineSettings(Table):
     dist_init_addr: MeetingPoint | None = Field(
         default=None,
         description="Where the hosts meet: the address of rank 0 and a port, the same on all of "
-        "them. Rank 0 listens there, and on the fifth and the sixth port after it; whoever "
-        "reaches these ports can run programs on every host. Needed with several hosts.",
+        "them. Rank 0 listens at this address alone, on this port and on the fifth and the sixth "
+        "after it. Needed with several hosts.",
         examples=["10.0.0.1:29500"],
+    )
+    join_secret_file: Location | None = Field(
+        default=None,
+        description="A file that holds a secret of at least 32 characters, the same on all hosts: "
+        "they believe and serve each other alone. Nobody but its owner may read it; a systemd "
+        "credential of the same name comes first. Needed where dist_init_addr is not on loopback.",
+        examples=["/etc/hotreload/join-secret"],
+    )
+    insecure_join: bool = Field(
+        default=False,
+        strict=True,
+        description="Whether the hosts may meet without a secret: whoever reaches the ports of "
+        "dist_init_addr can then run programs on every host.",
     )
     join_timeout: Deadline = Field(
         default=300.0,

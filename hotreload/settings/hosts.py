@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from hotreload.settings.given import Where
+from hotreload.settings.kinds import is_local
 from hotreload.settings.sections import Settings
 
 Unfit = tuple[Where, str]
@@ -25,6 +26,8 @@ def _of_several(settings: Settings) -> Iterator[Unfit]:
         yield ("engine", "node_rank"), f"{rank} {why}"
     if (address := settings.engine.dist_init_addr) is not None:
         yield ("engine", "dist_init_addr"), f"{address} {why}"
+    if (secret := settings.engine.join_secret_file) is not None:
+        yield ("engine", "join_secret_file"), f"{secret} {why}"
 
 
 def _of_these(settings: Settings) -> Iterator[Unfit]:
@@ -33,6 +36,10 @@ def _of_these(settings: Settings) -> Iterator[Unfit]:
     if engine.dist_init_addr is None:
         words = f"not set, and nnodes = {count}; name rank 0's host and a port of it"
         yield ("engine", "dist_init_addr"), words
+    elif not (engine.join_secret_file or engine.insecure_join or is_local(engine.dist_init_addr)):
+        words = f"whoever reaches {engine.dist_init_addr} could run programs on every host"
+        todo = "set [engine] join_secret_file, the same on all hosts, or serve --insecure-join"
+        yield ("engine", "dist_init_addr"), f"{words}: {todo}"
     if engine.node_rank >= count:
         words = f"there is no rank {engine.node_rank} with nnodes = {count}: 0 to {count - 1}"
         yield ("engine", "node_rank"), words

@@ -1,6 +1,7 @@
 """The kinds of values: durations, paths, numbers, addresses; and the table that holds settings."""
 
 import re
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -73,6 +74,15 @@ def _meeting_point(value: str) -> str:
     if int(port) == 0 or last > 65535:
         raise ValueError(f"{value!r} is no port to meet at: it and {last}, too, must be ports")
     return value
+
+
+def is_local(address: str) -> bool:
+    """Whether the address is one that no other machine reaches."""
+    host = urlsplit(f"//{address}").hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def origin(value: str) -> str:

@@ -41,7 +41,8 @@ def free_address() -> str:
 
 
 def sets(address: str, rank: int = 0, *more: str) -> list[str]:
-    engine = ("nnodes=2", "tp=2", f"node_rank={rank}", f"dist_init_addr={address}")
+    where = (f"node_rank={rank}", f"dist_init_addr={address}")
+    engine = ("nnodes=2", "tp=2", *where, "insecure_join=true")
     return [*(f"engine.{each}" for each in engine), *more]
 
 
@@ -128,6 +129,12 @@ def test_everybody_is_warned_of_what_the_ports_let_in() -> None:
     found = check_host_ports(facts("10.0.0.1:29500", 1))
     assert found.verdict == "warn"
     assert "ports 29500, 29505 and 29506 of 10.0.0.1 ask for no password" in found.says
+
+
+def test_ports_that_want_a_secret_are_no_worry(tmp_path: Path) -> None:
+    found = check_host_ports(facts("10.0.0.1:29500", 1, f"engine.join_secret_file={tmp_path}/s"))
+    assert found.verdict == "ok"
+    assert "want the join secret" in found.says
 
 
 # --- the hosts together ------------------------------------------------------------------

@@ -399,12 +399,16 @@ def test_a_wheel_ships_the_files() -> None:
     assert included[shipped().name] == "hotreload/systemd"
 
 
-HOSTS = "[engine]\nnnodes = 2\ntp = 2\nnode_rank = {}\ndist_init_addr = '10.0.0.1:29500'\n"
+HOSTS = "[engine]\nnnodes = 2\ntp = 2\nnode_rank = {}\n"
+HOSTS += "dist_init_addr = '10.0.0.1:29500'\njoin_secret_file = 'join-secret'\n"
 
 
 def test_rank_0_waits_for_the_network_to_meet_the_others(tmp_path: Path) -> None:
     files = rendered(settings(tmp_path, HOSTS.format(0)))
-    assert "After=network-online.target\n" in files["50-hosts.conf"]
+    hosts = files["50-hosts.conf"]
+    assert "After=network-online.target\n" in hosts
+    assert "KillMode=control-group\n" in hosts
+    assert f"LoadCredential=join-secret:{tmp_path / 'join-secret'}\n" in hosts
     assert "Requires=hotreload.socket\n" in files["hotreload.service"]
     assert "hotreload.socket" in files
     assert "50-hosts.conf" not in rendered(settings(tmp_path, ""))
@@ -422,9 +426,10 @@ def test_a_follower_is_started_by_no_client_and_comes_back_for_ever(tmp_path: Pa
     reload = hosts.partition("ExecReload=\n")[2]
     checks = f"ExecReload=/opt/hr/bin/hotreload check-config --quiet {config}\n"
     hup = "ExecReload=/bin/kill -HUP $MAINPID\n"
-    assert reload == f"{checks}{hup}RuntimeDirectory=hotreload\n"
+    secret = f"LoadCredential=join-secret:{tmp_path / 'join-secret'}\n"
+    assert reload == f"{checks}{hup}RuntimeDirectory=hotreload\n{secret}"
     elsewhere = settings(tmp_path, f"{HOSTS.format(1)}[server]\nsocket = '/srv/h/s'\n")
-    assert rendered(elsewhere)["50-hosts.conf"].endswith("ReadWritePaths=/srv/h\n")
+    assert rendered(elsewhere)["50-hosts.conf"].endswith(f"ReadWritePaths=/srv/h\n{secret}")
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -25,6 +25,7 @@ ONE_DEVICE = (
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0",
 )
 LOST = 70
+SECRET = "a-secret-of-these-two-hosts-alone"
 
 
 class Good(NamedTuple):
@@ -39,8 +40,12 @@ class Daemons:
     """`hotreload serve` twice, with an engine of two devices over both."""
 
     def __init__(self, folder: Path, *sets: str) -> None:
-        address = free_address()
-        shared = ("engine.nnodes=2", "engine.tp=2", f"engine.dist_init_addr={address}", *sets)
+        self.address = address = free_address()
+        secret = folder / "join-secret"
+        secret.write_text(SECRET)
+        secret.chmod(0o600)
+        where = (f"engine.dist_init_addr={address}", f"engine.join_secret_file={secret}")
+        shared = ("engine.nnodes=2", "engine.tp=2", *where, *sets)
         self.ranks = [_made(folder / f"rank{rank}", rank, shared) for rank in (0, 1)]
         self.leader, self.follower = self.ranks
         self.newest = 0
@@ -149,15 +154,14 @@ class Daemons:
             self.until_ended_by(rank)
 
     def until_ended_by(self, rank: int) -> None:
-        """That rank was killed: the other one ends by itself, rank 0 because the engine is lost."""
+        """That rank was killed: the other one says so, remembers it, and ends by itself."""
         killed, other = self.ranks[rank], self.ranks[1 - rank]
         assert killed.child.wait(PATIENCE) == KILLED
-        code = other.child.wait(START_SECONDS)
-        if rank == 0:
-            assert code != 0  # by JAX itself, which is where the ranks meet
-        else:
-            assert code == LOST
-            assert other.said("daemon.engine_lost")
+        assert other.child.wait(START_SECONDS) == LOST
+        (lost,) = other.said("daemon.engine_lost")
+        assert lost["exit_code"] == LOST
+        assert lost["cause"]
+        assert ledger_of(other).lost_at
 
     def stop(self) -> None:
         """Tell rank 0 to stop: the follower cannot go on without it."""

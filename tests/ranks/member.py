@@ -16,14 +16,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import Any
 
+from hotreload.errors import EngineLost
+
 JOIN_SECONDS = 60
 
 
 class Asked:
     """A `ranks.store.Store` that has a member ask its own; any thread may call."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+        self.process = process
+        self.address = address
         self._numbers = count()
         self._waiting: dict[int, Future[str | None]] = {}
         self._sending = threading.Lock()
@@ -44,15 +47,18 @@ class Asked:
         with self._sending:
             number = next(self._numbers)
             self._waiting[number] = answer
-            assert self._process.stdin is not None
-            print(json.dumps([number, *words]), file=self._process.stdin, flush=True)
+            assert self.process.stdin is not None
+            print(json.dumps([number, *words]), file=self.process.stdin, flush=True)
         return answer.result(JOIN_SECONDS)
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            number, value = json.loads(line)
-            self._waiting.pop(number).set_result(value)
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            number, value, fault = json.loads(line)
+            if fault is None:
+                self._waiting.pop(number).set_result(value)
+            else:
+                self._waiting.pop(number).set_exception(EngineLost(fault))
 
 
 @contextmanager
@@ -61,7 +67,7 @@ def in_processes() -> Iterator[list[Asked]]:
     with ExitStack() as ended:
         address = free_address()
         members = [_started(address, rank, ended) for rank in (0, 1)]
-        stores = [Asked(each) for each in members]
+        stores = [Asked(each, address) for each in members]
         for each in stores:
             each.get("nothing", 0.01)  # it has joined
         yield stores
@@ -98,19 +104,20 @@ def _started(address: str, rank: int, ended: ExitStack) -> subprocess.Popen[str]
 
 def main(address: str, rank: str) -> None:
     """Join the other one, and do what each line asks in a thread of its own."""
-    import jax
-
     from hotreload.engine.ranks.store import DistributedStore
+    from hotreload.engine.upstream.joining import Ranks, join
 
-    jax.distributed.initialize(
-        address, 2, int(rank), initialization_timeout=JOIN_SECONDS, local_device_ids=[0]
-    )
+    join(Ranks(int(rank), 2, address), JOIN_SECONDS)
     store, told = DistributedStore(), threading.Lock()
 
     def do(number: int, name: str, *words: Any) -> None:
-        value = getattr(store, name)(*words)
+        value = fault = None
+        try:
+            value = getattr(store, name)(*words)
+        except EngineLost as lost:
+            fault = str(lost)
         with told:
-            print(json.dumps([number, value]), flush=True)
+            print(json.dumps([number, value, fault]), flush=True)
 
     for line in sys.stdin:
         threading.Thread(target=do, args=json.loads(line), daemon=True).start()

@@ -38,7 +38,7 @@ async def test_the_rank_that_is_gone_is_named() -> None:
     async with beating(first) as looking, beating(second):
         async with beating(beats_of(store, 2)):
             first.silent_looks = 10**9
-            await turn_until(lambda: None not in first._heard.values())
+            await turn_until(lambda: 0 not in first._heard.values())
         first.silent_looks = LOOKS
         with pytest.raises(EngineLost, match=r"^rank 2 has not been heard of for 0.005 s$"):
             await looking

@@ -10,13 +10,17 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import zmq
 
 from hotreload.errors import HotReloadError
 from hotreload.life.state_json import to_json
+from hotreload.ranks.ballots import Step
+from hotreload.ranks.signed import SignedStore
 from tests.integration.process import Process
 from tests.integration.running import Load, not_said_by, words
 from tests.integration.test_crashes import ledger_of
-from tests.ranks.daemons import LOST, Daemons
+from tests.ranks.daemons import LOST, Daemons, good_of
+from tests.ranks.stranger import RefusedByJax, Stranger
 from tests.waiting import PATIENCE, TICK, turn_until
 
 pytestmark = pytest.mark.real_engine
@@ -101,6 +105,44 @@ def test_what_a_rank_has_damaged_goes_live_nowhere_and_a_whole_one_does(running:
     running.leader.drop(running.newest)
     running.told_against(running.newest, "rank 1: ")
     running.until_same(running.drop())
+
+
+def test_a_stranger_at_the_store_is_believed_by_nobody_and_hinders_nobody(
+    running: Daemons,
+) -> None:
+    """The store's own client is enough where JAX's service asks for nothing, as jax 0.8 does."""
+    try:
+        stranger = Stranger(running.address)
+    except RefusedByJax as why:
+        pytest.skip(str(why))
+    steps = [key for key in stranger.keys("hotreload/step") if key.count("/") == 2]
+    number = max(int(key.rpartition("/")[2]) for key in steps) + 1
+    before = [good_of(process) for process in running.ranks]
+    live = {"number": str(10**12), "label": "mine", "since": "1.0", "fingerprint": "f" * 16}
+    step = Step(number, "live", {**live, "revision": "r"}).to_text()
+    forged = SignedStore(stranger, "another secret, of nobody else's", "my life")
+    for store in (stranger, forged):
+        store.put(f"hotreload/step/{number}", step)
+        for rank in (0, 1):
+            store.put(f"hotreload/beat/{rank}", "leaves: a stranger says so")
+    running.follower.until(lambda: running.follower.said("ranks.not_believed"))
+    assert [good_of(process) for process in running.ranks] == before
+    assert running.until_same(running.drop()).number == before[0].number + 1
+    assert running.leader.ask()["text"] == words(running.newest)
+
+
+def test_who_does_not_know_the_secret_hears_no_turn_of_rank_0(running: Daemons) -> None:
+    host, _, port = running.address.rpartition(":")
+    with zmq.Context() as context, context.socket(zmq.SUB) as plain, context.socket(zmq.SUB) as sub:
+        sub.curve_publickey, sub.curve_secretkey = zmq.curve_keypair()
+        sub.curve_serverkey = zmq.curve_keypair()[0]
+        for each in (plain, sub):
+            each.linger = 0
+            each.subscribe(b"")
+            each.connect(f"tcp://{host}:{int(port) + 5}")
+        for _ in range(3):
+            running.leader.ask()  # each token is a turn
+        assert [each.poll(500) for each in (plain, sub)] == [0, 0]
 
 
 def test_a_follower_that_is_told_to_stop_exits_0_and_rank_0_names_it_and_exits_70(

@@ -22,7 +22,7 @@ from hotreload.errors import (
 )
 from hotreload.life.hosts import follow, lead, meeting
 from hotreload.life.hosts.follow import Follow
-from hotreload.ranks import beats, vote
+from hotreload.ranks import beats, hearing
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint, Outcome, Revision
@@ -68,7 +68,7 @@ class Hosts:
             "engine.nnodes=2",
             "engine.tp=2",
             f"engine.node_rank={rank}",
-            "engine.dist_init_addr=host:7000",
+            "engine.dist_init_addr=localhost:7000",
             "engine.warm_batches=0",
             f"source.path={folder / 'checkpoints'}",
             "source.settle=10ms",
@@ -100,7 +100,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     monkeypatch.setattr(meeting, "Joined", made)
     monkeypatch.setattr(lead, "RankEngine", made)
     monkeypatch.setattr(follow, "RankEngine", made)
-    monkeypatch.setattr(vote, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(hearing, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(lead, "GIVE_UP_SECONDS", 0.1)
     monkeypatch.setattr(beats, "EVERY_SECONDS", 0.01)
     monkeypatch.setattr(beats, "SILENT_LOOKS", 10**9)  # nobody is silent here
@@ -161,7 +161,11 @@ async def test_both_start_with_the_same_and_write_it_down(hosts: Hosts) -> None:
         assert pair.leader.ledger.live == pair.follower.ledger.live
         await pair.until(lambda: pair.follower.status.state == "following")
         assert pair.follower.status.ready() == (True, [])
-        assert pair.follower.status.snapshot()["rank"] == {"own": 1, "of": 2, "leader": "host:7000"}
+        assert pair.follower.status.snapshot()["rank"] == {
+            "own": 1,
+            "of": 2,
+            "leader": "localhost:7000",
+        }
         assert (pair.leader.status.state, pair.leader.status.live) == (
             "serving",
             pair.follower.status.live,
@@ -259,6 +263,15 @@ async def test_numbers_do_not_fall_whoever_has_the_older_ledger(hosts: Hosts) ->
         assert pair.leader.ledger.live == pair.follower.ledger.live
         assert pair.leader.ledger.live is not None
         assert pair.leader.ledger.live.number == 3
+
+
+async def test_a_number_that_no_ledger_has_is_taken_over_by_nobody(hosts: Hosts) -> None:
+    async with running(hosts) as pair:
+        pair.follower.ledger.numbers_given = 10**12
+        end = await pair.ends(0)
+        assert isinstance(end, ConfigError)
+        assert "rank 1 says that its last generation has the number '1000000000000'" in str(end)
+        assert pair.leader.ledger.numbers_given == 0
 
 
 async def test_another_ledger_s_name_of_a_number_gives_way(hosts: Hosts) -> None:

@@ -27,7 +27,7 @@ def start(terms: StagingTerms) -> asyncio.Task[RankEngine]:
     """A start of rank 0, before anything is built."""
     asked: dict[str, Any] = {"device": "cpu", "tp": 2, "dtype": "auto", "args": {}, "probes": ()}
     asked |= {"model": Path("model"), "revision": NEW, "checkpoint": unread(NEW), "terms": terms}
-    return asyncio.create_task(RankEngine.start_rank(Joined(RANKS), **asked))
+    return asyncio.create_task(RankEngine.start_rank(Joined(RANKS, MemoryStore()), **asked))
 
 
 async def test_a_start_that_waits_for_another_ranks_is_left_behind_and_no_other_begins(

@@ -30,6 +30,7 @@ pytestmark = [
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 LONG = 300.0
+SECRET = "a-secret-of-these-two-machines-alone"
 SETTINGS = """
 [engine]
 model = "/srv/shared/checkpoints/step_1"
@@ -37,6 +38,7 @@ tp = 2
 nnodes = 2
 node_rank = {rank}
 dist_init_addr = "{leader}:29500"
+join_secret_file = "/etc/hotreload/join-secret"
 warm_batches = 0
 args = {args}
 [source]
@@ -69,6 +71,8 @@ class Host:
         args = ENGINE_ARGS.replace("=", " = ")
         settings = SETTINGS.format(rank=self.rank, leader=ADDRESSES[0], args=args)
         self.machine.write("/etc/hotreload/hotreload.toml", settings)
+        self.machine.write("/etc/hotreload/join-secret", SECRET)
+        self.machine.run("chmod 600 /etc/hotreload/join-secret")
         drop_in = "/etc/systemd/system/hotreload.service.d/90-test.conf"
         self.machine.write(drop_in, TEST_MACHINE)
         self.drop(1)
@@ -94,8 +98,9 @@ class Host:
         request = request_for("Who serves?")
         return str(self._daemon.ask("POST", "/generate", request, timeout=LONG).fields["text"])
 
-    def was_restarted(self) -> bool:
-        return int(self.shown("NRestarts")) >= 1
+    @property
+    def restarts(self) -> int:
+        return int(self.shown("NRestarts"))
 
     def shown(self, name: str) -> str:
         return self.machine.show(name)[name]
@@ -145,14 +150,16 @@ def test_both_come_up_as_one_engine_and_what_goes_live_goes_live_on_both(
     assert leader.status()["fingerprint"] == follower.status()["fingerprint"]
 
 
-def test_systemd_brings_both_back_when_one_of_them_dies(hosts: list[Host]) -> None:
+@pytest.mark.parametrize("rank", [1, 0])
+def test_systemd_brings_both_back_when_one_of_them_dies(hosts: list[Host], rank: int) -> None:
     leader, follower = hosts
-    before = leader.status()
-    follower.machine.run("systemctl kill --signal SIGKILL --kill-whom main hotreload.service")
-    for host in hosts:
-        host.machine.until(host.was_restarted, LONG)
+    killed, other = hosts[rank], hosts[1 - rank]
+    before, restarts = leader.status(), [host.restarts for host in hosts]
+    killed.machine.run("systemctl kill --signal SIGKILL --kill-whom main hotreload.service")
+    for host, restarted in zip(hosts, restarts, strict=True):
+        host.machine.until(lambda host=host, n=restarted: host.restarts > n, LONG)
     both_have(hosts, 2)
     assert leader.ask() == words(2)
     for name in ("generation", "revision", "fingerprint"):
         assert leader.status()[name] == follower.status()[name] == before[name]
-    assert '"exit_code": 70' in leader.machine.journal()
+    assert '"exit_code": 70' in other.machine.journal()

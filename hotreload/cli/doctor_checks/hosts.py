@@ -39,10 +39,12 @@ def check_host_ports(facts: Facts) -> Advice:
         return ONE_HOST
     (host, first), *others = ports_of_a_meeting(ranks.address)
     ports = f"{first}, {' and '.join(str(port) for _, port in others)}"
-    says = f"ports {ports} of {host} ask for no password, and can run programs on every host"
-    return Advice(
-        "warn", says, "let the hosts of this engine alone reach them: a network of theirs"
-    )
+    alone = "let the hosts of this engine alone reach them: a network of theirs"
+    if facts.settings.engine.join_secret_file is None:
+        says = f"ports {ports} of {host} ask for no password, and can run programs on every host"
+        return Advice("warn", says, f"set [engine] join_secret_file, and {alone}")
+    says = f"ports {ports} of {host} want the join secret; whoever reaches them can still disturb"
+    return Advice("ok", f"{says}: {alone}")
 
 
 def check_meeting(facts: Facts, within: float) -> Advice:

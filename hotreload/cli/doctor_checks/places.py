@@ -4,9 +4,7 @@ import ctypes
 import os
 import time
 from contextlib import suppress
-from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from hotreload.checks.fit import served_by
 from hotreload.cli import machine
@@ -14,6 +12,7 @@ from hotreload.cli.doctor_checks.advice import Advice, Facts, existing
 from hotreload.engine.model_folder import unservable, unshared
 from hotreload.errors import HotReloadError
 from hotreload.life import state_lock
+from hotreload.settings.kinds import is_local
 from hotreload.sources.alarm import remote_file_system
 
 FORGETFUL = ("tmpfs", "ramfs")
@@ -113,6 +112,11 @@ def check_token(facts: Facts) -> Advice:
     return _secret(facts, facts.settings.source.token_file, "hub token")
 
 
+def check_join_secret(facts: Facts) -> Advice:
+    """Does the secret of the hosts reach the daemon, and nobody else?"""
+    return _secret(facts, facts.settings.engine.join_secret_file, "join secret")
+
+
 def check_webhook(facts: Facts) -> Advice:
     """Does the webhook's secret reach the daemon, and nobody else?"""
     return _secret(facts, facts.settings.source.webhook, "webhook secret")
@@ -121,18 +125,10 @@ def check_webhook(facts: Facts) -> Advice:
 def check_api_keys(facts: Facts) -> Advice:
     """Do the API keys reach the daemon, and nobody else; and does an open address want some?"""
     server = facts.settings.server
-    if server.api_keys_file is None and server.tcp and not _is_local(server.tcp):
+    if server.api_keys_file is None and server.tcp and not is_local(server.tcp):
         says = f"whoever reaches {server.tcp} may use the model"
         return Advice("warn", says, "set [server] api_keys_file, or a tcp of 127.0.0.1")
     return _secret(facts, server.api_keys_file, "API key", is_installed=False)
-
-
-def _is_local(address: str) -> bool:
-    host = urlsplit(f"//{address}").hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _secret(facts: Facts, path: Path | None, what: str, is_installed: bool = True) -> Advice:

@@ -9,16 +9,21 @@ import math
 from hotreload.engine.ranks.store import DistributedStore
 from hotreload.engine.ranks.together import Meeting
 from hotreload.engine.upstream.joining import Ranks, join, leave
+from hotreload.ranks.signed import signed_for_this_life
+from hotreload.ranks.store import Store
 from hotreload.threads import in_thread
+
+LIFE_SECONDS = 60.0
+"""How long the slowest rank may take to show that it knows the secret, once all have come."""
 
 
 class Joined:
     """Made by `join`, on every rank."""
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Ranks, store: Store) -> None:
         self.ranks = ranks
-        self.store = DistributedStore()
-        self.meeting = Meeting(self.store, ranks)
+        self.store = store
+        self.meeting = Meeting(store, ranks)
         self._builds = 0
 
     @classmethod
@@ -35,7 +40,12 @@ class Joined:
             leave_as=waiting,
             is_read=False,
         )
-        return cls(ranks)
+        store = DistributedStore()
+        if ranks.secret is None:
+            return cls(ranks, store)
+        others = ranks.others
+        signed = signed_for_this_life(store, ranks.secret, ranks.own, others, LIFE_SECONDS)
+        return cls(ranks, await signed)
 
     def next_build(self) -> str:
         """What the ranks call the engine that they are about to build; each asks as often."""

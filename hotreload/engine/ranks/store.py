@@ -1,4 +1,4 @@
-"""The store that jax.distributed keeps in the process of rank 0, for all ranks."""
+"""The store that jax.distributed keeps beside the process of rank 0, for all ranks."""
 
 from typing import Any
 
@@ -28,12 +28,13 @@ class DistributedStore:
     def get(self, key: str, within: float) -> str | None:
         """The value of the key, waited for so many seconds; None when it has none by then."""
         try:
-            value: str = self._client.blocking_key_value_get(key, max(1, round(within * 1000)))
+            ms = max(1, round(within * 1000))
+            value: bytes = self._client.blocking_key_value_get_bytes(key, ms)
         except jax.errors.JaxRuntimeError as fault:
             if str(fault).startswith(NOTHING_THERE):
                 return None
             raise _lost(fault) from fault
-        return value
+        return value.decode(errors="replace")
 
     def forget(self, key: str) -> None:
         """Let go of the key, and of every key that begins with it and a slash."""
@@ -45,4 +46,4 @@ class DistributedStore:
 
 def _lost(fault: Exception) -> EngineLost:
     why = str(fault).partition("\n")[0]
-    return EngineLost(f"the ranks' store does not answer: {why}")
+    return EngineLost(f"rank 0 has ended, or is out of reach: the ranks' store says {why}")

@@ -7,7 +7,6 @@ from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, NoReturn
 
 from hotreload.engine.upstream.between import JOB_SECONDS, BetweenSteps, Front
@@ -17,14 +16,17 @@ from hotreload.engine.upstream.turns import Turns
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.measuring import Measured, added_up
 from hotreload.errors import DrainTimedOut, EngineLost, TryAgain
+from hotreload.ranks.bounds import NotBelieved, number, parsed
+from hotreload.ranks.hearing import Ear
 from hotreload.ranks.steps import next_job
 from hotreload.ranks.store import Store
 from hotreload.threads import in_thread
 
-LOOK_SECONDS = 0.5
-"""How long a thread waits in the store at a time: a cancel waits for its end."""
 MEET_SECONDS = 60.0
 """How long the slowest rank may take until it has a job ready that the others have."""
+MOST_TOLD = 64 << 20
+"""Characters of what a rank measured; a leaf takes a hundred."""
+MOST_SUM = 2**64 - 1
 KEPT = 64
 """How many of the things that a rank told last the store keeps: all have heard those before."""
 
@@ -34,6 +36,7 @@ class Meeting:
 
     def __init__(self, store: Store, ranks: Ranks) -> None:
         self._store = store
+        self._ear = Ear(store)
         self._ranks = ranks
         self._told: deque[str] = deque()
         self.within = MEET_SECONDS
@@ -47,18 +50,16 @@ class Meeting:
         if len(self._told) > KEPT:
             self._store.forget(self._told.popleft())
 
-    async def heard(self, name: str) -> list[str]:
+    async def heard(self, name: str, read: Callable[[str], Any] = str) -> list[Any]:
         """What all the others told, in the order of their numbers; TryAgain names who did not."""
         until = time.monotonic() + self.within
-        return [await self._of(rank, name, until) for rank in self._ranks.others]
+        return [await self._of(rank, name, read, until) for rank in self._ranks.others]
 
-    async def _of(self, rank: int, name: str, until: float) -> str:
-        look = partial(self._store.get, _key(name, rank))
-        while (left := until - time.monotonic()) > 0:
-            told = await in_thread(lambda cancel: look(min(left, LOOK_SECONDS)))
-            if told is not None:
-                return told
-        raise TryAgain(f"rank {rank} has not come to `{name}` in time", code="late_rank")
+    async def _of(self, rank: int, name: str, read: Callable[[str], Any], until: float) -> Any:
+        told = await self._ear.hear(_key(name, rank), read, until - time.monotonic())
+        if told is None:
+            raise TryAgain(f"rank {rank} has not come to `{name}` in time", code="late_rank")
+        return told
 
 
 class BetweenStepsOfAll(BetweenSteps):
@@ -123,18 +124,34 @@ class BetweenStepsOfAll(BetweenSteps):
         raise EngineLost(self._watch.reason or "the scheduler thread hangs")
 
 
-async def told_by_all(meeting: Meeting, name: str, own: Any) -> list[Any]:
+async def told_by_all(
+    meeting: Meeting, name: str, own: Any, read: Callable[[Any], Any] = lambda told: told
+) -> list[Any]:
     """What each rank says of the same, as JSON has it, this one's first; every rank asks."""
     text = json.dumps(own)
     await in_thread(lambda cancel: meeting.tell(name, text))
-    return [json.loads(each) for each in (text, *await meeting.heard(name))]
+    said = await meeting.heard(name, lambda text: read(parsed(text, MOST_TOLD)))
+    return [read(json.loads(text)), *said]
 
 
 async def known_to_all(meeting: Meeting, name: str, own: Measured) -> Measured:
     """What is known of a whole set, of which each rank measured its own; every rank asks."""
     sums: Mapping[str, Any] = {path: dict(each) for path, each in own.sums.items()}
-    told = await told_by_all(meeting, name, [sums, dict(own.rms)])
-    return added_up([Measured(*each) for each in told])
+    return added_up(await told_by_all(meeting, name, [sums, dict(own.rms)], _measured))
+
+
+def _measured(told: Any) -> Measured:
+    try:
+        sums, rms = told
+        return Measured(
+            {
+                path: {name: number(one, most=MOST_SUM) for name, one in each.items()}
+                for path, each in sums.items()
+            },
+            {path: float(one) for path, one in rms.items()},
+        )
+    except (TypeError, ValueError, AttributeError) as fault:
+        raise NotBelieved("it is not what a rank measures") from fault
 
 
 def _key(name: str, rank: int) -> str:

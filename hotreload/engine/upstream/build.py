@@ -18,7 +18,7 @@ from typing import Any
 from hotreload.engine import versions
 from hotreload.engine.model_folder import unservable, unshared
 from hotreload.engine.source_text import unknown_arguments
-from hotreload.engine.upstream import embedding, frozen, logprobs, patches
+from hotreload.engine.upstream import embedding, frozen, logprobs, patches, wire
 from hotreload.engine.upstream.devices import find_devices
 from hotreload.engine.upstream.joining import Ranks
 from hotreload.engine.upstream.legs import Leg
@@ -131,7 +131,7 @@ def build(
     parts = Parts(report, sockets)
     launching = embedding.starting(
         entry,
-        launch_scheduler=partial(_launch_scheduler, parts),
+        launch_scheduler=partial(_launch_scheduler, parts, ranks.secret if ranks else None),
         run_detokenizer=partial(_run_detokenizer, parts),
         devices=devices,
     )
@@ -210,7 +210,9 @@ def _in_words(fault: BaseException) -> str:
     return f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
 
 
-def _launch_scheduler(parts: Parts, server_args: Any, port_args: Any) -> dict[str, Any]:
+def _launch_scheduler(
+    parts: Parts, join_secret: str | None, server_args: Any, port_args: Any
+) -> dict[str, Any]:
     """Replaces upstream's launcher: raises a failure, and mends the scheduler before it runs."""
     from sgl_jax.srt.layers.logits_processor import LogitsMetadata
     from sgl_jax.srt.managers.schedule_batch import ScheduleBatch
@@ -225,7 +227,8 @@ def _launch_scheduler(parts: Parts, server_args: Any, port_args: Any) -> dict[st
     parts.sockets.check_holds(port_args)
     scheduler = Scheduler.__new__(Scheduler)
     try:
-        with embedding.with_threads_that_end(Scheduler, ModelWorker):
+        ending = embedding.with_threads_that_end(Scheduler, ModelWorker)
+        with ending, wire.guarded(join_secret):
             scheduler.__init__(server_args, port_args)
     except BaseException:
         # Nobody else knows this half-made scheduler: its sockets and threads would stay.

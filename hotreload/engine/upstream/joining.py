@@ -1,8 +1,9 @@
 """Joins the processes that hold one engine together, before anything looks for devices."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from hotreload.engine.upstream.coordinator.keeper import Coordinator, in_place_of_jaxs
 from hotreload.errors import DeviceUnavailable
 
 HEARTBEAT_SECONDS = 100
@@ -19,6 +20,8 @@ class Ranks:
     count: int
     address: str
     """Where rank 0 is met: a host and a port."""
+    secret: str | None = field(default=None, repr=False)
+    """What all of them know, and nobody else; None where whoever comes is trusted."""
 
     @property
     def leads(self) -> bool:
@@ -36,6 +39,20 @@ def join(ranks: Ranks, within: int) -> None:
 
     DeviceUnavailable when they do not come. With jax 0.10.2 the process is aborted instead.
     """
+    if not ranks.leads:
+        _initialize(ranks, within)
+        return
+    seconds = {"heartbeat_seconds": HEARTBEAT_SECONDS, "end_within": LEAVE_SECONDS}
+    coordinator = Coordinator(ranks.address, ranks.count, **seconds)
+    try:
+        with in_place_of_jaxs(coordinator):
+            _initialize(ranks, within)
+    except BaseException:
+        coordinator.shutdown()
+        raise
+
+
+def _initialize(ranks: Ranks, within: int) -> None:
     import jax
 
     try:

@@ -5,6 +5,7 @@ agree which checkpoint is good.
 """
 
 import hashlib
+import hmac
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from hotreload import __version__
 from hotreload.checkpoint_files import CONFIG, SIDE_FILES
 from hotreload.errors import ConfigError
 from hotreload.observe.metrics import installed
+from hotreload.settings.credentials import read_join_secret
 from hotreload.settings.faults import masked
 from hotreload.settings.rereading import ALIKE
 from hotreload.settings.sections import Settings
@@ -21,6 +23,7 @@ from hotreload.threads import in_thread
 PACKAGES = ("sglang-jax", "jax", "jaxlib", "transformers")
 """What computes, and what makes tokens of text."""
 ENGINE = ("nnodes", "tp", "dtype")
+COMPARED = b"hotreload: do all hosts have this secret?"
 DIGEST = "sha256:"
 """Two of these can be compared, but tell nobody in what they differ."""
 
@@ -33,6 +36,7 @@ def to_agree_on(settings: Settings) -> dict[str, str]:
         **{name: str(getattr(settings.engine, name)) for name in ENGINE},
         **{f"[engine.args] {name}": text for name, text in _args(settings)},
         **dict(_judged_by(settings)),
+        **dict(_secret(settings.engine.join_secret_file)),
         **{f"the model's {name}": digest for name, digest in _files(settings.engine.model)},
     }
 
@@ -63,6 +67,13 @@ def _args(settings: Settings) -> Iterator[tuple[str, str]]:
     """No secret leaves the host: the ranks' store asks nobody for a password."""
     for name, value in sorted(settings.engine.args.items()):
         yield name, json.dumps(masked(name, value), sort_keys=True)
+
+
+def _secret(file: Path | None) -> Iterator[tuple[str, str]]:
+    """A number that tells two secrets apart, and nobody what they are."""
+    if file is not None:
+        key = read_join_secret(file).encode()
+        yield "[engine] join_secret_file", DIGEST + hmac.new(key, COMPARED, "sha256").hexdigest()
 
 
 def _judged_by(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -25,14 +25,22 @@ from hotreload.life.common import Common
 from hotreload.life.hosts.agreement import read_to_agree_on
 from hotreload.life.hosts.meeting import Lose, met
 from hotreload.life.hosts.shown import Shown
-from hotreload.life.hosts.words import BUILD, HELLO, LIVE, NUMBERS, PREPARE, revision_of
+from hotreload.life.hosts.words import (
+    BUILD,
+    HELLO,
+    LIVE,
+    NUMBERS,
+    PREPARE,
+    live_of,
+)
 from hotreload.life.model_files import keep_model
 from hotreload.life.start_engine import to_start_from
 from hotreload.ranks.ballots import Step
+from hotreload.ranks.bounds import revision_of
 from hotreload.ranks.following import Following
 from hotreload.ranks.vote import Follower
 from hotreload.threads import uninterrupted
-from hotreload.types import Checkpoint, Generation, Phase, Revision
+from hotreload.types import Checkpoint, Phase, Revision
 
 About = Mapping[str, str]
 
@@ -208,16 +216,13 @@ class Follow:
         """Write down what is live on all ranks now, under the number that rank 0 gave it."""
         engine, ledger = self._engine, self._attempts.ledger
         assert engine is not None, "only an engine has anything live"
-        own, number = engine.live, int(about["number"])
-        live = Generation(
-            number, revision_of(about), about["fingerprint"], float(about["since"]),
-            own.leaves, own.bytes,
-        )  # fmt: skip
+        own = engine.live
+        live = live_of(about, own)
         if own.fingerprint != live.fingerprint:
             words = f"rank 0 has {live.fingerprint} live, and here {own.fingerprint} is"
             raise EngineLost(words)
         ledger.forget_others(live)
-        ledger.numbers_given = max(number, ledger.numbers_given)
+        ledger.numbers_given = max(live.number, ledger.numbers_given)
         last = self._last
         path = last.path if last is not None and last.revision == live.revision else None
         self._attempts.record(live, path)

@@ -21,9 +21,10 @@ from hotreload.errors import ConfigError, DeviceUnavailable, EngineLost, HotRelo
 from hotreload.life.hosts.agreement import differences, read_to_agree_on
 from hotreload.life.hosts.meeting import Lose, met
 from hotreload.life.hosts.words import BUILD, HELLO, LIVE, NUMBERS, PREPARE, live_words
-from hotreload.life.parts import ranks_of, to_stage
+from hotreload.life.parts import to_stage
 from hotreload.ranks.ballots import Ballot
 from hotreload.ranks.beats import Beats
+from hotreload.ranks.bounds import NotBelieved, number
 from hotreload.ranks.vote import Chair
 from hotreload.settings.load import Settings
 from hotreload.threads import uninterrupted
@@ -41,9 +42,10 @@ NOT_RECORDED = (
 )
 
 
-def make_lead(settings: Settings, ledger: Ledger, *, save: Save, lose: Lose) -> "Lead | None":
+def make_lead(
+    settings: Settings, ranks: Ranks | None, ledger: Ledger, *, save: Save, lose: Lose
+) -> "Lead | None":
     """What rank 0 of several hosts has; None where there is one host, and on all others."""
-    ranks = ranks_of(settings)
     if ranks is None or not ranks.leads:
         return None
     return Lead(settings, ranks, ledger=ledger, save=save, lose=lose)
@@ -86,7 +88,8 @@ class Lead:
         own = await read_to_agree_on(self._settings)
         for each in await self._said_hello():
             theirs = dict(each.says)
-            self._ledger.numbers_given = max(self._ledger.numbers_given, int(theirs.pop(NUMBERS)))
+            given = _number(each.rank, theirs.pop(NUMBERS, ""))
+            self._ledger.numbers_given = max(self._ledger.numbers_given, given)
             if unlike := differences(own, theirs):
                 words = f"[engine] nnodes: rank {each.rank} cannot take part"
                 raise ConfigError(f"{words}: {'; '.join(unlike)}", code="ranks_differ")
@@ -166,6 +169,16 @@ class Lead:
             return why or str(fault)
         self._told = live
         return why
+
+
+def _number(rank: int, said: str) -> int:
+    """The last number that rank gave a generation."""
+    try:
+        return number(said)
+    except NotBelieved as why:
+        words = f"rank {rank} says that its last generation has the number {said[:30]!r}: {why}"
+        todo = "move its [state] directory away: it takes over what rank 0 has"
+        raise ConfigError(f"[state] directory: {words}; {todo}") from why
 
 
 async def _undone(own: asyncio.Task[RankEngine], others: asyncio.Task[list[Ballot]]) -> None:

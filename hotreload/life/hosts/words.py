@@ -1,8 +1,10 @@
 """What rank 0 asks of the others beside what it does to the engine, and in which words."""
 
+import math
 from collections.abc import Mapping
 
-from hotreload.types import Generation, Revision
+from hotreload.ranks.bounds import LONGEST_NAME, NotBelieved, number, revision_of, words
+from hotreload.types import Generation, Staged
 
 HELLO, PREPARE, BUILD, LIVE = "hello", "prepare", "build", "live"
 
@@ -21,6 +23,11 @@ def live_words(live: Generation) -> dict[str, str]:
     }
 
 
-def revision_of(about: Mapping[str, str]) -> Revision:
-    """Which revision is meant."""
-    return Revision(about["revision"], about["label"])
+def live_of(about: Mapping[str, str], own: Staged) -> Generation:
+    """What rank 0 has made live, which is `own` here; NotBelieved if it is nothing of the kind."""
+    fingerprint = words(about["fingerprint"], LONGEST_NAME)
+    since = float(about["since"])
+    if not math.isfinite(since):
+        raise NotBelieved(f"{since} is no time")
+    where = number(about["number"], 1), revision_of(about)
+    return Generation(*where, fingerprint, since, own.leaves, own.bytes)

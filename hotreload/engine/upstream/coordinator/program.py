@@ -1,0 +1,106 @@
+"""A program of its own: the coordination service of JAX, through which the ranks of an engine meet.
+
+JAX ends a process as soon as its connection to the service breaks, without a word of ours. In the
+process of rank 0 the service would break with it. Here it ends in two steps: first it answers
+nobody any more, so that every rank hears within a second that rank 0 has ended; but it holds their
+connections until they have gone, too.
+
+Run as a script it imports nothing of ours. Its first line of input says what to do, its only line
+of output why it cannot; it is empty when it can. The end of its input is the end of rank 0.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import stat
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NoReturn
+
+HOLD_SECONDS = 20.0
+"""How long the others may take to end; only an end of their hosts takes longer to show."""
+CLOSED_WITHIN = 1.0
+
+
+def main() -> NoReturn:
+    """Serve until rank 0 has ended, and go when the others have."""
+    for number in (signal.SIGTERM, signal.SIGINT):  # meant for rank 0, which ends us
+        signal.signal(number, signal.SIG_IGN)
+    setup = json.loads(sys.stdin.readline())
+    place = setup["host"], setup["port"]
+    try:
+        _check_free(place)
+        service = _service(setup)
+    except Exception as fault:
+        print(getattr(fault, "strerror", None) or fault, flush=True)
+        os._exit(1)
+    print(flush=True)
+    sys.stdin.read()
+    _leave_behind(service, place)
+    _hold(time.monotonic() + HOLD_SECONDS)
+    os._exit(0)
+
+
+def _service(setup: dict[str, Any]) -> Any:
+    from jaxlib import _jax
+
+    return _jax.get_distributed_runtime_service(
+        f"{setup['host']}:{setup['port']}",
+        setup["count"],
+        heartbeat_timeout=setup["heartbeat_seconds"],
+        shutdown_timeout=setup["shutdown_seconds"],
+    )
+
+
+def _check_free(place: tuple[str, int]) -> None:
+    """OSError when somebody listens there: the service itself would share the port with it."""
+    with socket.socket() as asking:
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        asking.bind(place)
+
+
+def _leave_behind(service: Any, place: tuple[str, int]) -> None:
+    """Close the service's port, and have its connections stay open with nobody behind them.
+
+    Its own end would break them five seconds after it has closed the port. The fork has them too,
+    and none of its threads.
+    """
+    threading.Thread(target=service.shutdown, daemon=True).start()
+    until = time.monotonic() + CLOSED_WITHIN
+    while time.monotonic() < until:
+        with suppress(OSError):
+            _check_free(place)
+            break
+        time.sleep(0.01)
+    warnings.simplefilter("ignore", DeprecationWarning)  # of a fork where threads run
+    if os.fork():
+        os._exit(0)
+
+
+def _hold(until: float) -> None:
+    """Wait until whoever is at the other end of a connection has gone."""
+    held = set(_sockets())
+    waiting = select.poll()
+    for each in held:
+        waiting.register(each, select.POLLRDHUP)
+    while held and (left := until - time.monotonic()) > 0:
+        for each, _ in waiting.poll(1000 * left):
+            waiting.unregister(each)
+            held.discard(each)
+
+
+def _sockets() -> Iterator[int]:
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the listing itself was one of them
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                yield int(name)
+
+
+if __name__ == "__main__":
+    main()

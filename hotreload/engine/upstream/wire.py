@@ -1,0 +1,82 @@
+"""Encrypts what rank 0 sends to the others in each turn: they unpickle it, so it must be rank 0's.
+
+libzmq's CURVE, with a key pair that follows from the join secret. A server's public key is never
+sent, so to know it is to know the secret: nobody else can speak as rank 0, or hear it.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from hotreload.errors import ConfigError
+
+PURPOSE = b"hotreload: the key by which rank 0 sends its turns"
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Rank 0's."""
+
+    public: bytes
+    secret: bytes
+
+
+@contextmanager
+def guarded(join_secret: str | None) -> Iterator[None]:
+    """Construct a scheduler in here: its sockets between hosts let in who knows the secret."""
+    from sgl_jax.srt.managers import scheduler
+
+    if join_secret is None:
+        yield
+        return
+    make, keys = scheduler.get_zmq_socket, _keys_of(join_secret)
+
+    def make_guarded(context: Any, kind: Any, endpoint: str, bind: bool) -> Any:
+        is_between_hosts = endpoint.startswith("tcp://")
+        made_by = _Guarding(context, keys, bind) if is_between_hosts else context
+        return make(made_by, kind, endpoint, bind)
+
+    scheduler.get_zmq_socket = make_guarded
+    try:
+        yield
+    finally:
+        scheduler.get_zmq_socket = make
+
+
+class _Guarding:
+    """Stands where upstream makes a socket of a context, just before it binds or connects."""
+
+    def __init__(self, context: Any, keys: _Keys, binds: bool) -> None:
+        self._context = context
+        self._keys = keys
+        self._binds = binds
+
+    def socket(self, kind: Any) -> Any:
+        """A socket that speaks CURVE alone."""
+        import zmq
+
+        made = self._context.socket(kind)
+        if self._binds:
+            made.curve_server = True
+            made.curve_publickey, made.curve_secretkey = self._keys.public, self._keys.secret
+        else:
+            made.curve_serverkey = self._keys.public
+            made.curve_publickey, made.curve_secretkey = zmq.curve_keypair()
+        return made
+
+
+def _keys_of(join_secret: str) -> _Keys:
+    import zmq
+    from zmq.utils import z85
+
+    if not zmq.has("curve"):
+        raise ConfigError(
+            "[engine] join_secret_file: the installed pyzmq cannot encrypt (it has no CURVE); "
+            "install its wheel"
+        )
+    drawn = hmac.new(join_secret.encode(), PURPOSE, hashlib.sha256).digest()
+    secret: bytes = z85.encode(drawn)  # type: ignore[no-untyped-call]
+    return _Keys(zmq.curve_public(secret), secret)
