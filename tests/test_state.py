@@ -1,11 +1,9 @@
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from hotreload.core.ledger import Ledger, Overrule
 from hotreload.events import Event, StateSaved, TroubleTold
-from hotreload.life.state import MOVE_BACK, StateFile
+from hotreload.life.state import StateFile
 from hotreload.life.state_json import VERSION
 from hotreload.troubles import STATE_DAMAGED, STATE_MOVED
 from hotreload.types import By, Generation, Phase, Revision
@@ -116,7 +114,7 @@ async def test_a_folder_that_is_moved_away_is_told_and_nothing_is_lost_when_it_i
             await asyncio.wait({watching})
     assert isinstance(began, TroubleTold)
     assert (began.code, str(elsewhere) in str(began.message)) == (STATE_MOVED, True)
-    assert over == TroubleTold(STATE_MOVED, None, MOVE_BACK)
+    assert over == TroubleTold(STATE_MOVED, None, "")
     assert state.read().last_good == ledger().last_good
 
 

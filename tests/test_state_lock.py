@@ -31,7 +31,10 @@ def test_one_that_has_not_written_its_name_yet_has_it_all_the_same(
 ) -> None:
     with StateFolder(tmp_path).held(FIRST):
         (tmp_path / NAME).write_text(text)
-        with pytest.raises(ConfigError, match="by another hotreload;"), StateFolder(tmp_path).held(SECOND):
+        with (
+            pytest.raises(ConfigError, match="by another hotreload;"),
+            StateFolder(tmp_path).held(SECOND),
+        ):
             pass
 
 

@@ -67,7 +67,7 @@ class StateFile:
             self._has_failed.set()
         elif _last_pin(ledger) != self._last_pin:
             self._damaged.now(None)  # somebody has looked, and decided
-        self._moved.now(self.folder.moved, MOVE_BACK)
+        self._moved.now(self.folder.moved, MOVE_BACK if self.folder.moved else "")
         return why
 
     async def _written(self, ledger: Ledger) -> str | None:
