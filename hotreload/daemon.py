@@ -145,11 +145,12 @@ class Daemon:
 
     async def run(self) -> int:
         """Serve until told to stop or the engine is lost; return the exit code."""
-        with listening(self.settings, self.metrics) as at:
+        with listening(self.settings, self.metrics, self.state.folder) as at:
             self._take_signals()
             http = self._make_server(at.are_lasting)
             serving = asyncio.create_task(http.serve(at.sockets))
             beating = asyncio.create_task(self.systemd.beat())
+            watching = asyncio.create_task(self.state.watch(self.ledger))
             try:
                 return await self._live(http)
             finally:
@@ -159,6 +160,8 @@ class Daemon:
                     turn_away(at.sockets, self._ended_by)
                 await self.source.close()
                 beating.cancel()
+                watching.cancel()
+                await asyncio.wait({watching})  # what it writes, it writes to the folder we hold
 
     async def _live(self, http: HttpServer) -> int:
         code = EXIT_OK

@@ -37,6 +37,11 @@ class By:
     reason: str = ""
 
 
+def as_text(name: str) -> str:
+    """A file's name for people: bytes that are no text are escaped."""
+    return name.encode(errors="backslashreplace").decode()
+
+
 @dataclass(frozen=True, slots=True)
 class Revision:
     """One version of the weights; equal ids mean the same bytes."""
@@ -46,8 +51,7 @@ class Revision:
 
     def __post_init__(self) -> None:
         """A folder's name may hold bytes that are no text; a label goes into logs and JSON."""
-        text = self.label.encode(errors="backslashreplace").decode()
-        object.__setattr__(self, "label", text)
+        object.__setattr__(self, "label", as_text(self.label))
 
     @property
     def is_noise(self) -> bool:

@@ -1,14 +1,11 @@
 import asyncio
-import logging
-import os
 from pathlib import Path
 
-import pytest
-
 from hotreload.core.ledger import Ledger, Overrule
-from hotreload.events import Event, StateSaved
-from hotreload.life.state import StateFile, write_whole
+from hotreload.events import Event, StateSaved, TroubleTold
+from hotreload.life.state import StateFile
 from hotreload.life.state_json import VERSION
+from hotreload.troubles import STATE_DAMAGED, STATE_MOVED
 from hotreload.types import By, Generation, Phase, Revision
 from tests.waiting import PATIENCE
 
@@ -58,49 +55,78 @@ def test_the_first_run_knows_nothing(tmp_path: Path) -> None:
     assert StateFile(tmp_path).read() == Ledger()
 
 
-@pytest.mark.parametrize("data", [b"", b"\0" * 4096, b'{"version": 1, "gener', b"{}", b"[]"])
-def test_a_state_that_cannot_be_read_is_set_aside_and_told(
-    tmp_path: Path, data: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "state.json").write_bytes(data)
-    with caplog.at_level(logging.WARNING):
-        assert StateFile(tmp_path).read() == Ledger()
-    assert "state.set_aside" in caplog.text
-    (aside,) = tmp_path.glob("*.unreadable")
-    assert aside.read_bytes() == data
-
-
-async def test_a_state_that_the_disk_does_not_give_is_told_and_serving_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_state_that_the_disk_does_not_give_is_told_and_kept_aside(tmp_path: Path) -> None:
+    told = list[Event]()
     (tmp_path / "state.json").mkdir()
-    state = StateFile(tmp_path)
-    with caplog.at_level(logging.WARNING):
-        assert state.read() == Ledger()
-        why = await state.save(ledger())
-    (unread,) = caplog.records
-    assert unread.message == "state.unreadable"
-    assert vars(unread)["path"] == str(tmp_path / "state.json")
-    assert "Is a directory" in vars(unread)["error"]
-    assert why is not None
-    assert why.startswith(f"{tmp_path / 'state.json'} cannot be written: ")
-    assert list(tmp_path.glob("*.unreadable")) == []
-    (tmp_path / "state.json").rmdir()
-    await state.save(ledger())
+    state = StateFile(tmp_path, told.append)
+    assert state.read() == Ledger()
+    assert "state.json cannot be read: Is a directory" in str(await damage(state, told))
+    assert await state.save(ledger()) is None
+    (aside,) = tmp_path.glob("*.unreadable")
+    assert aside.is_dir()
+    assert state.read().last_good == ledger().last_good
+
+
+async def damage(state: StateFile, told: list[Event]) -> str | None:
+    """What it tells of what it could not read."""
+    watching = asyncio.create_task(state.watch(Ledger()))
+    await asyncio.sleep(0)
+    watching.cancel()
+    (trouble,) = (each for each in told if isinstance(each, TroubleTold))
+    assert trouble.code == STATE_DAMAGED
+    return trouble.message
+
+
+async def test_a_damaged_state_is_told_until_somebody_pins_or_unpins(tmp_path: Path) -> None:
+    made, told = ledger(), list[Event]()
+    made.set_pinned(True, By("pin", 1, 2, 3.5))
+    for _ in range(2):
+        await StateFile(tmp_path).save(made)
+    (tmp_path / "state.json").write_bytes(b"")
+    state = StateFile(tmp_path, told.append)
+    known = state.read()
+    assert known.pinned
+    assert "state.former" in str(await damage(state, told))
+    await state.save(known)
+    assert len(told) == 1
+    known.set_pinned(False, By("unpin", 1, 2, 4.5))
+    await state.save(known)
+    assert told[1:] == [TroubleTold(STATE_DAMAGED, None, "")]
+    assert len(list(tmp_path.glob("*.unreadable"))) == 1
+
+
+async def test_a_folder_that_is_moved_away_is_told_and_nothing_is_lost_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    told = asyncio.Queue[Event]()
+    path, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    state = StateFile(path, told.put_nowait)
+    with state.folder.held(Path("/run/s")):
+        watching = asyncio.create_task(state.watch(ledger(), pause=0.001))
+        try:
+            path.rename(elsewhere)
+            async with asyncio.timeout(PATIENCE):
+                began = await told.get()
+                elsewhere.rename(path)
+                over = await told.get()
+        finally:
+            watching.cancel()
+            await asyncio.wait({watching})
+    assert isinstance(began, TroubleTold)
+    assert (began.code, str(elsewhere) in str(began.message)) == (STATE_MOVED, True)
+    assert over == TroubleTold(STATE_MOVED, None, "")
     assert state.read().last_good == ledger().last_good
 
 
 async def test_a_state_of_a_newer_version_is_told_and_left_for_the_newer_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
 ) -> None:
     newer = b'{"version": 99, "what": "this one cannot know"}'
     (tmp_path / "state.json").write_bytes(newer)
-    state = StateFile(tmp_path)
-    with caplog.at_level(logging.ERROR):
-        assert state.read() == Ledger()
-    (told,) = caplog.records
-    assert told.message == "state.newer"
-    assert "version 99, and this hotreload knows" in vars(told)["error"]
+    told = list[Event]()
+    state = StateFile(tmp_path, told.append)
+    assert state.read() == Ledger()
+    assert "version 99, and this hotreload knows" in str(await damage(state, told))
     assert "is left as it is" in str(await state.save(ledger()))
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [newer]
 
@@ -190,45 +216,3 @@ async def test_saves_land_in_order(tmp_path: Path) -> None:
     last = state.read().last_good
     assert last is not None
     assert last.number == 19
-
-
-def test_what_is_written_is_on_the_disk_before_it_has_its_name_and_the_name_before_we_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, done = tmp_path / "state.json", list[tuple[str, str]]()
-    fsync, rename = os.fsync, Path.rename
-
-    def noted_fsync(descriptor: int) -> None:
-        opened = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        whole = opened.is_dir() or opened.read_bytes() == b"new"
-        done.append(("fsync" if whole else "fsync too early", opened.name))
-        fsync(descriptor)
-
-    def noted_rename(old: Path, new: Path) -> Path:
-        done.append((f"rename {old.name}", new.name))
-        return rename(old, new)
-
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(Path, "rename", noted_rename)
-    write_whole(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert done == [
-        ("fsync", "state.new"),
-        ("rename state.new", "state.json"),
-        ("fsync", tmp_path.name),
-    ]
-
-
-def test_a_write_that_fails_half_way_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "state.json"
-    write_whole(path, b"old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_whole(path, b"new and longer")
-    assert path.read_bytes() == b"old"

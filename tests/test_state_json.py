@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import fields
 
 import pytest
@@ -57,8 +58,39 @@ def test_an_attempt_from_before_loading_was_told_is_read() -> None:
     ledger = Ledger()
     ledger.history.append(Attempt(A, Outcome.LIVE, None, {}, 0.0, 7.0, 1))
     memory = json.loads(to_json(ledger))
-    del memory["history"][0]["loading"]
+    del memory["history"][0]["loading"], memory["checksum"]
     assert from_json(json.dumps(memory).encode()).history == ledger.history
+
+
+ODD_PATHS = [
+    "/c/step\u3000\u30001",  # an ideographic space, which `str.isprintable` does not like
+    "/c/no\xa0break",
+    "/c/zero\u200bwidth",
+    "/c/soft\xadhyphen",
+    "/c/tab\tand\nline",
+    "/c/escape\x1b[31m",
+    "/c/\U0001f600",
+    os.fsdecode(b"/c/no text \xff\xfe"),
+    '/c/"quoted"\\udcff',
+]
+
+
+@pytest.mark.parametrize("path", ODD_PATHS)
+def test_every_path_that_a_file_system_allows_survives_a_restart_as_it_is(path: str) -> None:
+    ledger = Ledger()
+    ledger.went_live(Generation(1, A, "fp-a", 1.0), path)
+    ledger.refuse(B, Reason("gone", f"{path} is gone"), 1.0)
+    again = from_json(to_json(ledger))
+    assert again.last_good is not None
+    assert os.fsencode(again.last_good.path) == os.fsencode(path)
+    assert again.refused == ledger.refused
+
+
+def test_what_was_written_before_there_was_a_checksum_is_read() -> None:
+    ledger = Ledger(numbers_given=5)
+    memory = json.loads(to_json(ledger))
+    del memory["checksum"]
+    assert from_json(json.dumps(memory, indent=1).encode()) == ledger
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"version": 1}', b"\xff\xfe"])

@@ -10,6 +10,7 @@ from typing import Any
 from hotreload.cli.daemon_args import add_client_verb, seconds
 from hotreload.cli.exits import ENGINE_LOST, FAILED
 from hotreload.errors import EngineLost, HotReloadError
+from hotreload.types import as_text
 
 Fields = dict[str, Any]
 
@@ -156,7 +157,7 @@ def reload(args: argparse.Namespace) -> int:
         key = "model_path" if _is_path(args) else "revision"
         # The daemon runs in another folder: a path relative to ours means nothing to it.
         here = Path(args.name).expanduser().absolute()
-        wish[key] = str(here) if key == "model_path" else args.name
+        wish[key] = as_text(str(here) if key == "model_path" else args.name)
     return _change(args, "/admin/reload_weights", wish)
 
 

@@ -173,7 +173,6 @@ class Ledger:
 
     def went_live(self, generation: Generation, path: str) -> None:
         """Record what answers from now on; it is no longer refused."""
-        path = path if path.isprintable() else ""  # bytes that are no text cannot be remembered
         self.live = generation
         if self.under_way == generation.revision:  # it no longer matters how the attempt ends
             self.under_way = None

@@ -20,7 +20,7 @@ from hotreload.engine.upstream.joining import Ranks
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.events import ModeChosen, Publish
 from hotreload.life.running import RunningEngine, RunningSource
-from hotreload.life.state_lock import sole_user
+from hotreload.life.state_lock import StateFolder
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
 from hotreload.observe.rank import Rank
@@ -258,7 +258,7 @@ class Listening:
 
 
 @contextmanager
-def listening(settings: Settings, metrics: Metrics) -> Iterator[Listening]:
+def listening(settings: Settings, metrics: Metrics, state: StateFolder) -> Iterator[Listening]:
     """Take all addresses, and the state folder, before anything slow begins.
 
     One that is taken is a fault at the start.
@@ -270,7 +270,7 @@ def listening(settings: Settings, metrics: Metrics) -> Iterator[Listening]:
         passed = take_over()
         sockets = [stack.enter_context(each) for each in passed]
         stack.enter_context(_turning_away(passed))
-        stack.enter_context(sole_user(settings.state.directory, server.socket))
+        stack.enter_context(state.held(server.socket))
         _tell_of_other_path(sockets, server.socket)
         if not any(each.family == AF_UNIX for each in passed):
             sockets.append(bind_unix(server.socket, server.mode, server.group))

@@ -1,20 +1,27 @@
 """The ledger on disk: whole or not at all, and never a reason not to serve."""
 
 import asyncio
-import logging
-import os
 import time
 from pathlib import Path
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import Publish, StateSaved
-from hotreload.life.state_json import NewerState, from_json, to_json
-from hotreload.threads import uninterrupted
-
-log = logging.getLogger("hotreload.state")
+from hotreload.life import state_files
+from hotreload.life.state_files import Found
+from hotreload.life.state_json import to_json
+from hotreload.life.state_lock import StateFolder
+from hotreload.threads import in_thread, uninterrupted
+from hotreload.troubles import STATE_DAMAGED, STATE_MOVED, Trouble
+from hotreload.types import By
 
 TRY_AGAIN_SECONDS = 30.0
 """Seconds after a failed save until the next try, if nothing else is saved before."""
+LOOK_SECONDS = 3.0
+"""Seconds between two looks whether the state folder is where it was."""
+MOVE_BACK = (
+    "move it back, or stop the other daemon and remove its folder: a restart would read what is "
+    "under the old name"
+)
 
 
 class StateFile:
@@ -26,29 +33,24 @@ class StateFile:
     """
 
     def __init__(self, directory: Path, publish: Publish = lambda event: None) -> None:
-        self.path = directory / "state.json"
+        self.folder = StateFolder(directory)
+        self.path = directory / state_files.NEWEST
         self._publish = publish
+        self._damaged = Trouble(STATE_DAMAGED, publish)
+        self._moved = Trouble(STATE_MOVED, publish)
         self._writes = asyncio.Lock()
         self._unsaved: str | None = None
         self._has_failed = asyncio.Event()
-        self._newer: str | None = None
+        self._found = Found(Ledger())
+        self._last_pin: By | None = None
+        self._unusable: tuple[str, ...] = ()
 
     def read(self) -> Ledger:
-        """Return what an earlier run knew; an empty ledger, and a warning, when it is no use."""
-        try:
-            return from_json(self.path.read_bytes())
-        except FileNotFoundError:
-            return Ledger()
-        except OSError as error:
-            log.warning("state.unreadable", extra={"path": str(self.path), "error": str(error)})
-        except NewerState as newer:
-            self._newer = f"{self.path} is left as it is: {newer}"
-            todo = "it is left as it is and nothing is remembered; go forward, or move it away"
-            fields = {"path": str(self.path), "error": str(newer), "todo": todo}
-            log.error("state.newer", extra=fields)
-        except ValueError as error:
-            self._set_aside(error)
-        return Ledger()
+        """Return what an earlier run knew, as far as it can be read; `watch` tells of the rest."""
+        self._found = state_files.read(self.folder.path)
+        self._unusable = self._found.unusable
+        self._last_pin = _last_pin(self._found.ledger)
+        return self._found.ledger
 
     async def save(self, ledger: Ledger) -> str | None:
         """Write the ledger, off the event loop; returns why it is not on the disk, if it is not.
@@ -57,21 +59,34 @@ class StateFile:
         writes what the ledger is when its turn comes.
         """
         async with self._writes:
-            why = self._newer or await self._written(ledger)
+            why = await self._written(ledger)
             before, self._unsaved = self._unsaved, why
         if (why is None) != (before is None):
             self._publish(StateSaved(why))
         if why is not None:
             self._has_failed.set()
+        elif _last_pin(ledger) != self._last_pin:
+            self._damaged.now(None)  # somebody has looked, and decided
+        self._moved.now(self.folder.moved, MOVE_BACK if self.folder.moved else "")
         return why
 
     async def _written(self, ledger: Ledger) -> str | None:
+        if self._found.is_newer:
+            return f"{self.path} is left as it is: a newer hotreload wrote it"
         try:
-            data = to_json(ledger)
-            await uninterrupted(asyncio.to_thread(write_whole, self.path, data))
+            data, number = to_json(ledger), ledger.next_number - 1
+            await uninterrupted(asyncio.to_thread(self._write, data, number))
         except (OSError, ValueError) as error:
             return f"{self.path} cannot be written: {error}"
         return None
+
+    def _write(self, data: bytes, number: int) -> None:
+        self.folder.follow()
+        with self.folder.opened() as folder:
+            for name in self._unusable:
+                state_files.keep_aside(folder, name, time.time_ns())
+            self._unusable = ()
+            state_files.write(folder, data, number)
 
     async def keep_trying(self, ledger: Ledger, pause: float = TRY_AGAIN_SECONDS) -> None:
         """Save again and again what could not be saved, for ever."""
@@ -82,28 +97,24 @@ class StateFile:
             if self._unsaved is not None:
                 await self.save(ledger)
 
-    def _set_aside(self, error: ValueError) -> None:
-        """Move an unreadable state file aside, where a person can look at it."""
-        aside = self.path.with_suffix(f".{time.time_ns()}.unreadable")
-        try:
-            self.path.rename(aside)
-        except OSError:
-            aside = self.path
-        first_line = str(error).splitlines()[0]
-        log.warning("state.set_aside", extra={"path": str(aside), "error": first_line})
+    async def watch(self, ledger: Ledger, pause: float = LOOK_SECONDS) -> None:
+        """Tell what could not be read; then see to it that the folder stays where it is, for ever.
+
+        Where it was moved or deleted the ledger is saved, wherever that can be.
+        """
+        self._damaged.now(self._found.damage, self._found.todo)
+        while True:
+            await asyncio.sleep(pause)
+            async with self._writes:
+                is_in_place = await in_thread(
+                    lambda cancel: self.folder.is_in_place,
+                    leave_as="a look at the state folder",
+                    is_read=False,
+                )
+            if not is_in_place or self.folder.moved is not None:
+                await self.save(ledger)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that a power cut leaves the old one or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".new")
-    with fresh.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def _last_pin(ledger: Ledger) -> By | None:
+    """Who pinned or unpinned last."""
+    return ledger.pins[0] if ledger.pins else None

@@ -1,11 +1,12 @@
 """A ledger as JSON: the schema of the state file, and how each older one is understood."""
 
+import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
-import pydantic_core
 from pydantic import TypeAdapter
 
 from hotreload.core.ledger import (
@@ -40,10 +41,12 @@ class Memory:
 
 
 _MEMORY = TypeAdapter(Memory)
+_CHECKSUM = ',\n "checksum": '
+"""Before the checksum of all that stands before this; files of before have none."""
 
 
 def to_json(ledger: Ledger) -> bytes:
-    """Return what must survive a restart."""
+    """Return what must survive a restart; bytes of a path that are no text do so as escapes."""
     memory = Memory(
         version=VERSION,
         generations=list(ledger.generations),
@@ -57,8 +60,14 @@ def to_json(ledger: Ledger) -> bytes:
         overruled=ledger.overruled,
         pins=list(ledger.pins),
     )
-    # By its own way an infinity (how much a leaf of zeros changed) would be null, and no number.
-    return pydantic_core.to_json(memory, indent=1, inf_nan_mode="constants")
+    fields = _MEMORY.dump_python(memory, mode="json")
+    lines = (f'"{name}": {json.dumps(value)}' for name, value in fields.items())
+    known = "{\n " + ",\n ".join(lines)
+    return f'{known}{_CHECKSUM}"{_checksum(known)}"\n}}'.encode()
+
+
+def _checksum(text: str) -> str:
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 class NewerState(ValueError):
@@ -98,12 +107,23 @@ def _migrated(memory: Any) -> dict[str, Any]:
     return {**memory, "version": VERSION}
 
 
+def _loaded(text: str) -> dict[str, Any]:
+    try:
+        memory = _migrated(json.loads(text))
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    known = text.rpartition(_CHECKSUM)[0]
+    if memory.get("checksum", _checksum(known)) != _checksum(known):
+        raise ValueError("its checksum is not that of what it holds")
+    return memory
+
+
 def from_json(data: bytes) -> Ledger:
     """Rebuild a ledger, from an older version's data too.
 
     ValueError says what is wrong with the data; NewerState is the one that time mends.
     """
-    memory = _MEMORY.validate_python(_migrated(pydantic_core.from_json(data)))
+    memory = _MEMORY.validate_python(_loaded(data.decode()))
     return Ledger(
         refused={refusal.revision.id: refusal for refusal in memory.refused},
         pinned=memory.pinned,

@@ -27,7 +27,7 @@ from hotreload.sources.places import places
 from hotreload.sources.seen import Seen, SurveyLike
 from hotreload.sources.tree import Tree
 from hotreload.threads import LEAVE_AFTER, in_thread
-from hotreload.types import Revision
+from hotreload.types import Revision, as_text
 
 SLOW_LOOK = 30.0
 """How long a look may take before it is reported; hashing new files may well take longer."""
@@ -287,22 +287,28 @@ class DirectorySource:
 
     def _allowed_folder(self, name: str) -> Path:
         """The folder that the name means, links resolved; BadRequest when it lies elsewhere."""
-        if not name.isprintable():
-            raise BadRequest("a checkpoint's name must be printable text")
+        if "\0" in name:
+            raise BadRequest("a checkpoint's name holds no NUL")
+        shown = name if name.isprintable() else ascii(name)
         roots = [Path(os.path.realpath(root)) for root in self._roots]
         meant = [Path(os.path.realpath(root / name)) for root in roots]
         allowed = [path for path in meant if any(path.is_relative_to(root) for root in roots)]
         if not allowed:
             listed = ", ".join(str(root) for root in self._roots)
-            raise BadRequest(f"{name}: lies outside of the allowed folders: {listed}")
+            raise BadRequest(f"{shown}: lies outside of the allowed folders: {listed}")
         with suppress(OSError):
             nested = places(roots[0], self._depth)
-            allowed += [place.folder for place in nested if place.path.name == name]
+            allowed += [place.folder for place in nested if name in _names(place.path)]
         for folder in allowed:
             with suppress(OSError):
                 if folder.is_dir():
                     return folder
-        raise NothingOfThatName(f"{name}: no such folder below {self._path}")
+        raise NothingOfThatName(f"{shown}: no such folder below {self._path}")
+
+
+def _names(path: Path) -> tuple[str, str, str]:
+    """What a place may be called; who cannot write its bytes as text writes what is shown."""
+    return path.name, as_text(path.name), as_text(str(path))
 
 
 async def _in_thread[T](work: Callable[[], T]) -> T:

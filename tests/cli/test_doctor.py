@@ -51,7 +51,7 @@ from hotreload.cli.machine import (
 )
 from hotreload.engine.weights import headroom
 from hotreload.engine.weights.host_memory import free_in_groups
-from hotreload.life.state_lock import sole_user
+from hotreload.life.state_lock import StateFolder
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 
@@ -365,7 +365,7 @@ def test_a_state_that_a_reboot_forgets_is_told(world: Path) -> None:
 def test_a_daemon_that_uses_the_state_folder_is_named_with_its_socket(world: Path) -> None:
     state = world / "state"
     assert check_state_free(facts(world)).says == f"nobody uses {state}"
-    with sole_user(state, Path("/run/other.sock")):
+    with StateFolder(state).held(Path("/run/other.sock")):
         used = check_state_free(facts(world))
         assert used.verdict == "fail"
         assert f"(pid {os.getpid()}), which serves on /run/other.sock" in used.says

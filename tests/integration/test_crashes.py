@@ -211,26 +211,6 @@ def earlier(process: Process) -> bytes:
     return to_json(ledger)
 
 
-DAMAGE = {
-    "torn": lambda data: data[: len(data) // 2],
-    "of no version": lambda data: json.dumps({**json.loads(data), "version": None}).encode(),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_a_state_file_of_no_use_is_set_aside_with_one_warning(tmp_path: Path, kind: str) -> None:
-    process = made(tmp_path)
-    state = tmp_path / "state"
-    state.mkdir()
-    (state / "state.json").write_bytes(DAMAGE[kind](earlier(process)))  # type: ignore[no-untyped-call]
-    with process.running():
-        assert_answers_from(process, 1)
-        assert len(process.said("state.set_aside")) == 1
-        assert process.stop() == 0
-    assert len(list(state.glob("*.unreadable"))) == 1
-    assert ledger_of(process).last_good is not None
-
-
 def test_a_state_file_of_a_newer_version_is_left_as_it_is(tmp_path: Path) -> None:
     process = made(tmp_path)
     state = tmp_path / "state" / "state.json"
@@ -241,7 +221,7 @@ def test_a_state_file_of_a_newer_version_is_left_as_it_is(tmp_path: Path) -> Non
         assert_answers_from(process, 1)
         process.drop(2)
         process.live("step_2")
-        assert len(process.said("state.newer")) == 1
+        assert [each["code"] for each in process.said("trouble.began")] == ["state_damaged"]
         assert process.stop() == 0
     assert state.read_bytes() == newer
 

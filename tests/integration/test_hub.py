@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hotreload.events import Progress
+from hotreload.life.state_files import FORMER, NEWEST, NUMBER
 from hotreload.types import Outcome
 from tests.hub.local_hub import REPO, LocalHub, local_hub
 from tests.integration.from_hub import LABEL, FromHub, hub_settings, tiny_files
@@ -190,7 +191,8 @@ def test_killed_in_mid_download_it_resumes_and_offline_it_serves_what_it_has(
         assert (status["state"], status["revision"]) == ("serving", second)
         assert process.ask()["text"] == words(2)
         assert process.stop() == 0
-    (tmp_path / "state" / "state.json").unlink()  # what was live is forgotten, the files are not
+    for name in (NEWEST, FORMER, NUMBER):  # what was live is forgotten, the files are not
+        (tmp_path / "state" / name).unlink()
     with process.running():
         process.lives(second)
         assert process.ask()["text"] == words(2)

@@ -25,7 +25,7 @@ from hotreload.events import RevisionWanted, StateSaved
 from hotreload.life.boot import served_from
 from hotreload.life.candidates import revision_of_model
 from hotreload.life.state import StateFile
-from hotreload.life.state_lock import sole_user
+from hotreload.life.state_lock import StateFolder
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import By, Revision
@@ -115,10 +115,10 @@ async def state_that_is_not_saved(folder: Path) -> str:
 
 async def second_daemon(folder: Path) -> str:
     async def start() -> None:
-        with sole_user(folder, Path("/run/second.sock")):
+        with StateFolder(folder).held(Path("/run/second.sock")):
             pass
 
-    with sole_user(folder, Path("/run/first.sock")):
+    with StateFolder(folder).held(Path("/run/first.sock")):
         return await refused(start)
 
 

@@ -174,6 +174,7 @@ def make_older(process: Process) -> None:
         ledger.generations.pop()
     ledger.numbers_given = ledger.generations[-1].number
     (process.folder / "state" / "state.json").write_bytes(to_json(ledger))
+    (process.folder / "state" / "number").unlink()
 
 
 def test_a_follower_with_an_older_ledger_says_the_same_again_and_dies_over_the_next(

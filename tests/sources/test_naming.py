@@ -6,6 +6,7 @@ import pytest
 
 from hotreload.checks.files import survey
 from hotreload.errors import BadRequest, NothingOfThatName, SourceUnavailable
+from hotreload.types import as_text
 from tests.sources.watching import (
     directory,
     forget,
@@ -49,6 +50,30 @@ async def test_a_checkpoint_can_be_named_in_every_usual_way(tmp_path: Path, root
         assert await source.resolve(name) == by_name
     assert (await source.resolve("base")).label == "base"
     assert (await source.resolve(str(tmp_path / "models" / "base"))).label == "base"
+
+
+ODD_NAMES = [
+    "step_1\u3000of\u00a0run",
+    "step_1\u200b",
+    "step_1\xad",
+    "step_1 \x1b[31m",
+    os.fsdecode(b"step_1 no text \xff"),
+]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+async def test_every_name_that_a_file_system_allows_can_be_named(root: Path, name: str) -> None:
+    folder = write(root / "run" / name, "odd")
+    source = directory(root)
+    revision = await source.resolve(str(folder))
+    for said in (name, as_text(name), as_text(str(folder)), f"run/{name}"):
+        assert await source.resolve(said) == revision
+    assert await directory(root).fetch(revision) == folder
+
+
+async def test_what_is_said_of_an_odd_name_is_harmless_for_a_terminal(root: Path) -> None:
+    with pytest.raises(NothingOfThatName, match=r"^'step\\x1b\[2J': no such folder"):
+        await directory(root).resolve("step\x1b[2J")
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "/", "/etc", "link"])
