@@ -55,6 +55,7 @@ from hotreload.observe.rank import Rank
 from hotreload.observe.status import State, Status
 from hotreload.observe.systemd import Notifier, Systemd
 from hotreload.server.app import create_app
+from hotreload.server.doors import Doors
 from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer
 from hotreload.server.turning_away import turn_away
@@ -136,6 +137,7 @@ class Daemon:
             self.events.subscribe(observer.observe)
         self._webhook = make_webhook(settings, self.source.wake)
         self._api_keys = api_keys(settings)
+        self.doors = Doors(self.events.publish)
         self._stop = asyncio.Event()
         self._ended_by: BaseException | None = None
         self.part = self._make_part()
@@ -277,7 +279,13 @@ class Daemon:
             access_log=server.access_log,
         )
         within = STOP_DEADLINE + ABORT_GRACE
-        http = HttpServer(app, limits=self.limits, graceful_seconds=within, lasting=lasting)
+        http = HttpServer(
+            app,
+            doors=self.doors,
+            limits=self.limits,
+            graceful_seconds=within,
+            lasting=lasting,
+        )
         self.events.subscribe(http.observe)
         return http
 
@@ -292,8 +300,9 @@ class Daemon:
             asyncio.get_running_loop().add_signal_handler(number, handler)
 
     def look_anew(self) -> None:
-        """Read the settings again, and look for a checkpoint now."""
+        """Read the settings again, and look now for a checkpoint and for our sockets."""
         self.rereading.ask()
+        self.doors.look_again()
         self.source.wake("signal")
 
     def stop(self) -> None:

@@ -27,8 +27,8 @@ from hotreload.observe.rank import Rank
 from hotreload.observe.readings import Readings
 from hotreload.observe.systemd import LONGEST_BOOT
 from hotreload.server.activation import take_over
+from hotreload.server.binding import bind_tcp, bind_unix, group_id
 from hotreload.server.keys import ApiKeys
-from hotreload.server.sockets import bind_tcp, bind_unix, group_id
 from hotreload.server.turning_away import turn_away
 from hotreload.server.webhook import Webhook
 from hotreload.settings.credentials import read_keys, read_secret
