@@ -47,6 +47,7 @@ from hotreload.life.parts import (
     ranks_of,
 )
 from hotreload.life.rereading import Rereading
+from hotreload.life.secret_files import SecretFiles, secret_reads
 from hotreload.life.state import StateFile
 from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import History
@@ -86,6 +87,7 @@ class Daemon:
         self.ledger.count_crash(time.time())
         self.entrance = make_entrance(settings, self.events.publish)
         self.rereading = Rereading(settings, read, self.events.publish, self.entrance, self.limits)
+        self.secrets = SecretFiles(secret_reads(settings), self.rereading.refused)
         self.ranks = ranks = ranks_of(settings)
         rank = Rank(ranks.own, ranks.count, ranks.address) if ranks else None
         self.lead = make_lead(settings, self.ledger, save=self.state.save, lose=self._lose)
@@ -152,6 +154,7 @@ class Daemon:
             http = self._make_server(at.are_lasting)
             serving = asyncio.create_task(http.serve(at.sockets))
             beating = asyncio.create_task(self.systemd.beat())
+            looking = asyncio.create_task(self.secrets.watch(), name="the files of secrets")
             try:
                 return await self._live(http)
             finally:
@@ -161,6 +164,7 @@ class Daemon:
                     turn_away(at.sockets, self._ended_by)
                 await self.source.close()
                 beating.cancel()
+                looking.cancel()
 
     async def _live(self, http: HttpServer) -> int:
         code = EXIT_OK
@@ -300,8 +304,9 @@ class Daemon:
             asyncio.get_running_loop().add_signal_handler(number, handler)
 
     def look_anew(self) -> None:
-        """Read the settings again, and look now for a checkpoint and for our sockets."""
+        """Read the settings and secrets again, look for our sockets, and for a checkpoint."""
         self.rereading.ask()
+        self.secrets.look_again()
         self.doors.look_again()
         self.source.wake("signal")
 

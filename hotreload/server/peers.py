@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import h11
@@ -25,6 +26,11 @@ from hotreload.types import Generation
 SO_PEERGROUPS = 59
 """Linux; Python's socket module does not name it."""
 
+OVERFLOW = Path("/proc/sys/kernel")
+"""Where the kernel says as whom it shows those who have no identity in our user namespace."""
+NOBODY = 65534
+"""Whom it says where nobody changed it."""
+
 LONGEST_READING = 40
 """How many times `write_seconds` a client may take to read the rest of an answer in all."""
 
@@ -38,6 +44,14 @@ class Peer:
     gid: int
     groups: frozenset[int]
     """Its own group and the supplementary ones."""
+
+
+def overflow_id(kind: str) -> int:
+    """The `uid` or `gid` that is nobody's: whoever the user namespace does not know has it."""
+    try:
+        return int((OVERFLOW / f"overflow{kind}").read_text())
+    except (OSError, ValueError):
+        return NOBODY
 
 
 def peer_of(connection: socket.socket) -> Peer:
