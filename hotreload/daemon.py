@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -47,6 +47,7 @@ from hotreload.life.parts import (
     trusting_ranks_of,
 )
 from hotreload.life.rereading import Rereading
+from hotreload.life.secret_files import SecretFiles, secret_reads
 from hotreload.life.state import StateFile
 from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.history import History
@@ -55,6 +56,7 @@ from hotreload.observe.rank import Rank
 from hotreload.observe.status import State, Status
 from hotreload.observe.systemd import Notifier, Systemd
 from hotreload.server.app import create_app
+from hotreload.server.doors import Doors
 from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer
 from hotreload.server.turning_away import turn_away
@@ -85,6 +87,7 @@ class Daemon:
         self.ledger.count_crash(time.time())
         self.entrance = make_entrance(settings, self.events.publish)
         self.rereading = Rereading(settings, read, self.events.publish, self.entrance, self.limits)
+        self.secrets = SecretFiles(secret_reads(settings), self.rereading.refused)
         self.ranks = ranks = trusting_ranks_of(settings)
         rank = Rank(ranks.own, ranks.count, ranks.address) if ranks else None
         self.lead = make_lead(settings, ranks, self.ledger, save=self.state.save, lose=self._lose)
@@ -136,6 +139,7 @@ class Daemon:
             self.events.subscribe(observer.observe)
         self._webhook = make_webhook(settings, self.source.wake)
         self._api_keys = api_keys(settings)
+        self.doors = Doors(self.events.publish)
         self._stop = asyncio.Event()
         self._ended_by: BaseException | None = None
         self.part = self._make_part()
@@ -149,8 +153,7 @@ class Daemon:
             self._take_signals()
             http = self._make_server(at.are_lasting)
             serving = asyncio.create_task(http.serve(at.sockets))
-            beating = asyncio.create_task(self.systemd.beat())
-            watching = asyncio.create_task(self.state.watch(self.ledger))
+            beside = [asyncio.create_task(each) for each in self._beside()]
             try:
                 return await self._live(http)
             finally:
@@ -159,9 +162,15 @@ class Daemon:
                 if at.are_lasting and isinstance(self._ended_by, ConfigError):
                     turn_away(at.sockets, self._ended_by)
                 await self.source.close()
-                beating.cancel()
-                watching.cancel()
-                await asyncio.wait({watching})  # what it writes, it writes to the folder we hold
+                for task in beside:
+                    task.cancel()
+                await asyncio.wait(beside)  # the state is written to the folder that we hold
+
+    def _beside(self) -> Iterable[Coroutine[Any, Any, None]]:
+        """What runs from the first moment to the last, whatever the engine does."""
+        yield self.systemd.beat()
+        yield self.state.watch(self.ledger)
+        yield self.secrets.watch()
 
     async def _live(self, http: HttpServer) -> int:
         code = EXIT_OK
@@ -280,7 +289,13 @@ class Daemon:
             access_log=server.access_log,
         )
         within = STOP_DEADLINE + ABORT_GRACE
-        http = HttpServer(app, limits=self.limits, graceful_seconds=within, lasting=lasting)
+        http = HttpServer(
+            app,
+            doors=self.doors,
+            limits=self.limits,
+            graceful_seconds=within,
+            lasting=lasting,
+        )
         self.events.subscribe(http.observe)
         return http
 
@@ -295,8 +310,10 @@ class Daemon:
             asyncio.get_running_loop().add_signal_handler(number, handler)
 
     def look_anew(self) -> None:
-        """Read the settings again, and look for a checkpoint now."""
+        """Read the settings and secrets again, look for our sockets, and for a checkpoint."""
         self.rereading.ask()
+        self.secrets.look_again()
+        self.doors.look_again()
         self.source.wake("signal")
 
     def stop(self) -> None:

@@ -184,6 +184,13 @@ class TroubleTold:
 
 
 @dataclass(frozen=True, slots=True)
+class SocketBoundAnew:
+    """The unix socket listens again by this name: somebody had removed it."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class FoldersPassedOver:
     """The folders that are passed over from now on: all of them counted, the newest named."""
 
@@ -252,6 +259,7 @@ Event = (
     | StateSaved
     | SettingsRead
     | TroubleTold
+    | SocketBoundAnew
     | FoldersPassedOver
     | AnswersWithheld
     | LoaderDistrusted

@@ -4,6 +4,8 @@ Whoever looks for one tells how it stands by a `Trouble`; log, status, metrics, 
 `hotreload explain` know it by its code.
 """
 
+from collections.abc import Iterable
+
 from hotreload.events import Publish, TroubleTold
 
 WAITS_FOR_FILES = "waits_for_files"
@@ -36,13 +38,25 @@ class Trouble:
     def __init__(self, code: str, publish: Publish) -> None:
         self._code = code
         self._publish = publish
+        self._standing: dict[str, tuple[str, str]] = {}
         self._message: str | None = None
 
-    def now(self, message: str | None, todo: str = "") -> None:
+    def now(self, message: str | None, todo: str = "", *, of: str = "") -> None:
         """Say how it stands: what is wrong and what to do about it, or None when nothing is.
 
-        Told as often as it is looked at; only a change is published.
+        Told as often as it is looked at; only a change is published. `of` says what of, where
+        several things may have the same trouble: it is over when none of them has.
         """
-        if message != self._message:
-            self._message = message
-            self._publish(TroubleTold(self._code, message, todo))
+        if message is None:
+            self._standing.pop(of, None)
+        else:
+            self._standing[of] = (message, todo)
+        told = _joined(words for words, _ in self._standing.values()) or None
+        if told != self._message:
+            self._message = told
+            todos = _joined(words for _, words in self._standing.values())
+            self._publish(TroubleTold(self._code, told, todos))
+
+
+def _joined(words: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(words))

@@ -1,6 +1,7 @@
 """What the operator decides about attempts and arrivals reaches the parts that go by it."""
 
 import asyncio
+import os
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from hotreload.life import deciding
 from hotreload.life.deciding import Deciding
 from hotreload.life.joints import _weights_held
 from hotreload.life.lasting import verifying
-from hotreload.life.parts import NAMING_SECONDS, make_rules, to_stage
+from hotreload.life.parts import NAMING_SECONDS, admin_group, make_rules, to_stage
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
 from hotreload.types import By, GateState, Generation, Lease, Mode, Revision
@@ -124,6 +125,19 @@ async def test_who_may_come_and_what_is_told_of_it_is_as_decided(
     assert (made["origins"], made["access_log"]) == (("https://chat.example.com",), True)
     Daemon(settings(tmp_path))._make_server(lasting=False)
     assert (made["keys"], made["origins"], made["access_log"]) == (None, (), False)
+
+
+def test_a_start_that_is_nobodys_says_who_may_not_administrate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert admin_group(settings(tmp_path, "server.admin_group='4242'")) == 4242
+    assert caplog.records == []
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    assert admin_group(settings(tmp_path, "server.admin_group='65534'")) == 65534
+    assert [each.message for each in caplog.records] == [
+        "admin.nobodys_group",
+        "admin.nobodys_user",
+    ]
 
 
 def test_a_daemon_without_the_keys_it_is_to_ask_for_does_not_begin(tmp_path: Path) -> None:

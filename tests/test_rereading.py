@@ -14,13 +14,14 @@ import pytest
 
 from hotreload.daemon import Daemon
 from hotreload.engine.answering.probe import Probe
-from hotreload.events import SettingsRead
+from hotreload.events import SettingsRead, TroubleTold
 from hotreload.life import rereading
 from hotreload.life.deciding import Deciding
 from hotreload.settings.load import load
 from hotreload.settings.rereading import LIVE as CAN_CHANGE
 from hotreload.settings.rereading import _flat, reread
 from hotreload.settings.sections import Settings
+from hotreload.troubles import SETTINGS_REFUSED
 from hotreload.types import Generation, Revision
 from tests.fakes import FakeEngine, Steps
 from tests.waiting import Witness
@@ -66,6 +67,10 @@ class Life(Witness):
     @property
     def told(self) -> list[SettingsRead]:
         return [event for event in self.happened if isinstance(event, SettingsRead)]
+
+    @property
+    def troubles(self) -> list[TroubleTold]:
+        return [event for event in self.happened if isinstance(event, TroubleTold)]
 
     async def reread(self, text: str) -> SettingsRead:
         self.file.write_text(text)
@@ -221,6 +226,19 @@ async def test_what_is_wrong_changes_nothing_and_is_told(life: Life, text: str, 
     assert life.daemon.rereading.settings is before
     assert (life.rules.sets, life.daemon.entrance.gates[0].max_held) == (2, 7)
     assert life.engine.judged_by == ([], None)
+
+
+async def test_settings_that_are_refused_are_a_trouble_until_they_are_read_again(
+    life: Life,
+) -> None:
+    await life.reread("[broken")
+    await life.reread("[broken")
+    began, *again = life.troubles
+    assert (began.code, again) == (SETTINGS_REFUSED, [])
+    assert "is not TOML" in (began.message or "")
+    assert "SIGHUP" in began.todo
+    await life.reread("")
+    assert life.troubles == [began, TroubleTold(SETTINGS_REFUSED, None)]
 
 
 async def test_a_file_whose_disk_hangs_is_told_and_the_loop_goes_on(

@@ -1,6 +1,7 @@
 """Makes the daemon's parts as the settings describe them; `daemon` joins them."""
 
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from hotreload.engine.upstream.joining import Ranks
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.events import ModeChosen, Publish
 from hotreload.life.running import RunningEngine, RunningSource
+from hotreload.life.secret_files import KEYS, TOKEN, Renewed
 from hotreload.life.state_lock import StateFolder
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
@@ -27,8 +29,9 @@ from hotreload.observe.rank import Rank
 from hotreload.observe.readings import Readings
 from hotreload.observe.systemd import LONGEST_BOOT
 from hotreload.server.activation import take_over
+from hotreload.server.binding import bind_tcp, bind_unix, group_id
 from hotreload.server.keys import ApiKeys
-from hotreload.server.sockets import bind_tcp, bind_unix, group_id
+from hotreload.server.peers import overflow_id
 from hotreload.server.turning_away import turn_away
 from hotreload.server.webhook import Webhook
 from hotreload.settings.credentials import read_join_secret, read_keys, read_secret
@@ -40,6 +43,14 @@ from hotreload.types import Mode
 
 log = logging.getLogger("hotreload")
 
+NOBODYS_GROUP = (
+    "set [server] admin_group to another group: whoever is unknown in this user namespace has this "
+    "one, so it lets nobody administrate"
+)
+NOBODYS_USER = (
+    "run hotreload as a user of its own: whoever is unknown in this user namespace has this uid, "
+    "so only root and [server] admin_group may administrate"
+)
 NAMING_SECONDS = 5.0
 """So much later than other ranks an attempt itself is out of time: it is to name who was late."""
 
@@ -126,19 +137,8 @@ class WantedDigests(Digests):
 
 
 def token_of(file: Path | None) -> Callable[[], str | None]:
-    """Reads the token anew each time: it may be renewed. A file that cannot be read now is told."""
-    if file is None:
-        return usual_token
-    read = partial(read_secret, file, "[source] token_file")
-    read()
-
-    def read_again() -> str:
-        try:
-            return read()
-        except ConfigError as gone:
-            raise SourceUnavailable(str(gone), code="denied") from None
-
-    return read_again
+    """Reads the token anew each time: it may be renewed."""
+    return usual_token if file is None else Renewed(partial(read_secret, file, TOKEN))
 
 
 def make_entrance(settings: Settings, publish: Publish) -> Entrance[RunningEngine]:
@@ -183,8 +183,13 @@ def make_metrics(settings: Settings, look: Readings, rank: Rank | None) -> Metri
 
 def admin_group(settings: Settings) -> int | None:
     """The group whose members may change what is live, if any is configured."""
-    group = settings.server.admin_group
-    return group_id(group, "[server] admin_group") if group else None
+    name = settings.server.admin_group
+    group = group_id(name, "[server] admin_group") if name else None
+    if group == overflow_id("gid"):
+        log.warning("admin.nobodys_group", extra={"admin_group": name, "todo": NOBODYS_GROUP})
+    if os.geteuid() == overflow_id("uid"):
+        log.warning("admin.nobodys_user", extra={"uid": os.geteuid(), "todo": NOBODYS_USER})
+    return group
 
 
 def make_webhook(settings: Settings, wake: Callable[[str], None]) -> Webhook | None:
@@ -198,7 +203,7 @@ def api_keys(settings: Settings) -> ApiKeys | None:
     file = settings.server.api_keys_file
     if file is None:
         return None
-    return ApiKeys(partial(read_keys, file, "[server] api_keys_file"))
+    return ApiKeys(partial(read_keys, file, KEYS))
 
 
 SOURCES: dict[str, Callable[[Settings, Publish, Ledger, Digests], RunningSource]] = {

@@ -18,11 +18,13 @@ from hotreload.server.limits import Limits
 from hotreload.settings.load import Settings
 from hotreload.settings.rereading import reread
 from hotreload.threads import deadline, in_thread
+from hotreload.troubles import SETTINGS_REFUSED, Trouble
 
 log = logging.getLogger("hotreload")
 
 READ_SECONDS = 10.0
 """How long the file may take: who asked has waited long enough then, and is told."""
+MEND_IT = "mend what it names and send SIGHUP again: until then the settings from before hold"
 
 
 class Rereading:
@@ -40,6 +42,7 @@ class Rereading:
         self.settings = settings
         self._read = read or (lambda: settings)
         self._publish = publish
+        self.refused = Trouble(SETTINGS_REFUSED, publish)
         self._entrance = entrance
         self._limits = limits
         self._asked = asyncio.Event()
@@ -57,13 +60,18 @@ class Rereading:
                 found = reread(self.settings, await self._wished())
                 self._go_by(found.settings, replicas, reconciler)
             except HotReloadError as fault:
-                self._publish(SettingsRead(error=str(fault)))
+                self._refuse(str(fault))
             except Exception as fault:  # a fault of ours must not end what serves
                 log.exception("settings.internal_error")
                 words = f"internal error in hotreload: {type(fault).__name__}: {fault}"
-                self._publish(SettingsRead(error=words))
+                self._refuse(words)
             else:
+                self.refused.now(None)
                 self._publish(SettingsRead(found.changed, found.waiting))
+
+    def _refuse(self, why: str) -> None:
+        self.refused.now(why, MEND_IT)
+        self._publish(SettingsRead(error=why))
 
     async def _wished(self) -> Settings:
         async with deadline(READ_SECONDS, "reading the settings", "is their disk there?"):

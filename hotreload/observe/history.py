@@ -25,6 +25,7 @@ from hotreload.events import (
     ReplicaMoved,
     RevisionWanted,
     SettingsRead,
+    SocketBoundAnew,
     SourceScanned,
     StateSaved,
     TroubleTold,
@@ -192,6 +193,7 @@ def _rarer(
     | StateSaved
     | SettingsRead
     | TroubleTold
+    | SocketBoundAnew
     | FoldersPassedOver
     | AnswersWithheld
     | LoaderDistrusted
@@ -216,8 +218,20 @@ def _rarer(
         case TroubleTold(code, message, todo):
             name = "trouble.began" if message else "trouble.over"
             fields = {"code": code, "message": message, "todo": todo}
+        case SocketBoundAnew(path):
+            name, fields = "socket.bound_anew", {"path": path}
         case FoldersPassedOver():
             name, fields = "source.passed_over", passed_over_fields(event)
+        case _:
+            name, fields = _of_weights(event)
+    return name, fields
+
+
+def _of_weights(
+    event: AnswersWithheld | LoaderDistrusted | LiveVerified | LiveDrifted,
+) -> tuple[str, Fields]:
+    """The name and fields of what is found out about live weights."""
+    match event:
         case AnswersWithheld(generation, answers):
             name, fields = "answers.withheld", {"answers": answers} | generation_fields(generation)
         case LoaderDistrusted(reason, replica):

@@ -33,6 +33,7 @@ from hotreload.events import (
     Progress,
     ReplicaMoved,
     SettingsRead,
+    SocketBoundAnew,
     SourceScanned,
     StateSaved,
     TroubleTold,
@@ -62,6 +63,7 @@ LEVELS: dict[type[Event], int] = {
     LiveVerified: logging.DEBUG,
     LoaderDistrusted: logging.ERROR,
     PhaseEntered: logging.DEBUG,
+    SocketBoundAnew: logging.WARNING,
 }
 """Of events whatever they say, unless they say something worse; of others it is info."""
 SHOWN_FINDINGS = 10
@@ -83,6 +85,10 @@ REPLICA_LOST = (
 )
 NOT_READ = "mend what `error` names and send SIGHUP again: until then nothing of it is gone by"
 WANT_A_RESTART = "restart hotreload to go by what `waiting` names too; no request is lost by it"
+REMOVED = (
+    "find out who removes it, a cleaner of temporary files perhaps: until it was bound anew nobody "
+    "could connect; who was connected noticed nothing"
+)
 PROGRESS_SECONDS = 10.0
 """How many seconds lie between two lines about one download, or one loading."""
 
@@ -295,6 +301,8 @@ def _todo(event: Event) -> Fields:
             words = DISTRUSTED
         case LiveDrifted():
             words = DRIFTED
+        case SocketBoundAnew():
+            words = REMOVED
         case SettingsRead(error=str()):
             words = NOT_READ
         case SettingsRead(waiting=(_, *_)):

@@ -28,6 +28,7 @@ from hotreload.events import (
     Event,
     PhaseEntered,
     RevisionWanted,
+    SocketBoundAnew,
     SourceScanned,
     StateSaved,
 )
@@ -167,6 +168,9 @@ class Metrics:
             "state_saved", "1 while the state that must survive a restart is on disk, else 0."
         )
         self._saved.set(1)
+        self._rebinds = self._counter(
+            "socket_rebinds", "How often the unix socket was bound anew: somebody had removed it."
+        )
 
     def _make_request_metrics(self) -> None:
         self._requests = self._counter(
@@ -245,6 +249,8 @@ class Metrics:
                     self._phase_since.labels(phase.value).set(began)
             case AnswersWithheld(_, answers):
                 self._withheld.inc(answers)
+            case SocketBoundAnew():
+                self._rebinds.inc()
             case SourceScanned(cause, error):
                 self._scans.labels(cause).inc()
                 if error is None:

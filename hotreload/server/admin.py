@@ -5,7 +5,8 @@ import logging
 import os
 import time
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Depends
@@ -15,7 +16,7 @@ from starlette.responses import Response
 from hotreload.errors import BadRequest, NotServing
 from hotreload.server.browsers import is_from_a_page
 from hotreload.server.exchange import generation_header, while_connected
-from hotreload.server.peers import Peer
+from hotreload.server.peers import Peer, overflow_id
 from hotreload.server.ports import Control, Fields, Gate, View
 from hotreload.server.problems import RETRY_AFTER, Json, Refused
 from hotreload.server.requests import (
@@ -97,21 +98,32 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Lets root, our own user and one group through; nobody over TCP."""
+    """Lets root, our own user and one group through; nobody over TCP.
+
+    The overflow ids let nobody through, whoever we are: all whom our user namespace does not know
+    have them.
+    """
 
     group: int | None = None
+    _nobody: int = field(default_factory=partial(overflow_id, "uid"))
+    _nogroup: int = field(default_factory=partial(overflow_id, "gid"))
 
     async def __call__(self, request: Request) -> None:
         """Refuse the request with 403, unless its sender may change what is live."""
         peer: Peer | None = request.scope.get("extensions", {}).get("peer")
         if peer is None:
             raise self._refused(request, "admin routes answer on the unix socket alone", None)
-        if peer.uid not in (0, os.geteuid()) and self.group not in peer.groups:
+        if not self._may(peer):
             words = f"uid {peer.uid} may not use admin routes ([server] admin_group)"
             raise self._refused(request, words, peer)
         if is_from_a_page(request.headers):
             words = "admin routes do not answer web pages: any site could ask through a browser"
             raise self._refused(request, words, peer)
+
+    def _may(self, peer: Peer) -> bool:
+        users = {0, os.geteuid()} - {self._nobody}
+        groups = {self.group} - {None, self._nogroup}
+        return peer.uid in users or bool(groups & peer.groups)
 
     def _refused(self, request: Request, words: str, peer: Peer | None) -> Refused:
         who = {"uid": peer.uid, "gid": peer.gid, "pid": peer.pid} if peer else {"tcp": True}

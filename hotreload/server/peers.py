@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import h11
@@ -17,12 +18,18 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hotreload.server.crowd import Crowd
 from hotreload.server.exchange import generation_header
+from hotreload.server.half_closed import UntilGone
 from hotreload.server.limits import headers_too_long
 from hotreload.server.problems import Refused, problem_of
 from hotreload.types import Generation
 
 SO_PEERGROUPS = 59
 """Linux; Python's socket module does not name it."""
+
+OVERFLOW = Path("/proc/sys/kernel")
+"""Where the kernel says as whom it shows those who have no identity in our user namespace."""
+NOBODY = 65534
+"""Whom it says where nobody changed it."""
 
 LONGEST_READING = 40
 """How many times `write_seconds` a client may take to read the rest of an answer in all."""
@@ -37,6 +44,14 @@ class Peer:
     gid: int
     groups: frozenset[int]
     """Its own group and the supplementary ones."""
+
+
+def overflow_id(kind: str) -> int:
+    """The `uid` or `gid` that is nobody's: whoever the user namespace does not know has it."""
+    try:
+        return int((OVERFLOW / f"overflow{kind}").read_text())
+    except (OSError, ValueError):
+        return NOBODY
 
 
 def peer_of(connection: socket.socket) -> Peer:
@@ -76,6 +91,7 @@ class PeerProtocol(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
         self._was_cut_off = False
+        self._until_gone: UntilGone | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Find out who came, and wait for the first request."""
@@ -94,6 +110,8 @@ class PeerProtocol(H11Protocol):
         self._crowd.leave(self)
         self._headers_came()
         self._expect_no_reading()
+        if self._until_gone is not None:
+            self._until_gone.close()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -103,6 +121,40 @@ class PeerProtocol(H11Protocol):
         super().data_received(data)
         if not self.is_idle:
             self._headers_came()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Stay connected to a client that sends no more and may wait for an answer."""
+        if self._owes_an_answer and not self.sends_no_more:
+            self._until_gone = UntilGone(self.transport, self.transport.abort)
+            self._ask_whether_it_reads()
+        return self._owes_an_answer
+
+    def on_response_complete(self) -> None:
+        """Begin with what was sent meanwhile; hang up on who sends no more and has it all."""
+        super().on_response_complete()
+        if self.sends_no_more and not self._owes_an_answer:
+            self.transport.close()
+
+    @property
+    def sends_no_more(self) -> bool:
+        """Whether its client has closed its half."""
+        return self._until_gone is not None
+
+    @property
+    def _owes_an_answer(self) -> bool:
+        """Whether a request came whole and is not answered yet."""
+        return not self.is_idle and not self.cycle.more_body
+
+    def _ask_whether_it_reads(self) -> None:
+        """Send what every client of HTTP/1.1 passes over; from one that is gone it comes back.
+
+        A unix socket says so by itself, and of a stream the next piece asks.
+        """
+        is_tcp = self._crowd is self._crowds[False]
+        knows_it = (self.conn.their_http_version or b"") >= b"1.1"
+        if is_tcp and knows_it and self.conn.our_state is h11.SEND_RESPONSE:
+            go_on = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
+            self.transport.write(self.conn.send(go_on) or b"")
 
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are no HTTP, or headers without end; uvicorn calls this for both."""

@@ -1,38 +1,31 @@
-"""The sockets we bind ourselves, and the server that serves on them and leaves without loss.
+"""The server that serves on our sockets and leaves without loss.
 
 Signals are the daemon's: it calls `stop`.
 """
 
 import asyncio
 import contextlib
-import errno
-import fcntl
 import functools
-import grp
 import logging
 import math
-import os
 import socket
-import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
-from hotreload.errors import ConfigError
 from hotreload.events import Event, GateChanged
 from hotreload.server.activation import is_for_looking
+from hotreload.server.binding import BACKLOG
 from hotreload.server.crowd import Crowd
+from hotreload.server.doors import Doors
 from hotreload.server.limits import Limits
 from hotreload.server.peers import PeerProtocol
-from hotreload.types import LONGEST_SOCKET_PATH, GateState
+from hotreload.types import GateState
 
 log = logging.getLogger("hotreload.server")
 
-BACKLOG = 2048
-"""Large, because asyncio's clients believe they are connected when a unix backlog is full."""
 ACCEPT_SECONDS = 0.02
 """Seconds after the name is removed in which the loop accepts those who had connected."""
 FLUSH_SECONDS = 0.01
@@ -40,107 +33,6 @@ LINGER_SECONDS = 0.5
 """Seconds a connection may be silent before its first request and between two."""
 LASTING_LINGER_SECONDS = 2.0
 """The same where an idle connection keeps nobody waiting: a client may be about to ask again."""
-
-
-def bind_unix(path: Path, mode: int = 0o660, group: str | int | None = None) -> socket.socket:
-    """Listen on a unix socket that has its mode and group before anyone can connect.
-
-    A stale socket is replaced; a live one, or a file that is no socket, is a ConfigError.
-    """
-    path = path.absolute()
-    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
-        raise ConfigError(f"[server] socket: {path} is longer than {LONGEST_SOCKET_PATH} bytes")
-    gid = group_id(group, "[server] group") if group is not None else None
-    _make_folder(path.parent)
-    try:
-        with _alone_in(path.parent):
-            _clear(path)
-            return _listen(path, mode, gid)
-    except OSError as error:
-        raise ConfigError(f"[server] socket: {path}: {error.strerror or error}") from error
-
-
-def bind_tcp(address: str) -> socket.socket:
-    """Listen on `host:port`; port 0 takes a free one."""
-    host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
-    except (OSError, ValueError, OverflowError) as error:
-        raise ConfigError(f"[server] tcp: cannot listen on {address}: {error}") from error
-
-
-def group_id(group: str | int, setting: str) -> int:
-    """The number of a group; ConfigError names the setting when there is none."""
-    if isinstance(group, int) or group.isdigit():
-        return int(group)
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        raise ConfigError(f"{setting}: there is no group {group!r} on this machine") from None
-
-
-def _make_folder(folder: Path) -> None:
-    if folder.is_dir():
-        return
-    try:
-        folder.mkdir(mode=0o755)
-    except OSError as error:
-        raise ConfigError(
-            f"[server] socket: its folder {folder} does not exist and cannot be made "
-            f"({error.strerror}); create it, or name another"
-        ) from error
-
-
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other daemons from taking the socket between our look at it and our bind."""
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise ConfigError(f"another hotreload is just binding a socket in {folder}") from None
-    finally:
-        os.close(lock)
-
-
-def _clear(path: Path) -> None:
-    try:
-        kind = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(kind):
-        raise ConfigError(f"[server] socket: {path} exists and is no socket; move it away")
-    if _is_answered(path):
-        raise ConfigError(
-            f"another hotreload answers on {path}; stop it, or set another [server] socket"
-        )
-    path.unlink()
-
-
-def _is_answered(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
-        code = probe.connect_ex(os.fspath(path))
-    if code in (errno.EACCES, errno.EPERM):
-        raise ConfigError(f"[server] socket: {path} belongs to somebody else: {os.strerror(code)}")
-    return code not in (errno.ECONNREFUSED, errno.ENOENT)
-
-
-def _listen(path: Path, mode: int, gid: int | None) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        listener.bind(os.fspath(path))
-        if gid is not None:
-            os.chown(path, -1, gid)
-        path.chmod(mode)
-        listener.listen(BACKLOG)  # nobody can connect before this line, whatever the mode is
-    except BaseException:
-        listener.close()
-        raise
-    return listener
 
 
 class HttpServer(uvicorn.Server):
@@ -155,6 +47,7 @@ class HttpServer(uvicorn.Server):
         self,
         app: FastAPI,
         *,
+        doors: Doors,
         limits: Limits | None = None,
         graceful_seconds: float = 30.0,
         linger_seconds: float | None = None,
@@ -171,7 +64,7 @@ class HttpServer(uvicorn.Server):
         """The replicas whose gates let somebody in."""
         self._stopping = asyncio.Event()
         self._left = asyncio.Event()
-        self._owned: list[tuple[str, tuple[int, int]]] = []
+        self._doors = doors
         protocol = functools.partial(
             PeerProtocol,
             arrival_seconds=limits.arrival_seconds,
@@ -183,13 +76,14 @@ class HttpServer(uvicorn.Server):
     async def serve(self, sockets: Sequence[socket.socket] | None = None) -> None:
         """Serve on these listening sockets until `stop` and the end of what is under way."""
         listeners = list(sockets or ())
-        if not self.lasting:
-            self._owned = [_identity(listener) for listener in listeners if _is_unix(listener)]
+        self._doors.take(listeners, ours=not self.lasting)
+        watching = asyncio.create_task(self._doors.watch(self._serve_instead), name="our sockets")
         try:
             if not self._stopping.is_set():
                 await super().serve(listeners)
         finally:
-            self._unlink()
+            self._doors.leave()
+            await watching
             self._left.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -205,6 +99,29 @@ class HttpServer(uvicorn.Server):
         if late and not self._stopping.is_set():
             await super().startup(late)
             self.servers += looking
+
+    async def _serve_instead(self, listener: socket.socket) -> None:
+        """Serve on this one too, and no more on the one whose name it has now.
+
+        Who had connected to that one is accepted first, and stays connected.
+        """
+        name = listener.getsockname()
+        former = [
+            each for each in self.servers if name in [at.getsockname() for at in each.sockets]
+        ]
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self._connection, sock=listener, backlog=BACKLOG)
+        self.servers.append(server)
+        await asyncio.sleep(ACCEPT_SECONDS)
+        for each in former:
+            each.close()
+            self.servers.remove(each)
+
+    def _connection(self) -> asyncio.Protocol:
+        """What uvicorn makes for each connection."""
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
     def observe(self, event: Event) -> None:
         """On lasting sockets, accept only while any gate can let somebody in."""
@@ -246,8 +163,8 @@ class HttpServer(uvicorn.Server):
         # From here on every answer ends its connection, so that nobody asks again on it. In
         # place: requests under way hold this list too.
         self.server_state.default_headers.append((b"connection", b"close"))
+        self._doors.leave()
         if not self.lasting:
-            self._unlink()
             await asyncio.sleep(ACCEPT_SECONDS)
         for server in self.servers:
             server.close()
@@ -285,15 +202,6 @@ class HttpServer(uvicorn.Server):
             if looks[connection] * FLUSH_SECONDS > self._linger_seconds:
                 connection.shutdown()
 
-    def _unlink(self) -> None:
-        """Remove our sockets' names, unless another daemon has taken them since."""
-        while self._owned:
-            path, ours = self._owned.pop()
-            with contextlib.suppress(FileNotFoundError):
-                found = os.lstat(path)
-                if (found.st_dev, found.st_ino) == ours:
-                    os.unlink(path)
-
 
 def _config(app: FastAPI, protocol: object, limits: Limits) -> uvicorn.Config:
     return uvicorn.Config(
@@ -310,13 +218,3 @@ def _config(app: FastAPI, protocol: object, limits: Limits) -> uvicorn.Config:
         h11_max_incomplete_event_size=limits.header_bytes,
         timeout_keep_alive=math.ceil(limits.keep_alive_seconds),
     )
-
-
-def _is_unix(listener: socket.socket) -> bool:
-    return listener.family == socket.AF_UNIX
-
-
-def _identity(listener: socket.socket) -> tuple[str, tuple[int, int]]:
-    path = listener.getsockname()
-    found = os.lstat(path)
-    return path, (found.st_dev, found.st_ino)

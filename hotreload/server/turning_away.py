@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 
 from hotreload.errors import ConfigError, NotServing
+from hotreload.server.binding import BACKLOG
 from hotreload.server.problems import problem_of
-from hotreload.server.sockets import BACKLOG
 
 REQUEST_SECONDS = 0.5
 """Seconds in which those who are turned away may still send what they ask."""

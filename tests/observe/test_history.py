@@ -26,6 +26,7 @@ from hotreload.events import (
     ReplicaMoved,
     RevisionWanted,
     SettingsRead,
+    SocketBoundAnew,
     SourceScanned,
     StateSaved,
     TroubleTold,
@@ -69,6 +70,7 @@ EVENTS: list[tuple[Event, str]] = [
     (SettingsRead(error="is not TOML"), "settings.not_read"),
     (TroubleTold("files_gone", "they are gone", "copy them back"), "trouble.began"),
     (TroubleTold("files_gone", None), "trouble.over"),
+    (SocketBoundAnew("/run/s"), "socket.bound_anew"),
     (Leaving(), "daemon.stopping"),
     (
         FoldersPassedOver((PassedOver("step_9", Reason("io", "why")),), {"io": 1}),

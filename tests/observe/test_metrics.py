@@ -86,6 +86,7 @@ CONTRACT = [
     "largest_change",
     "loader_trusted{replica}",
     "live_drifted{replica}",
+    "socket_rebinds_total",
     "trouble{code}",
     "trouble_info{code,message,todo}",
     "live_verified_timestamp_seconds{replica}",

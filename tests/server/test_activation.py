@@ -20,8 +20,9 @@ from hotreload.errors import ConfigError
 from hotreload.events import GateChanged
 from hotreload.server import turning_away
 from hotreload.server.activation import take_over
+from hotreload.server.binding import bind_unix
 from hotreload.server.limits import Limits
-from hotreload.server.sockets import HttpServer, bind_unix
+from hotreload.server.sockets import HttpServer
 from hotreload.server.turning_away import turn_away
 from hotreload.types import GateState
 from tests.server.world import FIRST, World, answer_on
@@ -127,7 +128,11 @@ class Lasting:
         self.more = more
         self.gate = self.world.gate
         self.server = HttpServer(
-            self.world.app, graceful_seconds=5.0, linger_seconds=0.0, lasting=True
+            self.world.app,
+            doors=self.world.doors,
+            graceful_seconds=5.0,
+            linger_seconds=0.0,
+            lasting=True,
         )
         self.world.events.subscribe(self.server.observe)
         self.serving = asyncio.create_task(self._serve())

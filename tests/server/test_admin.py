@@ -26,7 +26,7 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import StateSaved
-from hotreload.server import admin
+from hotreload.server import admin, peers
 from hotreload.types import Outcome, Reason
 from tests.server.world import FIRST, World, attempt, serving
 
@@ -479,6 +479,30 @@ async def test_members_of_the_admin_group_may(tmp_path: Path, gid: int, groups: 
         status, said = await asked_as(world, NOBODY, gid, groups)
         outsider, _ = await asked_as(world, NOBODY, NOBODY, [4243])
     assert (status, said["pinned"], outsider) == (200, True, 403)
+
+
+@needs_root
+async def test_the_overflow_ids_let_nobody_administrate_though_they_are_the_daemons_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody whom a user namespace does not know comes as them."""
+    tmp_path.chmod(0o755)
+    async with serving(tmp_path, admin_group=NOBODY) as world:
+        monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+        status, said = await asked_as(world, NOBODY, NOBODY, [NOBODY])
+        root, _ = await asked_as(world, 0, 0, [])
+    assert (status, said["code"], root) == (403, "forbidden", 200)
+    assert world.control.asked == [("pin", None, False)]
+
+
+async def test_the_overflow_ids_are_those_of_this_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "OVERFLOW", tmp_path)
+    assert (peers.overflow_id("uid"), peers.overflow_id("gid")) == (NOBODY, NOBODY)
+    (tmp_path / "overflowuid").write_text("4711\n")
+    (tmp_path / "overflowgid").write_text("4712\n")
+    assert (peers.overflow_id("uid"), peers.overflow_id("gid")) == (4711, 4712)
 
 
 async def test_the_kernel_says_who_connected() -> None:

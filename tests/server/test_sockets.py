@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import ConfigError
+from hotreload.server.binding import bind_tcp, bind_unix, group_id
 from hotreload.server.limits import Limits
-from hotreload.server.sockets import bind_tcp, bind_unix, group_id
 from tests.server.world import World, answer_on, serving
 from tests.waiting import PATIENCE
 

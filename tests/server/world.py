@@ -22,8 +22,10 @@ from hotreload.observe.fresh import Fresh
 from hotreload.observe.history import History, attempt_fields
 from hotreload.observe.status import Status
 from hotreload.server.app import create_app
+from hotreload.server.binding import bind_tcp, bind_unix
+from hotreload.server.doors import Doors
 from hotreload.server.limits import Limits
-from hotreload.server.sockets import HttpServer, bind_tcp, bind_unix
+from hotreload.server.sockets import HttpServer
 from hotreload.server.webhook import Webhook
 from hotreload.types import (
     Answering,
@@ -251,7 +253,10 @@ class World:
             replay=replay,
             **more,
         )
-        self.server = HttpServer(self.app, limits=limits, graceful_seconds=1.0, linger_seconds=0.0)
+        self.doors = Doors(self.events.publish)
+        self.server = HttpServer(
+            self.app, doors=self.doors, limits=limits, graceful_seconds=1.0, linger_seconds=0.0
+        )
         self.tcp_port = 0
         self._writers: list[asyncio.StreamWriter] = []
 
