@@ -55,24 +55,6 @@ def asked_by(by: Mapping[str, Any] | None) -> str:
     return f"{plain(by['verb'])}, {who(by)}" if by else "source"
 
 
-def duration(seconds: float) -> str:
-    """Write seconds with the digits that matter."""
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 99.95:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
-
-
-def size(count: float) -> str:
-    """Write a number of bytes."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
 def moment(stamp: Any, now: Now) -> str:
     """Write a moment in local time, and how long ago it was."""
     return f"{local(stamp)} ({ago(stamp, now)})"

@@ -14,7 +14,6 @@ from hotreload.cli.show import (
     Now,
     ago,
     asked_by,
-    duration,
     local,
     moment,
     named,
@@ -23,6 +22,7 @@ from hotreload.cli.show import (
     plain,
     who,
 )
+from hotreload.figures import duration
 
 COLOUR_OF = {
     "serving": "good",
@@ -33,7 +33,7 @@ COLOUR_OF = {
     "booting": "wait",
     "stopping": "wait",
     "postponed": "wait",
-    "superseded": "wait",
+    "superseded": "dim",
     "rejected": "bad",
     "lost": "bad",
 }

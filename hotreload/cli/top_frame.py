@@ -18,12 +18,12 @@ from hotreload.cli.show import (
     Now,
     ago,
     asked_by,
-    duration,
     named,
     outcome_word,
     plain,
 )
 from hotreload.cli.status_text import COLOUR_OF, older_text, passed_over_text
+from hotreload.figures import duration
 
 Line = list[tuple[str, str | None]]
 

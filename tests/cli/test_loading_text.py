@@ -29,7 +29,9 @@ CHANGE = "12 of 30 leaves changed, most: layers.3.down_proj by 4 %"
         (0.0123, "by 1.2 %"),
         (0.1234, "by 12 %"),
         (3.5, "by 350 %"),
-        (2e-7, "by 2e-05 %"),
+        (1.125, "by 113 %"),
+        (2e-5, "by 0.002 %"),
+        (2e-7, "by less than 0.001 %"),
         (None, "layers.3.down_proj"),
     ],
 )

@@ -126,7 +126,7 @@ def test_a_download_is_a_bar() -> None:
         PhaseEntered(STEP_8, Phase.FETCHING),
         Progress(STEP_8, Phase.FETCHING, 5 * 10**6, 10**7),
     )
-    bar = "[############            ]  50%  4.8 MiB of 9.5 MiB"
+    bar = "[############            ]  50%  5.0 MB of 10.0 MB"
     assert any(line.startswith(bar) for line in shown(*BOOTED, *down))
 
 
