@@ -94,7 +94,7 @@ def test_a_reload_that_was_waited_for_says_what_changed() -> None:
 
 def test_top_says_so_too() -> None:
     first = shown(*BOOTED, LiveDrifted(SECOND, ("a",)), LoaderDistrusted("b"), width=140)[0]
-    assert first.endswith("  live weights drifted  own loader switched off")
+    assert "2 troubles: LiveWeightsDrifted, LoaderDistrusted" in first
     history = [replace(went_live(3, STEP_7), loading=OWN)]
     said = shown(*BOOTED, pages=Pages(history=history), width=140)
     assert f"loaded by our own loader: {CHANGE}" in said
