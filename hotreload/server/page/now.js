@@ -32,10 +32,10 @@ function title(status) {
   return `${status.state}${generation}`;
 }
 
-// What it does, beside what the headline says; nothing where that says it all.
 function health(status) {
-  if (status.boot) return `Booting: ${words.booting(status.boot)}`;
-  if (status.reasons.length || status.rank?.own) return "";
+  if (status.boot) return `Answers nobody: booting: ${words.booting(status.boot)}`;
+  if (status.reasons.length) return `Answers nobody: ${status.reasons.join("; ")}`;
+  if (status.rank?.own) return "Holds its part of the engine; rank 0 decides and answers.";
   const doing = status.attempt
     ? `${words.spoken(status.phase ?? "")} ${words.named(status.attempt)}`
     : status.waiting_for ? `waits for ${status.waiting_for}` : idle(status);
@@ -43,7 +43,7 @@ function health(status) {
 }
 
 function idle(status) {
-  return status.pinned ? "pinned, so the source is not followed" : "nothing newer is under way";
+  return status.pinned ? "pinned, so the source is not followed" : "nothing newer is wanted";
 }
 
 // Where generations overlap, a gate is only held for the cleaning after NaN.
