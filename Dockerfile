@@ -20,6 +20,7 @@ WORKDIR /opt/hotreload
 COPY pyproject.toml README.md LICENSE constraints.txt constraints-0.1.txt ./
 COPY hotreload hotreload
 COPY systemd systemd
+COPY docs docs
 ARG CONSTRAINTS=constraints.txt
 
 FROM base AS installed-cpu

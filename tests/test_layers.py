@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "hotreload"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 FACTS = {"checkpoint_files", "checkpoint_formats", "checkpoint_tensors", "owned_args"}
-VOCABULARY = {"types", "errors", "events", "troubles", "failpoints", "listed", *FACTS}
+VOCABULARY = {"types", "errors", "events", "troubles", "failpoints", "listed", "figures", *FACTS}
 CORE = {"core", "threads", *VOCABULARY}
 ENGINE = {
     "engine",
@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "in_memory": {"reading", "errors", "types"},
     "fingerprint": set(),
     "failpoints": set(),
+    "figures": set(),
     "errors": {"types"},
     "listed": {"types"},
     "events": {"types"},

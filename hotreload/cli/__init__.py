@@ -19,6 +19,7 @@ from hotreload.cli import (
     completion,
     demo,
     doctor,
+    explain,
     install_unit,
     look,
     ls,
@@ -41,6 +42,7 @@ MODULES: tuple[Any, ...] = (
     check_config,
     look,
     ls,
+    explain,
     top,
     change,
     ask,
@@ -51,7 +53,7 @@ MODULES: tuple[Any, ...] = (
 
 GROUPS = (
     ("run it", ("serve", "check-config", "doctor", "install-unit", "completion")),
-    ("look", ("status", "top", "ls", "history", "checksums", "events")),
+    ("look", ("status", "top", "ls", "history", "checksums", "events", "explain")),
     ("change", ("reload", "rollback", "pin", "unpin", "perturb")),
     ("try it", ("demo", "tiny", "check", "swap", "generate")),
 )
@@ -67,7 +69,8 @@ settings ($HOTRELOAD_CONFIG), else they take /run/hotreload/hotreload.sock.
 exit codes: 0 ok, 1 refused or failed, 2 usage, 3 unreachable, 4 busy, 5 timed out,
             6 not ready yet (it boots), 69 no accelerator, 70 engine lost, 78 bad settings
 
-`hotreload VERB --help` tells more."""
+`hotreload VERB --help` tells more, and `hotreload explain CODE` what a reason, an alert or an exit
+code means."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

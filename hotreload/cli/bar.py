@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from hotreload.cli.show import duration, plain, size
+from hotreload.cli.show import plain
 from hotreload.errors import HotReloadError
+from hotreload.figures import duration, size
 
 Progress = Mapping[str, Any] | None
 """The field `progress` of /status."""

@@ -1,6 +1,7 @@
 """What a start is at, as people read it."""
 
-from hotreload.cli.show import Fields, duration, plain, size
+from hotreload.cli.show import Fields, plain
+from hotreload.figures import duration, size
 
 
 def boot_text(boot: Fields) -> str:

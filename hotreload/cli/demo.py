@@ -18,7 +18,8 @@ from hotreload.cli.demo_clients import LONG, Clients
 from hotreload.cli.demo_stage import Stage, free_port, say
 from hotreload.cli.demo_story import STORY, Chapter
 from hotreload.cli.demo_told import Told, print_closing
-from hotreload.cli.show import duration, painted
+from hotreload.cli.show import painted
+from hotreload.figures import duration
 
 EXPLAINED = """\
 Runs the whole story on this machine's CPU with tiny checkpoints on the real sglang-jax engine:

@@ -17,9 +17,9 @@ from hotreload.cli.client import DaemonClient, Where
 from hotreload.cli.demo_clients import request_for
 from hotreload.cli.demo_story import words
 from hotreload.cli.exits import Unreachable
-from hotreload.cli.show import duration
 from hotreload.cli.status_text import older_text
 from hotreload.errors import HotReloadError
+from hotreload.figures import duration
 
 START_SECONDS = 180
 CHAPTER_SECONDS = 60

@@ -6,7 +6,8 @@ from typing import Any
 
 from hotreload.cli.demo_clients import ClientAnswer, Clients
 from hotreload.cli.demo_story import Chapter, words
-from hotreload.cli.show import duration, painted, table
+from hotreload.cli.show import painted, table
+from hotreload.figures import duration
 
 Fields = dict[str, Any]
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from hotreload.cli import show
 from hotreload.cli.loading_text import drift_text, loader_text
-from hotreload.cli.show import Fields, duration, named, plain
+from hotreload.cli.show import Fields, named, plain
+from hotreload.figures import duration
 
 VERDICTS = {
     "passed": "would go live",

@@ -1,5 +1,8 @@
 """What the command's exit codes mean, and the errors only a client has."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from hotreload.errors import (
     Busy,
     ConfigError,
@@ -52,6 +55,15 @@ _CODES: tuple[tuple[type[HotReloadError], int], ...] = (
     (EngineLost, ENGINE_LOST),
     (ConfigError, BAD_CONFIG),
 )
+
+
+_STATES = {"booting": NOT_READY, "stopping": NOT_READY, "lost": ENGINE_LOST}
+"""The states in which nobody is answered."""
+
+
+def check_code(status: Mapping[str, Any], findings: Sequence[object]) -> int:
+    """Return the exit code of `hotreload status --check`: 0 says that all is well."""
+    return _STATES.get(status["state"], FAILED if findings else 0)
 
 
 def exit_code(error: HotReloadError) -> int:

@@ -1,6 +1,7 @@
 """How weights were loaded, and what changed with them, as people read it."""
 
 from hotreload.cli.show import Fields, plain
+from hotreload.figures import percent
 
 LOADERS = {"own": "by our own loader", "upstream": "by upstream's loader"}
 
@@ -24,8 +25,7 @@ def _by(change: float | None) -> str:
     """By how much; nothing where no number says it, as with a leaf that was zero."""
     if change is None:
         return ""
-    percent = change * 100
-    return f" by {percent:.0f} %" if 10 <= percent < 1e6 else f" by {percent:.2g} %"
+    return f" by {percent(change)}"
 
 
 def damage_text(drifted: Fields) -> str:

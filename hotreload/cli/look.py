@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from hotreload.cli.daemon_args import add_client_verb, how_many
-from hotreload.cli.exits import FAILED
+from hotreload.cli.exits import FAILED, check_code
 from hotreload.cli.wait import add_wait, until_ready
 
 Fields = dict[str, Any]
@@ -17,14 +17,24 @@ MOST = 1000
 HISTORIES = ("attempts", "pins")
 
 STATUS = """\
-state is booting, serving, reloading, stopping or lost. A checkpoint under "refused" is not tried
-again until its bytes change or `hotreload reload NAME --force` says so. While it boots, "boot"
-says which step runs, since when and how far. For scripts use --json. With --wait it waits until
-requests are answered, also for a daemon that is not there yet, and exits 6 when --timeout was over
-first.
+The first line says who answers, whether that is what is wanted, and what to type next. state is
+booting, serving, reloading, stopping or lost. A checkpoint under "refused" is not tried again until
+its bytes change or `hotreload reload NAME --force` says so. While it boots, "boot" says which step
+runs, since when and how far. For scripts use --json. With --wait it waits until requests are
+answered, also for a daemon that is not there yet, and exits 6 when --timeout was over first.
+
+--check is for scripts and monitoring. It prints nothing when all is well, else a line for each
+thing that is wrong, its code first; `hotreload explain CODE` says more. It exits
+  0   requests are answered by what is wanted, or what is wanted is on its way, and nothing is wrong
+  1   requests are answered, and something is wrong: what is wanted was refused or put off, a
+      trouble stands, the live weights drifted, the state is not saved, an engine is lost …
+  3   no daemon answers on the socket (the reason stands on stderr)
+  6   nobody is answered yet, or any more: the daemon boots or stops
+  70  nobody is answered: the engine is lost
 
 examples:
   hotreload status
+  hotreload status --check || alert-somebody
   hotreload status --wait --timeout 900     before the first request of a script
   hotreload status --json | jq -r .generation"""
 
@@ -64,7 +74,13 @@ examples:
 def add(verbs: Any) -> None:
     """Add the verbs."""
     words = "What is live, what is wanted, what was refused."
-    add_wait(add_client_verb(verbs, "status", words, status, explained=STATUS))
+    status_verb = add_client_verb(verbs, "status", words, status, explained=STATUS)
+    status_verb.add_argument(
+        "--check",
+        action="store_true",
+        help="print only what is wrong; the exit code says whether anything is",
+    )
+    add_wait(status_verb)
     words = "The attempts so far, newest first."
     history_verb = add_client_verb(verbs, "history", words, history, explained=HISTORY)
     history_verb.add_argument(
@@ -92,13 +108,25 @@ def status(args: argparse.Namespace) -> int:
 
     daemon, waits = _daemon(args), args.wait is not None or args.timeout is not None
     fields = until_ready(daemon, args.timeout) if waits else daemon.get("/status")
+    if args.check:
+        return _checked(fields, args.json)
     print(_dumped(fields) if args.json else status_text(fields))
     return 0
 
 
+def _checked(fields: Fields, as_json: bool) -> int:
+    """Print what is wrong, and return the code that says whether anything is."""
+    from hotreload.cli.status_text import check_text, summary_of
+
+    said = summary_of(fields)
+    if text := _dumped(said) if as_json else check_text(fields):
+        print(text)
+    return check_code(fields, said["findings"])
+
+
 def history(args: argparse.Namespace) -> int:
     """Print the last attempts."""
-    from hotreload.cli.status_text import history_text
+    from hotreload.cli.history_text import history_text
 
     said = _daemon(args).get("/history")
     attempts, pins = said["attempts"], said.get("pins", [])

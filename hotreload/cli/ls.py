@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from hotreload.cli.daemon_args import add_client_verb, how_many
-from hotreload.cli.show import Fields, Now, ago, now, plain, size, table
+from hotreload.cli.show import Fields, Now, ago, now, plain, table
+from hotreload.figures import size
 
 MOST = 10_000
 

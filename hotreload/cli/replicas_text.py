@@ -1,6 +1,7 @@
 """The engines of a daemon, as people read them: a line each, where there are several."""
 
-from hotreload.cli.show import Fields, Now, ago, duration, plain
+from hotreload.cli.show import Fields, Now, ago, plain
+from hotreload.figures import duration
 
 ON_ONE_ENGINE = ("staging", "draining", "swapping", "probing", "rolling_back")
 """The phases of an attempt that are gone through engine by engine."""

@@ -5,10 +5,19 @@ import pwd
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Any
+
+from hotreload.cli.columns import columns, folded
 
 Fields = dict[str, Any]
 Now = datetime
+Row = Sequence[str]
+
+GAP, BELOW = "  ", "    "
+LEAST_WORDS = 30
+"""So wide is a column of words at least."""
+LEAST_COLUMN = 6
 
 COLOURS = {"good": 32, "bad": 31, "wait": 33, "dim": 2, "bold": 1}
 
@@ -55,24 +64,6 @@ def asked_by(by: Mapping[str, Any] | None) -> str:
     return f"{plain(by['verb'])}, {who(by)}" if by else "source"
 
 
-def duration(seconds: float) -> str:
-    """Write seconds with the digits that matter."""
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 99.95:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
-
-
-def size(count: float) -> str:
-    """Write a number of bytes."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
 def moment(stamp: Any, now: Now) -> str:
     """Write a moment in local time, and how long ago it was."""
     return f"{local(stamp)} ({ago(stamp, now)})"
@@ -103,22 +94,76 @@ def pairs(rows: Sequence[tuple[str, str]]) -> str:
     """Write names and values in two columns; lines of a value stand under each other."""
     width = max(len(name) for name, _ in rows) + 2
     indent = "\n" + " " * width
-    return "\n".join(f"{name:<{width}}{value.replace('\n', indent)}" for name, value in rows)
+    return "\n".join(
+        f"{name:<{width}}{indent.join(_lines(value, room() - width))}" for name, value in rows
+    )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write rows in columns as wide as need be; each line is cut to the terminal."""
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (head, *rows)
-    ]
-    room = _room()
-    return "\n".join(line if len(line) <= room else line[: room - 1] + "…" for line in lines)
+def paragraph(text: str, indent: str = "") -> str:
+    """Write a text between the edges of the terminal, its lines indented after the first."""
+    return f"\n{indent}".join(_lines(text, room() - len(indent)))
 
 
-def _room() -> int:
+def _lines(text: str, width: int) -> list[str]:
+    return [part for line in text.split("\n") for part in folded(line, max(LEAST_WORDS, width))]
+
+
+def table(head: Row, rows: Sequence[Row]) -> str:
+    """Write rows in columns as wide as need be.
+
+    Where the terminal is narrower the last column, which has the words, is folded beside the
+    others; or, where nothing would be left of it there, below each row.
+    """
+    widths = [max(columns(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    if _taken(widths) <= room():
+        return "\n".join(_row(row, widths) for row in (head, *rows))
+    *others, _ = widths
+    left = room() - _taken([*others, 0])
+    if left >= LEAST_WORDS:
+        return "\n".join(_row(row, [*others, left]) for row in (head, *rows))
+    others = _narrowed(others)
+    return "\n".join(_with_words_below(row, others) for row in (head, *rows))
+
+
+def fits(head: Row, rows: Sequence[Row]) -> bool:
+    """Whether such a table has its words beside the other columns here."""
+    widths = [max(columns(row[place]) for row in (head, *rows)) for place in range(len(head) - 1)]
+    return _taken(widths) + len(GAP) + LEAST_WORDS <= room()
+
+
+def _taken(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _narrowed(widths: Sequence[int]) -> list[int]:
+    """Take from the widest column until all fit."""
+    narrower = list(widths)
+    while _taken(narrower) > room() and max(narrower) > LEAST_COLUMN:
+        narrower[narrower.index(max(narrower))] -= 1
+    return narrower
+
+
+def _with_words_below(row: Row, widths: Sequence[int]) -> str:
+    *cells, words = row
+    below = [] if words == "-" else folded(words, room() - len(BELOW))
+    return "\n".join([_row(cells, widths), *(BELOW + line for line in below)])
+
+
+def _row(row: Row, widths: Sequence[int]) -> str:
+    """Write one row; a cell that is wider than its column has several lines."""
+    cells = [folded(cell, width, breaking=True) for cell, width in zip(row, widths, strict=True)]
+    lines = zip_longest(*cells, fillvalue="")
+    return "\n".join(
+        GAP.join(
+            cell + " " * (width - columns(cell)) for cell, width in zip(line, widths, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def room() -> int:
+    """How many columns the terminal has that shows the results; where there is none, no end."""
     try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns
-    except (OSError, ValueError):  # no terminal: nothing is cut
+        return os.get_terminal_size(sys.stdout.fileno()).columns or sys.maxsize
+    except (OSError, ValueError):
         return sys.maxsize

@@ -6,6 +6,7 @@ from typing import Any
 from hotreload.cli import show
 from hotreload.cli.bar import bar_text
 from hotreload.cli.booting_text import boot_text
+from hotreload.cli.columns import TIED
 from hotreload.cli.loading_text import damage_text, drift_text, loader_text
 from hotreload.cli.ranks_text import follows, rank_text
 from hotreload.cli.replicas_text import replica_lines
@@ -13,8 +14,6 @@ from hotreload.cli.show import (
     Fields,
     Now,
     ago,
-    asked_by,
-    duration,
     local,
     moment,
     named,
@@ -23,6 +22,8 @@ from hotreload.cli.show import (
     plain,
     who,
 )
+from hotreload.figures import duration
+from hotreload.observe.summary import summed_up
 
 COLOUR_OF = {
     "serving": "good",
@@ -33,7 +34,7 @@ COLOUR_OF = {
     "booting": "wait",
     "stopping": "wait",
     "postponed": "wait",
-    "superseded": "wait",
+    "superseded": "dim",
     "rejected": "bad",
     "lost": "bad",
 }
@@ -47,8 +48,34 @@ somebody put noise on the live weights, and no probe judged them
 
 
 def status_text(status: Fields, now: Now | None = None) -> str:
-    """Write /status as a block of names and values."""
-    return show.pairs(list(_status_rows(status, now or show.now())))
+    """Write /status as one sentence, and a block of names and values."""
+    block = show.pairs(list(_status_rows(status, now or show.now())))
+    return f"{headline(status)}\n\n{block}"
+
+
+def headline(status: Fields) -> str:
+    """Write how things are in one sentence, with the command to type next."""
+    said = summary_of(status)
+    return painted(show.paragraph(told(said)), said["tone"])
+
+
+def check_text(status: Fields) -> str:
+    """Write a line for each thing that is wrong, with the command to type next."""
+    said = summary_of(status)
+    nobody = [told(said)] if status["reasons"] else []
+    lines = [*nobody, *(f"{plain(each['code'])}: {told(each)}" for each in said["findings"])]
+    return "\n".join(show.paragraph(line, show.BELOW) for line in lines)
+
+
+def summary_of(status: Fields) -> Fields:
+    """Return the status in a sentence; of a daemon that is older than this command, as now."""
+    return status.get("summary") or summed_up(status)
+
+
+def told(part: Fields) -> str:
+    """Write what is so, and the command to type next, which stands on one line."""
+    words = plain(part["words"])
+    return f"{words}: {plain(part['next']).replace(' ', TIED)}" if part["next"] else words
 
 
 def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
@@ -87,7 +114,8 @@ def _status_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
 
 def _trouble(trouble: Fields, now: Now) -> str:
     """Say what is wrong, since when, and what to do about it."""
-    lines = [plain(trouble["message"]), f"since {moment(trouble['since'], now)}"]
+    what = f"{trouble['code']}: {plain(trouble['message'])}"
+    lines = [what, f"since {moment(trouble['since'], now)}"]
     return "\n".join([*lines, *([f"to do: {plain(trouble['todo'])}"] if trouble["todo"] else [])])
 
 
@@ -171,9 +199,9 @@ def _stale(source: Fields, now: Now) -> str:
     return f"stale, last seen {ago(seen, now)}" if seen else "stale, not seen since the start"
 
 
-def passed_over_text(status: Fields, named: int | None = None) -> str:
-    """Say why folders are passed over: of `named` of them, and how many more there are."""
-    lines = [plain(folder["reason"]) for folder in status["passed_over"][:named]]
+def passed_over_text(status: Fields) -> str:
+    """Say why folders are passed over, and how many more there are."""
+    lines = [plain(folder["reason"]) for folder in status["passed_over"]]
     more = status["passed_over_total"] - len(lines)
     return "\n".join([*lines, *([f"and {more} more"] if more > 0 else [])])
 
@@ -226,45 +254,6 @@ def _as_generation(attempt: Fields) -> str:
 
 def _refusal(refusal: Fields, now: Now) -> str:
     return f"{named(refusal)}: {plain(refusal['reason'])}, {moment(refusal['at'], now)}"
-
-
-def history_text(past: Sequence[Fields], now: Now | None = None) -> str:
-    """Write attempts and pins as a table."""
-    now = now or show.now()
-    last = "REASON, CHANGE"
-    head = ("WHEN", "REVISION", "OUTCOME", "GEN", "TOOK", "HELD", "LOADER", "BY", last)
-    rows = (_pin_row if "verb" in each else _attempt_row for each in past)
-    return show.table(head, [row(each, now) for row, each in zip(rows, past, strict=True)])
-
-
-def _attempt_row(attempt: Fields, now: Now) -> tuple[str, ...]:
-    generation, by = attempt["generation"], attempt.get("by")
-    change = drift_text(attempt) if attempt.get("loader") else None
-    notes = (_left(attempt), attempt["reason"], by and by["reason"], change)
-    return (
-        moment(attempt["finished_at"], now),
-        named(attempt),
-        outcome_word(attempt),
-        "-" if generation is None else str(generation),
-        duration(sum(attempt["phases"].values())),
-        duration(attempt["pause_seconds"]) if attempt["pause_seconds"] else "-",
-        plain(attempt.get("loader") or "-"),
-        asked_by(by),
-        "; ".join(plain(note) for note in notes if note) or "-",
-    )
-
-
-def _left(attempt: Fields) -> str | None:
-    """Which weights a rollback left."""
-    left = attempt.get("replaced")
-    if not left or outcome_word(attempt) != "rolled back":
-        return None
-    return f"from {named(left)}, generation {left['generation']}"
-
-
-def _pin_row(by: Fields, now: Now) -> tuple[str, ...]:
-    verb = f"{plain(by['verb'])}ned"
-    return (moment(by["at"], now), "-", verb, *"----", who(by), plain(by["reason"] or "-"))
 
 
 def event_text(event: Fields) -> str:

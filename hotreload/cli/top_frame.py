@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hotreload.cli.bar import bar_text
 from hotreload.cli.booting_text import boot_text
-from hotreload.cli.columns import columns, cut, padded
+from hotreload.cli.columns import columns, cut, folded, padded
 from hotreload.cli.loading_text import drift_text, loader_text
 from hotreload.cli.ranks_text import follows, rank_text
 from hotreload.cli.replicas_text import replica_lines
@@ -18,12 +18,12 @@ from hotreload.cli.show import (
     Now,
     ago,
     asked_by,
-    duration,
     named,
     outcome_word,
     plain,
 )
-from hotreload.cli.status_text import COLOUR_OF, older_text, passed_over_text
+from hotreload.cli.status_text import COLOUR_OF, older_text, summary_of, told
+from hotreload.figures import duration
 
 Line = list[tuple[str, str | None]]
 
@@ -37,7 +37,7 @@ START = ("fetching", "validating", "staging", "building", "warming", "probing")
 PHASE_COLUMNS = 11
 HISTORY = ("WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD")
 LEAST_ROOM = 12
-NARROW = 60
+NARROW = 100
 """Below this many columns the history shows only when, of what and how an attempt ended."""
 
 
@@ -58,7 +58,7 @@ def frame(
         top = [[(f"hotreload: {what}", "bad")], [(plain(why), "dim")]]
     if status is not None:
         weights = [*_moved(leaves), *_loaded(status)]
-        top += [*_now(status, now), *weights, [], *_attempt(status, now, width), []]
+        top += [*_now(status, now, width), *weights, [], *_attempt(status, now, width), []]
         top += _history(attempts[: max(0, height - len(top))], now, width)
     foot: Line = [("q quits", "dim")]
     return [_cut(line, width) for line in [*top[: height - 1], foot]]
@@ -84,26 +84,42 @@ def _cut(line: Line, width: int) -> Line:
     return fitting
 
 
-def _now(status: Fields, now: Now) -> Iterator[Line]:
-    state = plain(status["state"])
-    head: Line = [(state, COLOUR_OF.get(state))]
-    if status["generation"] is None:
-        head.append(("  nothing is live yet", "bold"))
-    else:
-        head.append((f"  generation {status['generation']}: {named(status)}", "bold"))
-        head.append((f"  live since {ago(status['live_since'], now)}", None))
-    yield [*head, *_odd(status)]
+def _now(status: Fields, now: Now, width: int) -> Iterator[Line]:
+    """How it is; what is wrong stands above all that may be cut off."""
+    said = summary_of(status)
+    yield from _folded(told(said), said["tone"], width)
+    for each in said["findings"]:
+        short = {**each, "words": cut(each["words"], 3 * width)}
+        yield from _folded(f"{plain(each['code'])}: {told(short)}", each["tone"], width)
+    yield _state(status, now)
     yield [("   ".join(_weights_and_gate(status)), None)]
     if rank := status.get("rank"):
         yield [(f"rank {rank_text(rank)}", None)]
     if older := status.get("answering", [])[1:]:
         yield [(f"fading out: {older_text(older)}", "wait")]
     yield from ([line] for line in replica_lines(status, now))
-    if status["reasons"] or not follows(status):
-        yield [(_doing(status), "bad" if status["reasons"] else None)]
-    if status.get("passed_over"):
-        said = passed_over_text(status, named=1).replace("\n", ", ")
-        yield [(f"passed over: {said}", "wait")]
+    if boot := status.get("boot"):
+        yield [(boot_text(boot), "wait")]
+    elif status["waiting_for"]:
+        yield from _folded(f"waits for {plain(status['waiting_for'])}", None, width)
+
+
+def _folded(text: str, colour: str | None, width: int) -> Iterator[Line]:
+    return ([(line, colour)] for line in folded(text, width))
+
+
+def _state(status: Fields, now: Now) -> Line:
+    """The state in a word, what operators chose, and since when what is live."""
+    state = plain(status["state"])
+    line: Line = [(state, COLOUR_OF.get(state))]
+    if status["pinned"]:
+        line.append(("  pinned", "wait"))
+    if status.get("overruled"):
+        line.append(("  source overruled", "wait"))
+    if status["generation"] is None:
+        return [*line, ("  nothing is live yet", "bold")]
+    since = f"  live since {ago(status['live_since'], now)}"
+    return [*line, (f"  {named(status)}", "bold"), (since, None)]
 
 
 def _weights_and_gate(status: Fields) -> Iterator[str]:
@@ -116,26 +132,6 @@ def _weights_and_gate(status: Fields) -> Iterator[str]:
     yield f"fingerprint {plain(status['fingerprint'] or 'none')}"
 
 
-def _odd(status: Fields) -> Iterator[tuple[str, str | None]]:
-    """Name what is unusual; `hotreload status` says more about each."""
-    for trouble in status.get("troubles", ()):
-        yield f"  {plain(trouble['code']).replace('_', ' ')}", "bad"
-    if status.get("noise"):
-        yield "  noise answers", "bad"
-    if status.get("drifted"):
-        yield "  live weights drifted", "bad"
-    if not status.get("loader", {}).get("trusted", True):
-        yield "  own loader switched off", "bad"
-    if not status.get("state_file", {}).get("saved", True):
-        yield "  state not saved", "bad"
-    if status["pinned"]:
-        yield "  pinned", "wait"
-    if status.get("overruled"):
-        yield "  source overruled", "wait"
-    if status["source"]["stale"] and not follows(status):
-        yield "  source does not answer", "wait"
-
-
 def _moved(leaves: Fields | None) -> Iterator[Line]:
     """Say how many leaves the last swap changed; after a start there was none yet."""
     if leaves and leaves["previous"]:
@@ -146,18 +142,6 @@ def _moved(leaves: Fields | None) -> Iterator[Line]:
 def _loaded(status: Fields) -> Iterator[Line]:
     if loading := status.get("loading"):
         yield [(f"loaded {loader_text(loading)}: {drift_text(loading)}", None)]
-
-
-def _doing(status: Fields) -> str:
-    if boot := status.get("boot"):
-        return f"answers nobody: booting: {boot_text(boot)}"
-    if status["reasons"]:
-        return "answers nobody: " + plain("; ".join(status["reasons"]))
-    if status["waiting_for"]:
-        return f"waits for {plain(status['waiting_for'])}"
-    if status["wanted"] in (None, status["revision"]):
-        return "nothing newer is wanted"
-    return f"wanted: {named(status, 'wanted', 'wanted_label')}"
 
 
 def _attempt(status: Fields, now: Now, width: int) -> Iterator[Line]:
@@ -175,7 +159,7 @@ def _attempt(status: Fields, now: Now, width: int) -> Iterator[Line]:
             (f", {ago(last['finished_at'], now)}", None),
         ]
         yield from _phases(last["phases"], list(last["phases"]), None, width)
-        yield [(plain(last["reason"] or ""), None)]
+        yield from _folded(cut(plain(last["reason"] or ""), 3 * width), None, width)
     elif not follows(status):
         yield [("no attempt yet", "dim")]
     if status["progress"]:

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import hotreload
 from hotreload.cli import unit_hosts, unit_words
 from hotreload.cli.client import DEFAULT_CONFIG, DEFAULT_SOCKET
+from hotreload.cli.shipped import shipped
 from hotreload.cli.unit_words import INSTANCE
 from hotreload.errors import ConfigError
 from hotreload.types import LOOKING
@@ -101,13 +101,6 @@ class Installation:
     def made_for_it(self) -> Sequence[Path]:
         """The folders that systemd makes for it."""
         return (STATE / self.instance if self.instance else STATE, CACHE)
-
-
-def shipped() -> Path:
-    """The folder of the files as they are shipped: in the package, or beside it in a checkout."""
-    package = Path(hotreload.__file__).parent
-    inside = package / "systemd"
-    return inside if inside.is_dir() else package.parent / "systemd"
 
 
 def render(installation: Installation) -> Iterator[tuple[Path, str]]:
@@ -225,7 +218,7 @@ def _used(config: Path, settings: dict[str, Any]) -> list[Path]:
 
 
 def _text(name: str) -> str:
-    return (shipped() / name).read_text(encoding="utf-8")
+    return (shipped("systemd") / name).read_text(encoding="utf-8")
 
 
 def _fitted(text: str, installation: Installation, settings: dict[str, Any]) -> str:

@@ -35,6 +35,7 @@ from hotreload.observe.passed_over import PassedOverNow
 from hotreload.observe.progress import Pace
 from hotreload.observe.rank import Rank
 from hotreload.observe.replicas import ReplicasNow
+from hotreload.observe.summary import summed_up
 from hotreload.observe.troubles import TroublesNow
 from hotreload.observe.under_way import UnderWay
 from hotreload.observe.views import EntranceView, LedgerView, Overruled
@@ -195,7 +196,7 @@ class Status:
         loading = loading_of(self.live, ledger.history) if self.live else None
         replicas = [self._replica_fields(index) for index in range(len(self._replicas.all))]
         phase = self._under_way.phase
-        return {
+        status: Fields = {
             "state": self.state.value,
             "reasons": self.ready()[1],
             **live,
@@ -225,6 +226,7 @@ class Status:
             "replicas": replicas,
             "rank": self._rank and asdict(self._rank),
         }
+        return {**status, "summary": summed_up(status)}
 
     def event(self, event: Event) -> Fields:
         """Return an event as /events tells it, now; a download's progress comes with its pace."""

@@ -38,14 +38,18 @@ class Command:
         self.environ = kept | {"PYTHONPATH": str(ROOT), "HOTRELOAD_SOCKET": str(socket)}
 
     async def start(
-        self, *args: str, stdin: int | None = None, stderr: int = asyncio.subprocess.PIPE
+        self,
+        *args: str,
+        stdin: int | None = None,
+        stdout: int = asyncio.subprocess.PIPE,
+        stderr: int = asyncio.subprocess.PIPE,
     ) -> asyncio.subprocess.Process:
         """Start it, as from a terminal: what runs in a shell's background ignores SIGINT."""
         command = (sys.executable, "-c", AS_FROM_A_TERMINAL, *args)
         return await asyncio.create_subprocess_exec(
             *command,
             stdin=stdin,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=stdout,
             stderr=stderr,
             env=self.environ,
             cwd=self.folder,

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hotreload.cli import install_unit, machine, main, units
-from hotreload.cli.units import Installation, config_of, render, shipped
+from hotreload.cli.shipped import shipped
+from hotreload.cli.units import Installation, config_of, render
 from hotreload.errors import ConfigError
 
 COMMAND = Path(sys.executable)
@@ -31,7 +32,9 @@ def settings(folder: Path, text: str) -> Path:
 
 
 def test_the_shipped_files_are_units_as_they_are() -> None:
-    names = {path.relative_to(shipped()).as_posix() for path in shipped().rglob("*.*")}
+    names = {
+        path.relative_to(shipped("systemd")).as_posix() for path in shipped("systemd").rglob("*.*")
+    }
     assert {"hotreload.service", "hotreload.socket"} < names
     unchanged = rendered(
         Path("/etc/hotreload/hotreload.toml"),
@@ -39,7 +42,7 @@ def test_the_shipped_files_are_units_as_they_are() -> None:
         user="hotreload",
     )
     for name in ("hotreload.service", "hotreload.socket"):
-        assert unchanged[name] == (shipped() / name).read_text()
+        assert unchanged[name] == (shipped("systemd") / name).read_text()
 
 
 def test_the_template_differs_from_the_service_by_what_each_instance_has_of_its_own() -> None:
@@ -58,7 +61,7 @@ def test_the_template_differs_from_the_service_by_what_each_instance_has_of_its_
 
 
 def _lines_of(name: str) -> list[str]:
-    lines = (shipped() / name).read_text().splitlines()
+    lines = (shipped("systemd") / name).read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -394,9 +397,10 @@ def test_a_command_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_wheel_ships_the_files() -> None:
-    project = tomllib.loads((shipped().parent / "pyproject.toml").read_text())
+    project = tomllib.loads((shipped("systemd").parent / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert included[shipped().name] == "hotreload/systemd"
+    assert included == {folder: f"hotreload/{folder}" for folder in ("systemd", "docs")}
+    assert all(shipped(folder).is_dir() for folder in included)
 
 
 HOSTS = "[engine]\nnnodes = 2\ntp = 2\nnode_rank = {}\n"

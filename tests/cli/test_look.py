@@ -10,14 +10,17 @@ from datetime import datetime
 
 import pytest
 
+from hotreload.cli.exits import check_code
 from hotreload.events import (
     AttemptFinished,
+    Event,
     ModeChosen,
     OperatorAsked,
     RevisionWanted,
     SettingsRead,
     SourceScanned,
     StateSaved,
+    TroubleTold,
     Waiting,
 )
 from hotreload.types import (
@@ -39,8 +42,9 @@ NAN = Reason("nonfinite", "tensor 'lm_head' holds NaN")
 
 
 def row(text: str, name: str) -> str:
-    """The value of a row of the status block."""
-    return next(line for line in text.splitlines() if line.startswith(name)).split(maxsplit=1)[1]
+    """The value of a row of the status block, which follows the sentence."""
+    lines = text.splitlines()[2:]
+    return next(line for line in lines if line.startswith(name)).split(maxsplit=1)[1]
 
 
 async def test_status_is_a_block_a_person_can_read(world: World, hotreload: Command) -> None:
@@ -85,6 +89,68 @@ async def test_status_shows_the_old_generation_fading_out_and_the_mode(
 async def test_status_as_json_is_what_the_daemon_says(world: World, hotreload: Command) -> None:
     said = await hotreload("status", "--json")
     assert json.loads(said.out) == world.view.status()
+
+
+@pytest.mark.parametrize(
+    ("happens", "code", "lines"),
+    [
+        ((), 0, ""),
+        (
+            (StateSaved("the disk is full"),),
+            1,
+            "StateNotSaved: a restart would forget what changes: the disk is full: "
+            "hotreload explain StateNotSaved\n",
+        ),
+        (
+            (TroubleTold("files_gone", "gone", "x"), SourceScanned("rescan", "EIO")),
+            1,
+            "files_gone: gone: hotreload explain files_gone\n"
+            "SourceDead: the source does not answer: EIO: hotreload explain SourceDead\n",
+        ),
+    ],
+)
+async def test_a_check_is_quiet_when_all_is_well_and_has_a_line_for_each_fault(
+    world: World, hotreload: Command, happens: tuple[Event, ...], code: int, lines: str
+) -> None:
+    for event in happens:
+        world.events.publish(event)
+    said = await hotreload("status", "--check")
+    assert (said.code, said.out, said.err) == (code, lines, "")
+    as_json = json.loads((await hotreload("status", "--check", "--json")).out)
+    assert as_json == world.view.status()["summary"]
+
+
+@pytest.mark.parametrize(
+    ("why", "code", "words"),
+    [
+        ("stopping", 6, "nobody is answered: stopping: why\n"),
+        ("engine_lost", 70, "nobody is answered: lost: why: hotreload explain EngineLost\n"),
+    ],
+)
+async def test_a_check_has_codes_of_its_own_for_who_answers_nobody(
+    world: World, hotreload: Command, why: str, code: int, words: str
+) -> None:
+    world.gate.seal("why", code=why)
+    said = await hotreload("status", "--check")
+    assert (said.code, said.out) == (code, words)
+
+
+async def test_a_check_of_a_daemon_that_is_away_exits_3(hotreload: Command) -> None:
+    said = await hotreload("status", "--check")
+    assert (said.code, said.out) == (3, "")
+
+
+@pytest.mark.parametrize(
+    ("state", "findings", "code"),
+    [
+        *((state, [], 0) for state in ("serving", "reloading", "following")),
+        *((state, ["x"], 1) for state in ("serving", "reloading", "following")),
+        *((state, found, 6) for state in ("booting", "stopping") for found in ([], ["x"])),
+        *(("lost", found, 70) for found in ([], ["x"])),
+    ],
+)
+def test_each_state_has_its_exit_code(state: str, findings: list[str], code: int) -> None:
+    assert check_code({"state": state}, findings) == code
 
 
 async def test_a_name_that_would_drive_the_terminal_does_not(
@@ -180,6 +246,8 @@ async def test_a_daemon_that_is_older_than_the_command_is_understood(
     """As after an upgrade that was not followed by a restart."""
     world.events.publish(AttemptFinished(attempt(), SECOND))
     new = (
+        "summary",
+        "troubles",
         "noise",
         "overruled",
         "pin",

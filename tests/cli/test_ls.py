@@ -52,7 +52,7 @@ async def test_ls_is_a_table_that_says_of_each_why_it_is_not_live(
         "refused",
         "nonfinite: tensor 'lm_head' holds NaN",
     ]
-    assert cells[2][2:5] == ["3.0 GiB", "-", "live"]
+    assert cells[2][2:5] == ["3.2 GB", "-", "live"]
     assert cells[2][5].startswith("generation 2, went live ")
     assert cells[3][4:] == ["previous", "was generation 1"]
     assert cells[4] == ["step-\\x1b[31m0", "-", "-", "-", "older", "older than step-3"]

@@ -25,7 +25,7 @@ def said_by(rank: Rank | None) -> dict[str, Any]:
 
 
 def rows(rank: Rank | None) -> dict[str, str]:
-    lines = [line for line in status_text(said_by(rank), NOW).splitlines() if line[0] != " "]
+    lines = [line for line in status_text(said_by(rank), NOW).splitlines()[2:] if line[0] != " "]
     return {line[:13].strip(): line[13:].strip() for line in lines}
 
 
@@ -51,9 +51,9 @@ def test_rank_0_says_that_it_is_and_all_that_one_host_says() -> None:
 
 
 def test_top_of_a_rank_that_follows_shows_its_weights_and_no_gate() -> None:
-    first, second, third, *rest = top(FOLLOWER)
-    assert first.startswith("following  generation 3: step-7")
-    assert "source" not in first
+    summary, first, second, third, *rest = top(FOLLOWER)
+    assert summary == "holds generation 3, step-7; rank 0 answers"
+    assert first.startswith("following  step-7")
     assert second == "mode overlap   fingerprint print-3"
     assert third == "rank 1 of 2; rank 0, met at tpu-0:8000, decides and answers"
     assert [line for line in rest if line] == ["q quits"]
@@ -82,4 +82,4 @@ def test_a_name_of_rank_0_that_would_drive_the_terminal_does_not() -> None:
 def test_a_daemon_that_boots_says_only_that(rank: Rank | None) -> None:
     said = after(rank=rank).snapshot()
     assert said["state"] == "booting"
-    assert status_text(said, NOW).startswith("state")
+    assert status_text(said, NOW).splitlines()[2].startswith("state")

@@ -72,6 +72,6 @@ def test_the_status_and_top_show_the_lines() -> None:
     said = status(*BOTH).snapshot()
     told = [text for text, _ in replica_lines(said, NOW)]
     top = [written(line, False) for line in frame(said, (), width=80, height=24, now=NOW)]
-    assert top[2:4] == told
+    assert top[3:5] == told
     text = status_text(said, NOW)
     assert f"replicas     {told[0]}\n             {told[1]}" in text

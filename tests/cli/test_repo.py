@@ -155,10 +155,10 @@ async def test_a_folder_that_is_not_there_is_not_looked_for_on_a_hub(
 
 
 def test_the_bar_says_how_far_how_fast_and_how_long() -> None:
-    said = "[######                  ]  25%  3.0 GiB of 12.0 GiB  100.0 MiB/s  92.2 s left"
+    said = "[######                  ]  25%  3.2 GB of 12.9 GB  105 MB/s  92.2 s left"
     assert bar_text(FAR) == said
     stalled = {**FAR, "bytes_per_second": 0, "seconds_left": None}
-    assert bar_text(stalled).endswith("3.0 GiB of 12.0 GiB")
+    assert bar_text(stalled).endswith("3.2 GB of 12.9 GB")
 
 
 def test_a_terminal_sees_the_bar_and_it_is_gone_at_the_end(
@@ -247,7 +247,7 @@ async def test_a_verb_that_downloads_draws_the_bar(
     name = f"{REPO}@v1"
     args = ("check", name) if verb == "check" else ("swap", "--model", name, "--checkpoint", name)
     async with on_a_terminal(hotreload, *args) as (process, screen):
-        await screen.shows(rb"\r\x1b\[Kfetching  \[#* +\] +\d+%  [\d.]+ \w+ of [\d.]+ MiB")
+        await screen.shows(rb"\r\x1b\[Kfetching  \[#* +\] +\d+%  [\d.]+ \w+ of [\d.]+ [kM]B")
         held.release.set()
         out, _ = await process.communicate()
         assert (process.returncode, b"came 3 times with other bytes" in out) == (1, True)
@@ -280,8 +280,8 @@ def test_without_a_terminal_a_line_is_written_now_and_then(
     with while_it_lasts(look, wanted=True):
         assert over.wait(20)
     assert capsys.readouterr().err.splitlines() == [
-        "fetching: 25%, 3.0 GiB of 12.0 GiB, 100.0 MiB/s, 92.2 s left",
-        "staging: 25%, 3.0 GiB of 12.0 GiB, 100.0 MiB/s, 92.2 s left",
+        "fetching: 25%, 3.2 GB of 12.9 GB, 105 MB/s, 92.2 s left",
+        "staging: 25%, 3.2 GB of 12.9 GB, 105 MB/s, 92.2 s left",
     ]
 
 

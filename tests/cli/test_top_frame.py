@@ -19,6 +19,7 @@ from hotreload.events import (
     ModeChosen,
     PhaseEntered,
     Progress,
+    RevisionWanted,
     StateSaved,
     Waiting,
 )
@@ -33,6 +34,8 @@ from hotreload.types import (
     Mode,
     Outcome,
     Phase,
+    Reason,
+    Refusal,
     Revision,
 )
 from tests.observe.test_status import BOOTED, OPEN, Pages, after
@@ -57,16 +60,16 @@ def shown(
 
 def test_the_first_line_is_what_is_live_and_how_it_is() -> None:
     first, second, third = shown(*BOOTED)[:3]
-    assert first == "serving  generation 3: step-7 (777777777777)  live since 3 min ago"
-    assert second == "gate open, 5 inside, 6 held   fingerprint print-3"
-    assert third == "nothing newer is wanted"
+    assert first == "generation 3, step-7, answers; nothing else is wanted"
+    assert second == "serving  step-7 (777777777777)  live since 3 min ago"
+    assert third == "gate open, 5 inside, 6 held   fingerprint print-3"
 
 
 def test_the_mode_and_the_generations_that_fade_out_stand_below_the_first_line() -> None:
     three = [Answering(generation(number), requests) for number, requests in FADING]
     status = after(*BOOTED, ModeChosen(Mode.OVERLAP), answering=three).snapshot()
     lines = frame(status, (), width=80, height=24, now=LATER)
-    _, second, third, *_ = (written(line, colour=False) for line in lines)
+    _, _, second, third, *_ = (written(line, colour=False) for line in lines)
     assert second == "gate open, 5 inside, 6 held   mode overlap   fingerprint print-3"
     assert third == "fading out: 3 requests still by 8, 1 request still by 7"
     alone = after(*BOOTED, answering=three[:1]).snapshot()
@@ -87,14 +90,42 @@ def test_where_generations_overlap_no_attempt_is_expected_to_drain() -> None:
     assert names.split() == [">staging", "fetching", "validating", "probing", "swapping"]
 
 
-def test_what_is_odd_stands_beside_what_is_live() -> None:
+def test_what_is_wrong_stands_below_the_first_line_and_what_was_chosen_beside_the_state() -> None:
     by = By("reload", 0, 7, NOON)
     pages = Pages(pinned=True, overruled=Overrule(STEP_8, STEP_8, by))
     noisy = generation(3, Revision(f"{NOISY}1", "step-7 + noise"))
     status = after(*BOOTED, GenerationLive(noisy), StateSaved("full"), pages=pages).snapshot()
-    first, *_ = frame(status, (), width=200, height=24, now=LATER)
-    odd = [text.strip() for text, _ in first[-4:]]
-    assert odd == ["noise answers", "state not saved", "pinned", "source overruled"]
+    lines = frame(status, (), width=160, height=24, now=LATER)
+    _, noise, unsaved, state, *_ = (written(line, colour=False) for line in lines)
+    assert noise.startswith("NoiseAnswers: somebody put noise on the live weights: ")
+    assert unsaved.startswith("StateNotSaved: a restart would forget what changes: full: ")
+    assert state.startswith("serving  pinned  source overruled  step-7 + noise")
+    assert [lines[row][0][1] for row in (0, 1, 2)] == ["bad"] * 3
+
+
+NARROW = [(80, 24), (60, 24)]
+
+
+@pytest.mark.parametrize("size", NARROW)
+def test_on_a_narrow_terminal_what_is_wrong_is_told_whole_and_no_word_is_broken(
+    size: tuple[int, int],
+) -> None:
+    width, height = size
+    reason = Reason(
+        "config_mismatch", "num_hidden_layers is 36 and the served model has 28 of them"
+    )
+    long = Revision("9" * 40, "global_step_1000/actor/huggingface")
+    tried = replace(rejected(reason), revision=long)
+    pages = Pages(refused={long.id: Refusal(long, reason, NOON)})
+    events = (*BOOTED, RevisionWanted(long), AttemptFinished(tried, generation(3)))
+    lines = shown(*events, attempts=(tried,), width=width, height=height, pages=pages)
+    assert max(map(columns, lines)) <= width
+    text = " ".join(lines)
+    assert f"{long.label} is wanted and was refused (config_mismatch): hotreload history" in text
+    assert text.count(reason.message) == 2  # what is wrong, and the last attempt
+    wide = shown(*events, attempts=(tried,), width=1000, height=height, pages=pages)
+    words = {word for line in lines for word in line.split() if "…" not in word}
+    assert words <= {word for line in wide for word in line.split()}
 
 
 def test_an_attempt_in_progress_shows_each_phase_and_marks_the_one_that_runs() -> None:
@@ -108,7 +139,7 @@ def test_an_attempt_in_progress_shows_each_phase_and_marks_the_one_that_runs() -
         status.observe(event)
     lines = frame(status.snapshot(), [], width=80, height=24, now=LATER)
     text = [written(line, colour=False) for line in lines]
-    assert text[0].startswith("reloading ")
+    assert text[1].startswith("reloading ")
     names = next(line for line in text if "fetching" in line)
     assert names.split() == [
         "fetching",
@@ -126,7 +157,7 @@ def test_a_download_is_a_bar() -> None:
         PhaseEntered(STEP_8, Phase.FETCHING),
         Progress(STEP_8, Phase.FETCHING, 5 * 10**6, 10**7),
     )
-    bar = "[############            ]  50%  4.8 MiB of 9.5 MiB"
+    bar = "[############            ]  50%  5.0 MB of 10.0 MB"
     assert any(line.startswith(bar) for line in shown(*BOOTED, *down))
 
 
@@ -137,15 +168,15 @@ def test_the_last_attempt_tells_its_reason() -> None:
 
 
 def test_what_answers_nobody_says_why() -> None:
-    starting = shown(GenerationLive(generation()))[2]
-    assert starting.startswith("answers nobody: booting: the engine is starting, for ")
+    starting = shown(GenerationLive(generation()))[0]
+    assert starting.startswith("nobody is answered: booting: the engine is starting, for ")
     assert "waits for shard 2" in shown(*BOOTED, Waiting("shard 2"))
 
 
 def test_history_fills_what_is_left_of_the_screen_and_no_more() -> None:
     back = replace(went_live(5), by=By("rollback", 0, 77, NOON, "too many words"))
     attempts = (went_live(), rejected(rolled_back=True), back) * 20
-    lines = shown(*BOOTED, attempts=attempts, height=24)
+    lines = shown(*BOOTED, attempts=attempts, width=120, height=24)
     assert len(lines) == 24
     assert lines[-1] == "q quits"
     head = next(line for line in lines if line.startswith("WHEN"))
@@ -156,6 +187,8 @@ def test_history_fills_what_is_left_of_the_screen_and_no_more() -> None:
     assert "rolled back" not in failed
     assert "rolled back" in went_back
     assert "rollback, root (p" in went_back
+    narrow = next(line for line in shown(*BOOTED, attempts=attempts) if line.startswith("WHEN"))
+    assert narrow.split() == ["WHEN", "CHECKPOINT", "OUTCOME", "REASON"]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 12), (20, 6), (10, 2), (200, 60)])
@@ -171,7 +204,7 @@ def test_a_frame_is_never_larger_than_the_screen(size: tuple[int, int]) -> None:
 def test_a_daemon_that_is_away_leaves_what_is_known_below_the_news() -> None:
     lines = shown(*BOOTED, fault=(AWAY, "cannot reach the daemon on /x"))
     assert lines[:2] == ["hotreload: not reachable, trying again", "cannot reach the daemon on /x"]
-    assert lines[2].startswith("serving")
+    assert lines[2].startswith("generation 3")
     only = shown(fault=(AWAY, "away"))
     assert only == ["hotreload: not reachable, trying again", "away", "q quits"]
 
@@ -231,8 +264,8 @@ def test_colours_stand_beside_words_and_can_be_left_out() -> None:
     sealed = GateChanged(GateState.SEALED, 0, 0, "the engine died", "engine_lost")
     status = after(*BOOTED, sealed, AttemptFinished(rejected(), None)).snapshot()
     lines = frame(status, [], width=80, height=24, now=LATER)
-    assert written(lines[0], colour=True).startswith("\033[31mlost\033[0m")
-    assert written(lines[0], colour=False).startswith("lost ")
+    assert written(lines[0], colour=True).startswith("\033[31mnobody is answered: lost")
+    assert written(lines[0], colour=False).startswith("nobody is answered: lost")
     assert status["last_attempt"]["outcome"] == Outcome.REJECTED.value
 
 
@@ -241,6 +274,9 @@ def test_colours_stand_beside_words_and_can_be_left_out() -> None:
     [
         ("short", 5, "short"),
         ("longer", 5, "long…"),
+        ("some longer words", 12, "some longer…"),
+        ("some longer words", 10, "some…"),
+        ("a longerword", 10, "a longerw…"),
         ("検査点", 6, "検査点"),
         ("検査点", 5, "検査…"),
         ("検査点", 4, "検…"),

@@ -44,9 +44,12 @@ def test_the_status_names_what_stands_and_since_when() -> None:
 
 def test_a_person_reads_it_in_status_and_top() -> None:
     words = " ".join(status_text(after(*BOOTED, GONE).snapshot()).split())
-    assert "trouble the files of generation 3 are gone since" in words
+    assert "trouble files_gone: the files of generation 3 are gone since" in words
     assert "to do: copy them back" in words
-    assert "files gone" in top(*BOOTED, GONE)[0]
+    first, second, third, *_ = top(*BOOTED, GONE)
+    assert first.endswith("; 1 trouble: files_gone:")
+    assert second == "hotreload explain files_gone"
+    assert third.startswith("files_gone: the files of generation 3 are gone")
 
 
 def test_each_trouble_is_a_gauge_from_the_start_and_its_words_are_a_label() -> None:

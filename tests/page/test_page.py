@@ -24,6 +24,7 @@ from hotreload.events import (
     RevisionWanted,
     SourceScanned,
     StateSaved,
+    TroubleTold,
     Waiting,
 )
 from hotreload.observe.rank import Rank
@@ -118,7 +119,9 @@ async def test_the_first_thing_said_is_what_is_live_and_whether_it_answers(
 ) -> None:
     await opened(tab, world)
     assert await tab.text("#state") == "serving"
-    assert await tab.text("#headline") == "Generation 1: step-1"
+    said = "Generation 1, step-1, answers; nothing else is wanted"
+    assert await tab.text("#headline") == said
+    assert await tab.ask("document.querySelector('#next').hidden")
     assert await tab.text("#health") == "Answers requests; nothing newer is wanted."
     assert await tab.ask("document.title") == "serving 1 · hotreload"
     facts = await tab.text("#facts")
@@ -183,7 +186,7 @@ async def test_a_swap_moves_the_headline_the_leaves_and_the_charts(world: World,
     now = Generation(2, SECOND.revision, "fp-2", 1.7e9, {"lm_head": 12, "model.embed": 7})
     world.events.publish(GenerationLive(now))
     world.events.publish(AttemptFinished(attempt(), now))
-    await tab.until_text("#headline", "Generation 2: step-2")
+    await tab.until_text("#headline", "Generation 2, step-2, answers")
     await tab.until_text("#leaves-said", "2 leaves, 1 changed since generation 1")
     assert (await tab.text("#leaves tbody tr")).split() == ["lm_head", "12", "11", "changed"]
     label = "document.querySelector('#phase-chart').getAttribute('aria-label')"
@@ -306,6 +309,69 @@ async def test_what_it_waits_for_what_is_refused_and_a_pin_are_said(world: World
     facts = await tab.text("#facts")
     assert "step-2, by rollback of uid 0: bad answers" in facts
     assert "no space left" in facts
+
+
+WRONG = (
+    TroubleTold("files_gone", "the files of generation 1 are gone from /mnt/" + "a" * 60, "copy"),
+    TroubleTold("socket_gone", "the socket was removed", "look at its folder"),
+    StateSaved("state.json cannot be written: no space left on device"),
+    LiveDrifted(FIRST, ("model.layers.0." + "x" * 60,)),
+    SourceScanned("rescan", "EIO"),
+)
+TONE_OF = """Object.fromEntries([...document.querySelectorAll("#facts [data-tone]")].map((one) =>
+  [one.querySelector("dt").innerText + " " + one.querySelector("dd").innerText.slice(0, 11),
+    one.dataset.tone + " " + getComputedStyle(one.querySelector("dd")).color]))"""
+BAD, WAIT = "bad rgb(179, 38, 30)", "wait rgb(138, 83, 0)"
+
+
+@needs_chromium
+async def test_what_somebody_must_mend_looks_like_a_fault_and_says_what_to_type(
+    world: World, tab: Tab
+) -> None:
+    for event in WRONG:
+        world.events.publish(event)
+    await opened(tab, world)
+    said = "5 troubles: files_gone, socket_gone, LiveWeightsDrifted, StateNotSaved, SourceDead"
+    assert said in await tab.text("#headline")
+    assert await tab.text("#next") == "Next: hotreload status --check"
+    assert await tab.ask(TONE_OF) == {
+        "Trouble files_gone:": BAD,
+        "Trouble socket_gone": BAD,
+        "Drifted no longer w": BAD,
+        "Not saved a restart f": BAD,
+        "Source directory, ": WAIT,
+    }
+    world.events.publish(TroubleTold("files_gone", None))
+    world.events.publish(StateSaved(None))
+    await tab.until("!document.querySelector('#facts').innerText.includes('files_gone')")
+    assert len(await tab.ask(TONE_OF)) == 3
+    for width in (360, 1180):
+        await tab.look(width)
+        await tab.until(f"innerWidth === {width}")
+        assert await tab.ask("document.documentElement.scrollWidth") <= width
+        await tab.shoot(f"troubles-{width}")
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_every_phase_has_a_colour_of_its_own_in_bars_and_legend(
+    world: World, tab: Tab, scheme: str
+) -> None:
+    long = replace(attempt(), phases={phase: 1.0 + at for at, phase in enumerate(Phase)})
+    world.events.publish(AttemptFinished(long, SECOND))
+    await opened(tab, world)
+    await tab.look(360, scheme)
+    await tab.until_text("#legend", "building", "warming")
+    for shown, part in (("#phase-chart rect", "null"), ("#legend li", "'::before'")):
+        style = "fill" if part == "null" else "backgroundColor"
+        colours = await tab.ask(
+            f"[...document.querySelectorAll('{shown}')].map((one) => "
+            f"getComputedStyle(one, {part}).{style})"
+        )
+        assert len(colours) == len(set(colours)) == len(Phase)
+        assert {"rgb(0, 0, 0)", "rgba(0, 0, 0, 0)"}.isdisjoint(colours)
+    assert await tab.ask("document.documentElement.scrollWidth") <= 360
+    await tab.shoot(f"phases-{scheme}-360")
 
 
 @needs_chromium
@@ -520,7 +586,8 @@ async def test_while_booting_it_says_so_and_turns_when_the_first_weights_are_liv
     async with serving(tmp_path, booted=False, tcp=True) as world:
         await opened(tab, world)
         assert await tab.text("#state") == "booting"
-        assert await tab.text("#headline") == "Nothing is live yet"
+        assert (await tab.text("#headline")).startswith("Nobody is answered: booting")
+        assert await tab.text("#next") == "Next: hotreload status --wait"
         assert "Answers nobody: booting" in await tab.text("#health")
         await tab.ask("document.querySelector('#prompt').value = 'x'")
         await tab.ask("document.querySelector('#ask-button').click()")

@@ -68,14 +68,14 @@ async def test_the_page_follows_a_daemon_through_all_that_happens(seen: Seen) ->
     tab, process = seen.tab, seen.process
     await tab.until_text("#link", "live")
     await tab.shoot("booting")
-    await tab.until_text("#headline", "Generation 1: step_1")
+    await tab.until_text("#headline", "Generation 1, step_1, answers")
     assert await seen.asked("Who serves?") == words(1)
 
     process.drop(2)
     await tab.until_text("#phases [aria-current=step]", "staging")
     await tab.until_text("#attempt", "in progress", "step_2")
     await tab.shoot("reloading")
-    await tab.until_text("#headline", "Generation 2: step_2")
+    await tab.until_text("#headline", "Generation 2, step_2, answers")
     await tab.until_text("#leaves-said", "changed since generation 1")
     assert await seen.asked("Who serves?") == words(2)
     await tab.until_text("#answered-by", "Answered by generation 2 (step_2)")
@@ -84,11 +84,11 @@ async def test_the_page_follows_a_daemon_through_all_that_happens(seen: Seen) ->
     await tab.until_text("#attempt", "step_3", "rejected", "nonfinite")
     process.drop(4, damage="gibberish")
     await tab.until_text("#attempt", "step_4", "rejected", "probe")
-    assert await tab.text("#headline") == "Generation 2: step_2"
+    assert (await tab.text("#headline")).startswith("Generation 2, step_2, answers; step_4")
     assert await seen.asked("Who serves?") == words(2)
 
     process.daemon.ask("POST", "/admin/rollback", {})
-    await tab.until_text("#headline", "Generation 3: step_1")
+    await tab.until_text("#headline", "Generation 3, step_1, answers")
     assert await seen.asked("Who serves?") == words(1)
     await tab.until_text("#answered-by", "Answered by generation 3 (step_1)")
     rows = (await tab.text("#history tbody")).split("step_")

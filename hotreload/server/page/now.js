@@ -5,7 +5,7 @@ import * as words from "./words.js";
 
 export function showNow(status) {
   badge(at("state"), status.state, words.tone(status.state));
-  say(at("headline"), headline(status));
+  showHeadline(status.summary);
   say(at("health"), health(status));
   at("pinned").hidden = !status.pinned;
   showFacts(facts(status));
@@ -19,9 +19,12 @@ export function showUnreachable() {
   document.title = "unreachable · hotreload";
 }
 
-function headline(status) {
-  if (status.generation === null) return "Nothing is live yet";
-  return `Generation ${status.generation}: ${words.named(status)}`;
+// How things are in one sentence, as `hotreload status` begins, and what to type next.
+function showHeadline({ words: said, next, tone }) {
+  say(at("headline"), said.charAt(0).toUpperCase() + said.slice(1));
+  at("headline").dataset.tone = tone;
+  at("next").hidden = !next;
+  say(at("next-command"), next ?? "");
 }
 
 function title(status) {
@@ -40,8 +43,7 @@ function health(status) {
 }
 
 function idle(status) {
-  if (status.pinned) return "pinned, so the source is not followed";
-  return "nothing newer is wanted";
+  return status.pinned ? "pinned, so the source is not followed" : "nothing newer is wanted";
 }
 
 // Where generations overlap, a gate is only held for the cleaning after NaN.
@@ -55,43 +57,51 @@ let shown = new Map();  // what stands beside each name, and in which element
 
 // A fact that stays as it is keeps its element: somebody may just be selecting it.
 function showFacts(rows) {
-  shown = new Map(rows.map(([name, value, make = String]) => {
-    const old = shown.get(name);
-    return [name, old?.value === value ? old : { value, node: fact(name, make(value)) }];
+  shown = new Map(rows.map(([name, value, tone, make = String]) => {
+    const key = tone === "bad" ? `${name} ${value}` : name;  // troubles share their name
+    const old = shown.get(key);
+    return [key, old?.value === value ? old : { value, node: fact(name, make(value), tone) }];
   }));
   keep(at("facts"), [...shown.values()].map(({ node }) => node));
 }
 
-// Name, value, and how the value is drawn when not as text.
+// Name, value, the tone of what is out of order, and how the value is drawn when not as text.
 function facts(status) {
-  const rows = (status.troubles ?? []).map(({ message, todo }) => ["Trouble", todo ? `${message} (${todo})` : message]);
+  const rows = [...wrong(status)];
   if (status.generation !== null) {
-    rows.push(["Live since", status.live_since, timed]);
-    rows.push(["Revision", status.revision, whole]);
-    rows.push(["Fingerprint", status.fingerprint, whole]);
+    rows.push(["Live since", status.live_since, null, timed]);
+    rows.push(["Revision", status.revision, null, whole]);
+    rows.push(["Fingerprint", status.fingerprint, null, whole]);
   }
   if (status.loading) rows.push(["Loaded", words.loaded(status.loading)]);
-  if (status.drifted) rows.push(["Drifted", drifted(status.drifted)]);
-  if (status.loader?.trusted === false) rows.push(["Own loader", `switched off: ${status.loader.reason}`]);
   if (status.rank) rows.push(["Rank", words.rank(status.rank)]);
   if (!status.rank?.own) {
     rows.push(["Wanted", wanted(status)]);
-    if (status.source) rows.push(["Source", source(status.source)]);
+    if (status.source) rows.push(["Source", source(status.source), status.source.stale ? "wait" : null]);
     rows.push(["Gate", `${status.gate.state}, ${status.gate.inside} inside, ${status.gate.held} held`]);
     if (status.answering?.length) rows.push(["Answering", answering(status.answering)]);
   }
   if (status.replicas?.length > 1) rows.push(["Replicas", status.replicas.map(words.replica).join("; ")]);
   if (status.mode) rows.push(["Mode", mode(status)]);
-  if (status.passed_over?.length) rows.push(["Passed over", passedOver(status)]);
+  if (status.passed_over?.length) rows.push(["Passed over", passedOver(status), "wait"]);
   if (status.refused.length) rows.push(["Refused", refused(status.refused)]);
-  if (status.overruled) rows.push(["Overruled", overruled(status.overruled)]);
-  if (status.noise) rows.push(["Noise", "answers, and no probe judged it"]);
-  if (status.state_file?.saved === false) rows.push(["Not saved", status.state_file.error]);
+  if (status.overruled) rows.push(["Overruled", overruled(status.overruled), "wait"]);
   return rows;
 }
 
-function fact(name, value) {
-  return element("div", {}, element("dt", {}, name), element("dd", {}, value));
+// What somebody must mend stands first, and across.
+function* wrong({ troubles, drifted: damage, noise, state_file: kept, loader }) {
+  for (const { code, message, todo } of troubles) {
+    yield ["Trouble", `${code}: ${message}${todo ? `. To do: ${todo}` : ""}`, "bad"];
+  }
+  if (damage) yield ["Drifted", drifted(damage), "bad"];
+  if (noise) yield ["Noise", "answers, and no probe judged it", "bad"];
+  if (!kept.saved) yield ["Not saved", `a restart forgets what changes: ${kept.error}`, "bad"];
+  if (!loader.trusted) yield ["Own loader", `switched off: ${loader.reason}`, "bad"];
+}
+
+function fact(name, value, tone) {
+  return element("div", { "data-tone": tone }, element("dt", {}, name), element("dd", {}, value));
 }
 
 function wanted(status) {

@@ -6,10 +6,12 @@ export const PHASES = [
 
 export const spoken = (name) => name.replaceAll("_", " ");
 
+// Figures: digit by digit as hotreload/figures.py writes them; a test compares the two.
+
 export function duration(seconds) {
-  if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 0.9995) return `${(seconds * 1000).toFixed(0)} ms`;
   if (seconds < 99.95) return `${seconds.toFixed(1)} s`;
-  return seconds < 5970 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+  return seconds < 5970 ? `${(seconds / 60).toFixed(0)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }
 
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
@@ -32,7 +34,14 @@ export function size(bytes) {
     bytes /= 1000;
     at += 1;
   }
-  return `${at && bytes < 99.5 ? bytes.toFixed(1) : Math.round(bytes)} ${units[at]}`;
+  return `${bytes.toFixed(at && bytes < 99.5 ? 1 : 0)} ${units[at]}`;
+}
+
+export function percent(share) {
+  const number = share * 100;
+  if (0 < number && number < 0.001) return "less than 0.001 %";
+  if (number >= 1e6) return "over 1000000 %";
+  return number >= 9.95 ? `${number.toFixed(0)} %` : `${Number(number.toPrecision(2))} %`;
 }
 
 export const short = (id) => (id ?? "").slice(0, 12);
@@ -43,9 +52,10 @@ export function named(fields) {
 }
 
 // Which step of a start runs, for how long, how long it took last time, and how far it is.
-export function booting({ doing, step_seconds: took, usual_seconds: usual, done, total }) {
-  const last = usual ? ` (${duration(usual)} last time)` : "";
-  return `${doing}, for ${duration(took)}${last}${total ? `, ${Math.round((done / total) * 100)} %` : ""}`;
+export function booting({ doing, step_seconds: took, usual_seconds: usual, done, total, unit }) {
+  const last = usual === null ? "" : ` (${duration(usual)} last time)`;
+  const far = unit === "bytes" ? `${size(done)} of ${size(total)}` : `${done} of ${total} ${unit}`;
+  return `${doing}, for ${duration(took)}${last}${total ? `, ${far}` : ""}`;
 }
 
 // One of several engines: what it serves, or what became of it.
@@ -67,7 +77,7 @@ export function count(number, noun, nouns = `${noun}s`) {
 export function drift(loading) {
   const { leaves_changed: changed, most_changed: most, largest_change: by } = loading;
   const all = loading.leaves_staged + loading.leaves_shared;
-  const much = by === null ? "" : ` by ${Number((by * 100).toPrecision(2))} %`;
+  const much = by === null ? "" : ` by ${percent(by)}`;
   return `${changed} of ${count(all, "leaf", "leaves")} changed${most ? `, most: ${most}${much}` : ""}`;
 }
 

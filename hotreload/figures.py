@@ -1,0 +1,45 @@
+"""How figures are written for people: one spelling for command, page and messages.
+
+`hotreload/server/page/words.js` writes them alike, digit by digit; a test compares the two.
+"""
+
+from decimal import ROUND_HALF_UP, Context, Decimal
+
+UNITS = ("B", "kB", "MB", "GB", "TB")
+"""Each a thousand of the one before."""
+LEAST_PERCENT, MOST_PERCENT = 0.001, 1e6
+
+
+def duration(seconds: float) -> str:
+    """Write seconds with the digits that matter."""
+    if seconds < 0.9995:
+        return f"{rounded(seconds * 1000)} ms"
+    if seconds < 99.95:
+        return f"{rounded(seconds, 1)} s"
+    return f"{rounded(seconds / 60)} min" if seconds < 5970 else f"{rounded(seconds / 3600, 1)} h"
+
+
+def size(count: float) -> str:
+    """Write a number of bytes, in the units of the docs: 1 MB is 10^6 bytes."""
+    power = 0
+    while count >= 999.5 and power < len(UNITS) - 1:
+        count, power = count / 1000, power + 1
+    return f"{rounded(count, 1 if power and count < 99.5 else 0)} {UNITS[power]}"
+
+
+def percent(share: float) -> str:
+    """Write a share of something: all its digits before the point, or two that matter."""
+    number = share * 100
+    if 0 < number < LEAST_PERCENT:
+        return "less than 0.001 %"
+    if number >= MOST_PERCENT:
+        return "over 1000000 %"
+    if number >= 9.95:
+        return f"{rounded(number)} %"
+    two = Context(prec=2, rounding=ROUND_HALF_UP).create_decimal(Decimal(number))
+    return f"{two:f}".rstrip("0").rstrip(".") + " %" if number else "0 %"
+
+
+def rounded(number: float, digits: int = 0) -> str:
+    """Write a number with so many digits; a half goes up, as JavaScript's `toFixed` does it."""
+    return f"{Decimal(number).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)}"
