@@ -26,11 +26,13 @@ from typing import Any, NoReturn
 HOLD_SECONDS = 20.0
 """How long the others may take to end; only an end of their hosts takes longer to show."""
 CLOSED_WITHIN = 1.0
+MEANT_FOR_RANK_0 = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT)
+"""systemd sends them to every process of a unit; the last is its watchdog's."""
 
 
 def main() -> NoReturn:
     """Serve until rank 0 has ended, and go when the others have."""
-    for number in (signal.SIGTERM, signal.SIGINT):  # meant for rank 0, which ends us
+    for number in MEANT_FOR_RANK_0:
         signal.signal(number, signal.SIG_IGN)
     setup = json.loads(sys.stdin.readline())
     place = setup["host"], setup["port"]
