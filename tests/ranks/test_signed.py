@@ -73,8 +73,9 @@ async def test_a_forged_step_is_waited_out_and_the_real_one_done(shared: list[St
         done.append(step.name)
         return {}
 
-    stranger.put("hotreload/step/1", Step(1, "flip", {"set": "first"}).to_text())
-    stranger.put("hotreload/step/1/1", Ballot(1).to_text())
+    forging = signed(stranger, OTHER)
+    forging.put("hotreload/step/1", Step(1, "flip", {"set": "first"}).to_text())
+    forging.put("hotreload/step/1/1", Ballot(1).to_text())
     following = asyncio.create_task(Follower(signed(store), 1).follow(do))
     step = await chair.call("release", {})
     await chair.all_did(step, 30)
