@@ -37,6 +37,7 @@ class Coordinator:
             text=True,
         )
         setup = {
+            "path": sys.path,
             "host": place[0],
             "port": place[1],
             "count": count,

@@ -35,6 +35,7 @@ def main() -> NoReturn:
     for number in MEANT_FOR_RANK_0:
         signal.signal(number, signal.SIG_IGN)
     setup = json.loads(sys.stdin.readline())
+    sys.path[:] = setup["path"]  # so that jaxlib is found where rank 0 has found it
     place = setup["host"], setup["port"]
     try:
         _check_free(place)
