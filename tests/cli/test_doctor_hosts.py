@@ -93,7 +93,7 @@ def test_an_address_that_no_other_host_reaches_is_told() -> None:
 
 def test_a_follower_says_whether_rank_0_runs_and_that_is_no_fault() -> None:
     address = free_address()
-    assert "its daemon does not run now" in check_hosts(facts(address, 1)).says
+    assert "and waits for nobody now" in check_hosts(facts(address, 1)).says
     with socket.create_server(("127.0.0.1", int(address.partition(":")[2]))):
         found = check_hosts(facts(address, 1))
     assert (found.verdict, found.says) == ("ok", f"rank 1 of 2: rank 0 can be reached at {address}")

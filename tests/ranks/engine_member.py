@@ -24,6 +24,7 @@ from tests.ranks.member import free_address
 PATIENCE = 240.0
 OPENED = 100
 """From this number on ranks number the folders that they start from, each its own."""
+SECRET = "a-secret-of-these-two-processes-alone"
 STEPS = 3
 """How many checkpoints there are; the engine starts from the first."""
 
@@ -288,7 +289,7 @@ async def _run(address: str, rank: int, root: Path, told: Callable[[list[Any]], 
     from tests.engine import real
 
     checkpoints = {n: real.checked(root / f"step_{n}") for n in range(1, STEPS + 1)}
-    joined = await Joined.join(Ranks(rank, 2, address), within=120)
+    joined = await Joined.join(Ranks(rank, 2, address, SECRET), within=120)
     doing, tasks = Doing(joined, root, checkpoints), set()
     step = "start"
     async for number, name, *about in _lines():

@@ -45,6 +45,9 @@ def test_another_rank_outlives_rank_0_hears_of_its_end_and_takes_the_program_alo
         (program,) = children_of(first.process.pid)
         os.kill(program, signal.SIGTERM)  # systemd sends it to all of a unit
         second.put("still", "there")
+        host, _, port = first.address.rpartition(":")
+        with pytest.raises(ConnectionRefusedError):  # all have come
+            socket.create_connection((host, int(port)), 5)
         first.process.kill()
         with pytest.raises(EngineLost, match="rank 0 has ended, or is out of reach"):
             put_until_it_fails(second)

@@ -5,6 +5,7 @@ The tests down to `a life each` share one of both. What the hosts remember goes 
 
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,13 +15,10 @@ import zmq
 
 from hotreload.errors import HotReloadError
 from hotreload.life.state_json import to_json
-from hotreload.ranks.ballots import Step
-from hotreload.ranks.signed import SignedStore
 from tests.integration.process import Process
 from tests.integration.running import Load, not_said_by, words
 from tests.integration.test_crashes import ledger_of
-from tests.ranks.daemons import LOST, Daemons, good_of
-from tests.ranks.stranger import RefusedByJax, Stranger
+from tests.ranks.daemons import LOST, Daemons
 from tests.waiting import PATIENCE, TICK, turn_until
 
 pytestmark = pytest.mark.real_engine
@@ -107,28 +105,10 @@ def test_what_a_rank_has_damaged_goes_live_nowhere_and_a_whole_one_does(running:
     running.until_same(running.drop())
 
 
-def test_a_stranger_at_the_store_is_believed_by_nobody_and_hinders_nobody(
-    running: Daemons,
-) -> None:
-    """The store's own client is enough where JAX's service asks for nothing, as jax 0.8 does."""
-    try:
-        stranger = Stranger(running.address)
-    except RefusedByJax as why:
-        pytest.skip(str(why))
-    steps = [key for key in stranger.keys("hotreload/step") if key.count("/") == 2]
-    number = max(int(key.rpartition("/")[2]) for key in steps) + 1
-    before = [good_of(process) for process in running.ranks]
-    live = {"number": str(10**12), "label": "mine", "since": "1.0", "fingerprint": "f" * 16}
-    step = Step(number, "live", {**live, "revision": "r"}).to_text()
-    forged = SignedStore(stranger, "another secret, of nobody else's", "my life")
-    for store in (stranger, forged):
-        store.put(f"hotreload/step/{number}", step)
-        for rank in (0, 1):
-            store.put(f"hotreload/beat/{rank}", "leaves: a stranger says so")
-    running.follower.until(lambda: running.follower.said("ranks.not_believed"))
-    assert [good_of(process) for process in running.ranks] == before
-    assert running.until_same(running.drop()).number == before[0].number + 1
-    assert running.leader.ask()["text"] == words(running.newest)
+def test_nobody_comes_to_the_store_once_all_ranks_have(running: Daemons) -> None:
+    host, _, port = running.address.rpartition(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), 5)
 
 
 def test_who_does_not_know_the_secret_hears_no_turn_of_rank_0(running: Daemons) -> None:

@@ -19,6 +19,7 @@ from hotreload.ranks.store import Store
 from hotreload.ranks.vote import Chair, Follower
 from tests.ranks.memory import MemoryStore
 from tests.ranks.test_store import KINDS
+from tests.waiting import TICK, turn_until
 
 SECRET, OTHER = "s" * 32, "o" * 32
 LIFE = "this life"
@@ -65,7 +66,9 @@ def test_what_a_stranger_says_is_not_there_and_what_a_rank_says_is(
     assert rank.get("key", 5) == "stage"
 
 
-async def test_a_forged_step_is_waited_out_and_the_real_one_done(shared: list[Store]) -> None:
+async def test_a_forged_step_is_waited_out_and_the_real_one_done(
+    shared: list[Store], caplog: pytest.LogCaptureFixture
+) -> None:
     stranger, store = shared
     chair, done = Chair(signed(stranger), [1]), list[str]()
 
@@ -73,9 +76,11 @@ async def test_a_forged_step_is_waited_out_and_the_real_one_done(shared: list[St
         done.append(step.name)
         return {}
 
-    stranger.put("hotreload/step/1", Step(1, "flip", {"set": "first"}).to_text())
-    stranger.put("hotreload/step/1/1", Ballot(1).to_text())
+    forging = signed(stranger, OTHER)
+    forging.put("hotreload/step/1", Step(1, "flip", {"set": "first"}).to_text())
+    forging.put("hotreload/step/1/1", Ballot(1).to_text())
     following = asyncio.create_task(Follower(signed(store), 1).follow(do))
+    await turn_until(lambda: bool(caplog.records or done), pause=TICK)
     step = await chair.call("release", {})
     await chair.all_did(step, 30)
     assert done == ["release"]

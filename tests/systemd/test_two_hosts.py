@@ -98,6 +98,9 @@ class Host:
         request = request_for("Who serves?")
         return str(self._daemon.ask("POST", "/generate", request, timeout=LONG).fields["text"])
 
+    def was_restarted_since(self, restarts: int) -> bool:
+        return self.restarts > restarts
+
     @property
     def restarts(self) -> int:
         return int(self.shown("NRestarts"))
@@ -157,7 +160,7 @@ def test_systemd_brings_both_back_when_one_of_them_dies(hosts: list[Host], rank:
     before, restarts = leader.status(), [host.restarts for host in hosts]
     killed.machine.run("systemctl kill --signal SIGKILL --kill-whom main hotreload.service")
     for host, restarted in zip(hosts, restarts, strict=True):
-        host.machine.until(lambda host=host, n=restarted: host.restarts > n, LONG)
+        host.machine.until(partial(host.was_restarted_since, restarted), LONG)
     both_have(hosts, 2)
     assert leader.ask() == words(2)
     for name in ("generation", "revision", "fingerprint"):

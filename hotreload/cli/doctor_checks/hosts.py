@@ -82,7 +82,7 @@ def _follows(ranks: Ranks, address: str) -> Advice:
     try:
         socket.create_connection((address, port), REACH_SECONDS).close()
     except ConnectionRefusedError:
-        return Advice("ok", f"{who}: rank 0's host answers, and its daemon does not run now")
+        return Advice("ok", f"{who}: rank 0's host answers, and waits for nobody now")
     except OSError as fault:
         says = f"{who}: {ranks.address} is not reached: {fault}"
         return Advice("warn", says, "see whether rank 0's host runs, and what lies between")

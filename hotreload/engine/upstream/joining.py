@@ -47,6 +47,7 @@ def join(ranks: Ranks, within: int) -> None:
     try:
         with in_place_of_jaxs(coordinator):
             _initialize(ranks, within)
+        coordinator.let_nobody_else_in()
     except BaseException:
         coordinator.shutdown()
         raise

@@ -37,6 +37,7 @@ class Coordinator:
             text=True,
         )
         setup = {
+            "path": sys.path,
             "host": place[0],
             "port": place[1],
             "count": count,
@@ -51,6 +52,12 @@ class Coordinator:
         if told != "\n":
             self.shutdown()
             raise _cannot_listen(address, told.strip() or "the program that listens has ended")
+
+    def let_nobody_else_in(self) -> None:
+        """Close the port: all have come, and whoever comes back is to wait for the next life."""
+        assert self._program.stdin is not None
+        self._program.stdin.write("all have come\n")
+        self._program.stdin.flush()
 
     def shutdown(self) -> None:
         """End it at once: all others have left, or have never come."""

@@ -6,7 +6,8 @@ nobody any more, so that every rank hears within a second that rank 0 has ended;
 connections until they have gone, too.
 
 Run as a script it imports nothing of ours. Its first line of input says what to do, its only line
-of output why it cannot; it is empty when it can. The end of its input is the end of rank 0.
+of output why it cannot; it is empty when it can. The second line says that all ranks have come, and
+the end of its input is the end of rank 0.
 """
 
 import json
@@ -25,14 +26,18 @@ from typing import Any, NoReturn
 
 HOLD_SECONDS = 20.0
 """How long the others may take to end; only an end of their hosts takes longer to show."""
-CLOSED_WITHIN = 1.0
+TOLD_WITHIN = 0.5
+"""Until it has told all who are connected that it ends."""
+MEANT_FOR_RANK_0 = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT)
+"""systemd sends them to every process of a unit; the last is its watchdog's."""
 
 
 def main() -> NoReturn:
     """Serve until rank 0 has ended, and go when the others have."""
-    for number in (signal.SIGTERM, signal.SIGINT):  # meant for rank 0, which ends us
+    for number in MEANT_FOR_RANK_0:
         signal.signal(number, signal.SIG_IGN)
     setup = json.loads(sys.stdin.readline())
+    sys.path[:] = setup["path"]  # so that jaxlib is found where rank 0 has found it
     place = setup["host"], setup["port"]
     try:
         _check_free(place)
@@ -41,8 +46,10 @@ def main() -> NoReturn:
         print(getattr(fault, "strerror", None) or fault, flush=True)
         os._exit(1)
     print(flush=True)
+    if sys.stdin.readline():
+        _let_nobody_else_in()
     sys.stdin.read()
-    _leave_behind(service, place)
+    _leave_behind(service)
     _hold(time.monotonic() + HOLD_SECONDS)
     os._exit(0)
 
@@ -65,19 +72,22 @@ def _check_free(place: tuple[str, int]) -> None:
         asking.bind(place)
 
 
-def _leave_behind(service: Any, place: tuple[str, int]) -> None:
-    """Close the service's port, and have its connections stay open with nobody behind them.
+def _let_nobody_else_in() -> None:
+    """Close the port once all have come: JAX ends all of them when one comes a second time."""
+    for number in _sockets():
+        with socket.socket(fileno=os.dup(number)) as each:
+            if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                each.shutdown(socket.SHUT_RDWR)
 
-    Its own end would break them five seconds after it has closed the port. The fork has them too,
-    and none of its threads.
+
+def _leave_behind(service: Any) -> None:
+    """Have the service answer nobody, and its connections stay open with nobody behind them.
+
+    Its own end would break them five seconds after it has begun. The fork has them too, and none
+    of its threads.
     """
     threading.Thread(target=service.shutdown, daemon=True).start()
-    until = time.monotonic() + CLOSED_WITHIN
-    while time.monotonic() < until:
-        with suppress(OSError):
-            _check_free(place)
-            break
-        time.sleep(0.01)
+    time.sleep(TOLD_WITHIN)
     warnings.simplefilter("ignore", DeprecationWarning)  # of a fork where threads run
     if os.fork():
         os._exit(0)
