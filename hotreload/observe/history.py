@@ -231,6 +231,7 @@ def _of_weights(
     event: AnswersWithheld | LoaderDistrusted | LiveVerified | LiveDrifted,
 ) -> tuple[str, Fields]:
     """The name and fields of what is found out about live weights."""
+    fields: Fields
     match event:
         case AnswersWithheld(generation, answers):
             name, fields = "answers.withheld", {"answers": answers} | generation_fields(generation)

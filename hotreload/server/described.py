@@ -18,6 +18,31 @@ TEXT = "text/plain"
 HTML = "text/html"
 
 Content = Mapping[str, Schema]
+Security = tuple[Mapping[str, tuple[str, ...]], ...]
+"""What opens an operation: one of these, each of them nothing or a scheme by its name."""
+
+SCHEMES: Mapping[str, Mapping[str, str]] = {
+    "ApiKey": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "One of the keys in [server] api_keys_file, from who comes over TCP. "
+        "Nobody needs one where that is not set, nor who comes by the unix socket: the kernel "
+        "says who that is (SO_PEERCRED), and the mode and group of the socket who may come.",
+    },
+    "WebhookSecret": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Webhook-Secret",
+        "description": "What [source] webhook says.",
+    },
+}
+KEY_OVER_TCP: Security = ({"ApiKey": ()}, {})
+OPEN: Security = ()
+SECRET: Security = ({"WebhookSecret": ()},)
+ADMINISTRATORS = (
+    "On the unix socket alone, for root, the daemon's own user and members of [server] "
+    "admin_group: the kernel says who comes (SO_PEERCRED). No key opens it."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +72,9 @@ class Operation:
     """Answers that are no problem and have another status than 200."""
     may_be_empty: bool = False
     success: int = 200
+    security: Security = KEY_OVER_TCP
+    who: str = ""
+    """Who may use it, where no scheme says so."""
 
 
 def _json(name: str) -> Content:
@@ -59,7 +87,6 @@ MIN_GENERATION = Parameter(
     GENERATION_NUMBER,
     "Wait for this generation or a later one; 409 when it does not come in time.",
 )
-SECRET = Parameter("X-Webhook-Secret", "header", STRING, "What [source] webhook says.")
 LEAVES = Parameter("leaves", "query", BOOLEAN, "Name every leaf.")
 MOST = Parameter("most", "query", whole_number(1, MOST_LISTED), "How many are shown; 100.")
 MODEL = Parameter("name", "path", STRING, "What [server] model_name says.")
@@ -84,11 +111,17 @@ def _asks(words: str, whole: Schema, body: Mapping[str, Kind], *required: str) -
 
 def _changes(words: str, body: Mapping[str, Kind]) -> Operation:
     refusals = (*CHANGED, 422)  # a name that says nothing, beside checkpoints that are not fit
-    return Operation(words, _json("Change"), refusals, body=body, others=UNFIT, may_be_empty=True)
+    change = Operation(words, _json("Change"), refusals, body=body, others=UNFIT, may_be_empty=True)
+    return _for_administrators(change)
 
 
 def _pins(words: str) -> Operation:
-    return Operation(words, _json("Pinned"), CHANGED, body=admin.PINNING, may_be_empty=True)
+    pin = Operation(words, _json("Pinned"), CHANGED, body=admin.PINNING, may_be_empty=True)
+    return _for_administrators(pin)
+
+
+def _for_administrators(operation: Operation) -> Operation:
+    return replace(operation, security=OPEN, who=ADMINISTRATORS)
 
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
@@ -112,9 +145,13 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/v1/models/{name}"): Operation(
         "The model, by its name.", _json("Model"), (404, 503), parameters=(MODEL,)
     ),
-    ("GET", "/livez"): Operation("Is the process there?", {JSON: {"type": "object"}}),
-    ("GET", "/readyz"): Operation("Are requests answered?", {JSON: {"type": "object"}}, (503,)),
-    ("GET", "/health"): Operation("The same, as sglang asks it.", {}, (503,)),
+    ("GET", "/livez"): Operation(
+        "Is the process there?", {JSON: {"type": "object"}}, security=OPEN
+    ),
+    ("GET", "/readyz"): Operation(
+        "Are requests answered?", {JSON: {"type": "object"}}, (503,), security=OPEN
+    ),
+    ("GET", "/health"): Operation("The same, as sglang asks it.", {}, (503,), security=OPEN),
     ("GET", "/status"): Operation("What is live, wanted and under way.", _json("Status")),
     ("GET", "/history"): Operation("Attempts, newest first.", _json("History")),
     ("GET", "/checkpoints"): Operation(
@@ -135,18 +172,18 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "The hub says that something is new.",
         {JSON: {"type": "object"}},
         (401, 403, 404),
-        parameters=(SECRET,),
         success=202,
+        security=SECRET,
     ),
     ("POST", "/admin/reload_weights"): _changes("Make a revision live.", admin.RELOAD),
     ("POST", "/admin/rollback"): _changes("Go back to a generation.", admin.ROLLBACK),
     ("POST", "/admin/perturb_weights"): _changes("Add noise to leaves.", admin.PERTURB),
     ("POST", "/admin/pin"): _pins("Hold what is live against the source."),
     ("POST", "/admin/unpin"): _pins("Follow the source again."),
-    ("GET", "/admin/reload_status"): Operation(
-        "What of the status is about reloading.", _json("ReloadStatus"), (403, 503)
+    ("GET", "/admin/reload_status"): _for_administrators(
+        Operation("What of the status is about reloading.", _json("ReloadStatus"), (403, 503))
     ),
-    ("GET", "/admin/weights_checksum"): Operation(
-        "Checksums computed now.", _json("Checksum"), (403, 503), parameters=(LEAVES,)
+    ("GET", "/admin/weights_checksum"): _for_administrators(
+        Operation("Checksums computed now.", _json("Checksum"), (403, 503), parameters=(LEAVES,))
     ),
 }

@@ -115,9 +115,9 @@ class Doors:
             try:
                 listener = door.bind_anew()
             except ConfigError as error:
-                fault, todo = f"clients do not find {door.path}: {error}", SEE_TO_IT
+                fault, todo = f"nobody can connect any more: {error}", SEE_TO_IT
         elif not door.is_there:
-            fault = f"clients do not find {door.path}, which systemd listens on: it was removed"
+            fault = f"nobody can connect any more: {door.path}, which systemd opened, was removed"
             todo = RESTART_THE_UNIT
         self._trouble.now(fault, todo, of=str(door.path))
         if listener is not None:

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from hotreload import __version__
 from hotreload.server.access import REQUEST_ID_HEADER
-from hotreload.server.described import JSON, OPERATIONS, Content, Operation, Parameter
+from hotreload.server.described import JSON, OPERATIONS, SCHEMES, Content, Operation, Parameter
 from hotreload.server.exchange import GENERATION_HEADER
 from hotreload.server.ports import Fields
 from hotreload.server.problems import OPENAI_PATHS, Json
@@ -51,7 +51,7 @@ def document(app: FastAPI) -> Fields:
         "openapi": "3.1.0",
         "info": {"title": "hotreload", "version": __version__, "description": ABOUT},
         "paths": paths,
-        "components": {"schemas": SHAPES},
+        "components": {"schemas": SHAPES, "securitySchemes": SCHEMES},
     }
 
 
@@ -69,7 +69,10 @@ def _operation(path: str, method: str, operation: Operation) -> Fields:
         "summary": operation.words,
         "operationId": f"{method.lower()}_{path.strip('/').replace('/', '_') or 'front'}",
         "responses": _answers(path, operation),
+        "security": operation.security,
     }
+    if operation.who:
+        told["description"] = operation.who
     if operation.parameters:
         told["parameters"] = [_parameter(each) for each in operation.parameters]
     if operation.body is not None:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ import pytest_asyncio
 from hotreload.daemon import Daemon
 from hotreload.engine.sglang import SglangEngine
 from hotreload.events import AttemptFinished, GenerationLive
-from hotreload.settings.load import load
+from hotreload.settings.load import Settings, load
 from hotreload.tiny import write_tiny
 from hotreload.types import Attempt, GateState, Generation
 from tests.waiting import PATIENCE, Witness
@@ -75,12 +75,14 @@ class Running(Witness):
             ],
             {},
         ).settings
+        self.read: Callable[[], Settings] | None = None
+        """Reads the settings again."""
         self.daemon: Daemon
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["Running"]:
         """Run until the end of the block; it must end with exit code 0 by itself."""
-        self.daemon, self._is_told = Daemon(self.settings), False
+        self.daemon, self._is_told = Daemon(self.settings, self.read), False
         self.daemon.events.subscribe(self.note)
         life = asyncio.create_task(self.daemon.run())
         try:

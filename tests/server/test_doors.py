@@ -110,7 +110,7 @@ async def test_a_folder_that_is_removed_is_made_as_it_was(watched: Watched, mode
 def _listener(watched: Watched) -> socket.socket:
     (server,) = watched.world.server.servers
     (listener,) = server.sockets
-    return listener  # type: ignore[return-value]
+    return listener
 
 
 async def test_a_folder_whose_own_folder_is_gone_is_told_until_it_is_back(
@@ -123,7 +123,7 @@ async def test_a_folder_whose_own_folder_is_gone_is_told_until_it_is_back(
         watched = Watched(world)
         above.rename(tmp_path / "elsewhere")
         words = await watched.told()
-        assert f"clients do not find {watched.path}: its folder {above / 'run'} is gone" in words
+        assert f"nobody can connect any more: its folder {above / 'run'} is gone" in words
         above.mkdir()
         await watched.bound_anew()
         assert watched.happened[1:] == [
@@ -245,7 +245,7 @@ async def test_a_socket_of_systemds_is_told_with_the_unit_to_restart(
         (tmp_path / "s.look").unlink()
         words = await watched.told()
         assert words == (
-            f"clients do not find {tmp_path / 's.look'}, which systemd listens on: it was removed"
+            f"nobody can connect any more: {tmp_path / 's.look'}, which systemd opened, was removed"
         )
         (told,) = watched.happened
         assert isinstance(told, TroubleTold)
@@ -254,6 +254,6 @@ async def test_a_socket_of_systemds_is_told_with_the_unit_to_restart(
         await watched.until(lambda: len(watched.happened) == 2)
         _, both = watched.happened
         assert isinstance(both, TroubleTold)
-        assert f"{tmp_path / 's'}, which" in str(both.message)
+        assert f"{tmp_path / 's'}, which systemd opened, was removed" in str(both.message)
         assert not (tmp_path / "s").exists()
         watched.world.doors.take([_listener(watched)], ours=True)
