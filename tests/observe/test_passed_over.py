@@ -78,7 +78,7 @@ def test_people_read_them_in_status_and_top() -> None:
         "step_8 holds a.bin",
         "and 39 more",
     ]
-    told = "SourcePassedOver: step_9 holds a.bin; and 40 more: "
+    told = "SourcePassedOver: step_9 holds a.bin; and 40 more:"
     assert any(line.startswith(told) for line in top(*BOOTED, MANY))
 
 
