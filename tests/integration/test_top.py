@@ -197,7 +197,8 @@ def test_it_outlives_a_restart_of_the_daemon(process: Process, screen: Terminal)
     screen.shows("not reachable, trying again")
     process.start()
     screen.until(
-        lambda text: "not reachable" not in text and text.startswith("generation"), "it serves again"
+        lambda text: "not reachable" not in text and text.startswith("generation"),
+        "it serves again",
     )
     screen.press("q")
     screen.shows("ended: 0")
