@@ -147,4 +147,4 @@ def _named(label: str | None, revision: str | None) -> str:
 
 
 def _follows(status: Fields) -> bool:
-    return status["state"] == "following"
+    return bool(status["state"] == "following")

@@ -63,6 +63,11 @@ def test_every_exit_code_has_its_row() -> None:
     assert {int(code) for code in first_cells("exit codes")} == {0, *codes}
 
 
+def test_every_exit_code_of_a_check_has_its_row() -> None:
+    told = {exits.check_code({"state": state}, found) for state in State for found in ([], ["x"])}
+    assert {int(code) for code in first_cells("check")} == {*told, exits.UNREACHABLE}
+
+
 def test_every_alert_has_its_row_with_its_severity() -> None:
     rows = [row.split(" | ")[:2] for row in section("alerts").splitlines()[2:]]
     assert rows == [

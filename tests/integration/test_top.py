@@ -99,15 +99,15 @@ def screen(process: Process, tmp_path: Path) -> Iterator[Terminal]:
 
 def test_it_follows_a_swap_and_a_rejection_in_place(process: Process, screen: Terminal) -> None:
     screen.top()
-    screen.shows("serving  generation 1: step_1", "q quits")
+    screen.shows("generation 1, step_1, answers", "q quits")
     process.drop(2)
     screen.shows("reloading", "attempt in progress: step_2", ">staging")
-    text = screen.shows("serving  generation 2: step_2", "last attempt: step_2", "leaves changed")
+    text = screen.shows("generation 2, step_2, answers", "last attempt: step_2", "leaves changed")
     assert re.search(r"leaves changed at the last swap: [1-9]\d* of \d+\n", text)
     assert text.count("WHEN") == 1
     process.drop(3, damage="nan")
     text = screen.shows("last attempt: step_3", "rejected", "nonfinite")
-    assert "serving  generation 2: step_2" in text
+    assert "generation 2, step_2, answers" in text
     assert PROMPT not in text  # it has the whole screen to itself
     assert max(map(len, text.splitlines())) <= 80
     screen.press("q")
@@ -192,12 +192,13 @@ def test_a_socket_where_nobody_accepts_is_told_and_can_be_left(tmp_path: Path) -
 def test_it_outlives_a_restart_of_the_daemon(process: Process, screen: Terminal) -> None:
     """The last one: it restarts the daemon they share."""
     screen.top()
-    screen.shows("serving  generation")
+    screen.shows("serving", ", answers; ")
     assert process.stop() == os.EX_OK
     screen.shows("not reachable, trying again")
     process.start()
     screen.until(
-        lambda text: "not reachable" not in text and text.startswith("serving"), "it serves again"
+        lambda text: "not reachable" not in text and text.startswith("generation"),
+        "it serves again",
     )
     screen.press("q")
     screen.shows("ended: 0")

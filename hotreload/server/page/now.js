@@ -15,6 +15,8 @@ export function showNow(status) {
 // What was shown last is not known to be so any more, so nothing here claims it.
 export function showUnreachable() {
   badge(at("state"), "unreachable", "bad");
+  at("headline").dataset.tone = "dim";
+  at("next").hidden = true;
   say(at("health"), "The daemon does not answer this page. Below is how it was when it last did.");
   document.title = "unreachable · hotreload";
 }
