@@ -253,6 +253,7 @@ def _run_detokenizer(parts: Parts, server_args: Any, port_args: Any) -> None:
         parts.detokenizer_thread = threading.current_thread()
         parts.detokenizer = DetokenizerManager(server_args, port_args)
         patches.decode_as_each_asked(parts.detokenizer, BatchTokenIDOut)
+        patches.list_every_token(parts.detokenizer, BatchTokenIDOut)
         stop_on_message(parts.detokenizer._request_dispatcher)
         parts.to_detokenizer.ends_at(parts.detokenizer.recv_from_scheduler)
         parts.to_loop.begins_at(parts.detokenizer.send_to_tokenizer)
