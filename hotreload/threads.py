@@ -7,6 +7,7 @@ until a hung read comes back.
 import asyncio
 import logging
 import threading
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -214,6 +215,22 @@ class _Job[T]:
             await asyncio.to_thread(self._discard, self._result.result())
 
 
+def forget_locals(error: BaseException) -> None:
+    """Let go of what the functions held that an error has ended; where they stood stays known.
+
+    Whoever keeps the error would keep it all: half a set of weights. Only for an error that came
+    out of plain functions, and that nobody else has: it closes a coroutine that still waits.
+    """
+    chain: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while chain:
+        each = chain.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            traceback.clear_frames(each.__traceback__)
+            chain += [each.__cause__, each.__context__]
+
+
 def _heard(done: asyncio.Future[Any]) -> None:
     """Take the error of work that was given up: asyncio would log it as one that nobody saw."""
     if not done.cancelled():
@@ -230,6 +247,7 @@ def _run[T](
     try:
         value = work(cancel)
     except BaseException as error:
+        forget_locals(error)
         if result.set_running_or_notify_cancel():
             result.set_exception(error)
         # The error holds this frame, and the future the error: the frame drops the future.

@@ -290,7 +290,7 @@ class SglangEngine:
         self._prompts.close()
         self._scheduler.ask_to_stop()
         self._front.send(Wake())
-        self.live.weights.drop()
+        self._sets.let_go()
         del self._scheduler, self._sets, self._shadow_pool
         del self._front, self._generations, self._tasks
         await uninterrupted(build.taken_apart(self._parts))

@@ -190,7 +190,8 @@ def list_every_token(detokenizer: Any, batch_kind: type) -> None:
 
 def _handler_of(detokenizer: Any, batch_kind: type) -> Callable[[Any], Any]:
     mapping = detokenizer._request_dispatcher._mapping
-    return next(handle for kind, handle in mapping if kind is batch_kind)
+    found: Callable[[Any], Any] = next(handle for kind, handle in mapping if kind is batch_kind)
+    return found
 
 
 def _handle_by(detokenizer: Any, batch_kind: type, handle: Callable[[Any], Any]) -> None:
