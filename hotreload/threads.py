@@ -8,9 +8,9 @@ import asyncio
 import logging
 import threading
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import copy_context
 from typing import Any
 
@@ -218,8 +218,8 @@ class _Job[T]:
 def forget_locals(error: BaseException) -> None:
     """Let go of what the functions held that an error has ended; where they stood stays known.
 
-    Whoever keeps the error would keep it all: half a set of weights. Only for an error that came
-    out of plain functions, and that nobody else has: it closes a coroutine that still waits.
+    Whoever keeps the error would keep it all: half a set of weights. Only for an error that nobody
+    else has heard of: a coroutine that handles it elsewhere, and waits, would be closed.
     """
     chain: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -229,6 +229,16 @@ def forget_locals(error: BaseException) -> None:
             seen.add(id(each))
             traceback.clear_frames(each.__traceback__)
             chain += [each.__cause__, each.__context__]
+
+
+@contextmanager
+def forgetting_locals() -> Iterator[None]:
+    """Let an error out of here hold nothing of what was at hand within."""
+    try:
+        yield
+    except Exception as error:
+        forget_locals(error)
+        raise
 
 
 def _heard(done: asyncio.Future[Any]) -> None:
