@@ -83,7 +83,7 @@ class CheckpointIncompatible(CheckpointRejected):
 
 
 class ProbeFailed(CheckpointRejected):
-    """Loaded and live for a moment, and the answers were bad."""
+    """The weights load, and answer the probes badly."""
 
     code = "probe"
 

@@ -28,7 +28,8 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import Publish
-from hotreload.sources.hub.once import download, names_a_repo
+from hotreload.hub_names import names_a_repo
+from hotreload.sources.hub.once import download
 from hotreload.sources.hub.token import usual_token
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Checkpoint, Revision, Served

@@ -7,9 +7,10 @@ until a hung read comes back.
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import copy_context
 from typing import Any
 
@@ -214,6 +215,32 @@ class _Job[T]:
             await asyncio.to_thread(self._discard, self._result.result())
 
 
+def forget_locals(error: BaseException) -> None:
+    """Let go of what the functions held that an error has ended; where they stood stays known.
+
+    Whoever keeps the error would keep it all: half a set of weights. Only for an error that nobody
+    else has heard of: a coroutine that handles it elsewhere, and waits, would be closed.
+    """
+    chain: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while chain:
+        each = chain.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            traceback.clear_frames(each.__traceback__)
+            chain += [each.__cause__, each.__context__]
+
+
+@contextmanager
+def forgetting_locals() -> Iterator[None]:
+    """Let an error out of here hold nothing of what was at hand within."""
+    try:
+        yield
+    except Exception as error:
+        forget_locals(error)
+        raise
+
+
 def _heard(done: asyncio.Future[Any]) -> None:
     """Take the error of work that was given up: asyncio would log it as one that nobody saw."""
     if not done.cancelled():
@@ -230,6 +257,7 @@ def _run[T](
     try:
         value = work(cancel)
     except BaseException as error:
+        forget_locals(error)
         if result.set_running_or_notify_cancel():
             result.set_exception(error)
         # The error holds this frame, and the future the error: the frame drops the future.

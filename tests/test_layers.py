@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "hotreload"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-FACTS = {"checkpoint_files", "checkpoint_formats", "checkpoint_tensors", "owned_args"}
+FACTS = {"checkpoint_files", "checkpoint_formats", "checkpoint_tensors", "hub_names", "owned_args"}
 VOCABULARY = {"types", "errors", "events", "troubles", "failpoints", "listed", "figures", *FACTS}
 CORE = {"core", "threads", *VOCABULARY}
 ENGINE = {

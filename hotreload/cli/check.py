@@ -164,7 +164,8 @@ def _on_this_disk(args: argparse.Namespace) -> Path:
     from hotreload.checks.files import content_id, survey
     from hotreload.cli.bar import Bar
     from hotreload.cli.repo import cache_of, drawing, token_of
-    from hotreload.sources.hub.once import download, names_a_repo
+    from hotreload.hub_names import names_a_repo
+    from hotreload.sources.hub.once import download
 
     path: Path = args.path
     if not names_a_repo(str(path)):

@@ -4,6 +4,7 @@ It knows who is inside, who waits, and who answers; nothing of HTTP, weights or 
 """
 
 import asyncio
+import copy
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -181,7 +182,7 @@ class Gate[E]:
     def _check(self) -> None:
         """Raise NotServing when nobody is let in yet, or any more."""
         if self.state is GateState.SEALED:
-            raise self._refusal
+            raise copy.copy(self._refusal)  # one that is raised holds the frames of who was refused
 
     async def _admission(self, elsewhere: Callable[[], bool]) -> None:
         while self.state is not GateState.OPEN:

@@ -22,7 +22,7 @@ from hotreload.engine.weights.one_set import Trade, stand_ins
 from hotreload.engine.weights.staging import put_into
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import EngineLost, TryAgain
-from hotreload.threads import in_thread, uninterrupted
+from hotreload.threads import forgetting_locals, in_thread, uninterrupted
 from hotreload.types import Staged
 
 ONLY_LANE = 0
@@ -61,7 +61,8 @@ class Generations:
         """Answer new requests by `staged` from now on; returns what answered them before."""
         assert staged.weights.leaves, "stowed or released weights cannot go live"
         # To its end even when cancelled: what the scheduler thread did, `live` must say.
-        return await uninterrupted(self._flipped(staged))
+        with forgetting_locals():
+            return await uninterrupted(self._flipped(staged))
 
     async def _flipped(self, staged: Staged) -> Staged:
         values, before = put_into(self._layout, staged.weights), self.live
@@ -91,7 +92,9 @@ class Generations:
             self._proving.update(opened)
 
         try:
-            await uninterrupted(opens())  # cancelled meanwhile, it is open, and ended all the same
+            with forgetting_locals():
+                # Cancelled meanwhile, it is open, and ended all the same.
+                await uninterrupted(opens())
             yield opened[0]
         finally:
             for number in opened:
@@ -109,7 +112,8 @@ class Generations:
         assert weights.leaves or weights.host, "released weights cannot go live"
         # To its end even when cancelled: what the scheduler thread did, `live` must say, and half
         # of a set answers nobody.
-        await uninterrupted(self._exchanged(staged) if weights.leaves else self._traded(staged))
+        with forgetting_locals():
+            await uninterrupted(self._exchanged(staged) if weights.leaves else self._traded(staged))
         return before
 
     def _takes_over(self, staged: Staged) -> None:
@@ -217,8 +221,9 @@ class Generations:
         return await self._between.at_a_turn(open_lane)
 
     async def _end(self, number: int) -> None:
-        ended = await self._between.at_a_turn(partial(self._scheduler.lanes.end, number))
-        await self._between.until_lost(ended)
+        with forgetting_locals():
+            ended = await self._between.at_a_turn(partial(self._scheduler.lanes.end, number))
+            await self._between.until_lost(ended)
 
     def _lose(self, what: str, fault: Exception) -> None:
         self._watch.lose(f"{what} broke off: {type(fault).__name__}: {fault}")

@@ -48,8 +48,7 @@ class SglangEngine:
         terms: StagingTerms,
     ) -> None:
         """Take over a built engine; this blocks, so `start` calls it in a thread."""
-        self._parts = parts
-        self._watch = watch
+        self._parts, self._watch = parts, watch
         self._tasks: list[asyncio.Task[None]] = []
         self._compiled = recompiles.Counting(parts.running_scheduler.serving)
         self._withheld = Withheld()
@@ -290,9 +289,10 @@ class SglangEngine:
         self._prompts.close()
         self._scheduler.ask_to_stop()
         self._front.send(Wake())
-        self.live.weights.drop()
-        del self._scheduler, self._sets, self._shadow_pool
-        del self._front, self._generations, self._tasks
+        self._sets.let_go()
+        if self._shadow_pool is not None:
+            self._shadow_pool.let_go()
+        del self._scheduler, self._sets, self._shadow_pool, self._front, self._generations
         await uninterrupted(build.taken_apart(self._parts))
 
     @asynccontextmanager

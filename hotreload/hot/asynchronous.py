@@ -5,23 +5,19 @@ the same switches, the same checks.
 """
 
 import asyncio
-import logging
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self, overload
+from typing import Any, Self, overload
 
 from hotreload.core.attempts import Attempts
-from hotreload.core.fading import see_old_ones_out
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger, PastGeneration
-from hotreload.core.nonfinite import heed_withheld_answers
 from hotreload.core.replica import Replica
 from hotreload.core.switch import ABORT_GRACE
-from hotreload.core.trust import tell_of_distrust
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import (
@@ -32,24 +28,28 @@ from hotreload.errors import (
     NotServing,
     ProbeFailed,
 )
-from hotreload.events import AnswersWithheld, Event, Events, GateChanged, LoaderDistrusted
+from hotreload.events import Events
+from hotreload.hot.asking import (
+    Answer,
+    Prompt,
+    Prompts,
+    Sampling,
+    check_is_staged,
+    check_whole_number,
+    request_for,
+    stamp,
+)
 from hotreload.hot.checking import Given
+from hotreload.hot.home import Home
+from hotreload.hot.lasting import Lasting, tell
 from hotreload.hot.staged import AsyncStagedWeights
 from hotreload.hot.started import Boot, Started, start
+from hotreload.hot.streams import Streams
 from hotreload.hot.switching import Switching
 from hotreload.hot.terms import HotTerms
 from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Mode
 
-log = logging.getLogger("hotreload.hot")
-
-Answer = dict[str, Any]
-"""What sglang-jax answers; its `meta_info` also has `generation`, `revision` and `fingerprint`."""
-Prompt = str | list[int]
-"""A text, or its token ids."""
-Prompts = list[str] | list[list[int]]
-Sampling = Mapping[str, Any] | list[dict[str, Any]]
-"""As sglang-jax takes them, for all prompts or for each."""
 ADMISSION_SECONDS = 60.0
 """How long a request waits for a generation that is new enough."""
 
@@ -62,7 +62,8 @@ class AsyncHotEngine:
         publish = events.publish
         self.subscribe = events.subscribe
         """Have each event told on the loop; the returned call ends that."""
-        self.subscribe(_tell)
+        self.subscribe(tell)
+        self._home = Home()
         self._ending: asyncio.Task[None] | None = None
         self._updates = asyncio.Lock()
         self._probe_timeout = terms.probe_timeout
@@ -78,19 +79,9 @@ class AsyncHotEngine:
         self._replica = Replica(engine, self._gate, live, mode)
         self._switching = Switching(self._replica, attempts, terms.rules, check=self._check)
         self._replica.open()
-        keep = terms.rules.keep_previous
-        lasting: list[Coroutine[Any, Any, NoReturn]] = [
-            engine.died(),
-            see_old_ones_out(self._replica, keep=keep, publish=publish),
-            tell_of_distrust(self._replica, distrusted=engine.distrusted, publish=publish),
-            heed_withheld_answers(
-                self._replica,
-                publish=publish,
-                drain_timeout=lambda: terms.drain_timeout,
-                leave=None,
-            ),
-        ]
-        self._tasks = [asyncio.create_task(self._lasting(work)) for work in lasting]
+        self._streams = Streams()
+        self._lasting = Lasting(self._replica)
+        self._lasting.begin(terms, publish)
 
     @classmethod
     async def start(
@@ -146,12 +137,14 @@ class AsyncHotEngine:
     async def flip(self, staged: AsyncStagedWeights) -> Generation:
         """Answer by staged weights from now on; those inside end under the weights before."""
         self._check()
+        check_is_staged(staged, AsyncStagedWeights)
         return await staged.flip()
 
     async def probe(self, staged: AsyncStagedWeights | None = None) -> None:
         """Ask the probes of staged weights, or of the live ones; ProbeFailed lists bad answers."""
         self._check()
         if staged is not None:
+            check_is_staged(staged, AsyncStagedWeights)
             await staged.probe()
             return
         within = self._probe_timeout
@@ -165,6 +158,8 @@ class AsyncHotEngine:
     async def rollback(self, number: int | None = None) -> Generation:
         """Answer by the generation before again, or by this one: from memory, else its folder."""
         self._check()
+        if number is not None:
+            check_whole_number("number", number)
         place, left = self._switching.place_to_go_back_to(number), self.generation.revision
         since = self._switching.overrule()
         live = await self._switching.back(place)
@@ -203,8 +198,7 @@ class AsyncHotEngine:
     @property
     def staged(self) -> AsyncStagedWeights | None:
         """The weights that wait beside the live ones, if any."""
-        staged = self._switching.staged
-        return staged if staged is not None and staged.is_held else None
+        return self._switching.staged
 
     @property
     def mode(self) -> Mode:
@@ -251,12 +245,11 @@ class AsyncHotEngine:
         """
         if more.get("stream"):
             raise BadRequest("generate answers at once: for pieces, call stream")
-        request = _request(prompt, sampling_params, more)
-        async with self._answering(request, at_least) as (generation, answers):
-            item = await anext(answers)
-        for answer in item if isinstance(item, list) else [item]:
-            _stamp(answer, generation)
-        return item
+        async with aclosing(self._answers(prompt, sampling_params, at_least, more)) as answers:
+            answer: Answer | list[Answer] = await anext(answers)
+        if self._ending is not None:
+            raise NotServing("the engine was closed meanwhile")
+        return answer
 
     async def stream(
         self,
@@ -267,24 +260,35 @@ class AsyncHotEngine:
         **more: Any,
     ) -> AsyncGenerator[Answer]:
         """The same in pieces, each with the whole text so far; closing it aborts the answer."""
-        request = _request(prompt, sampling_params, more) | {"stream": True}
-        async with self._answering(request, at_least) as (generation, answers):
-            async for answer in answers:
-                assert isinstance(answer, dict), "a stream has no lists"
-                _stamp(answer, generation)
-                yield answer
+        more["stream"] = True
+        stream = self._streams.begin(self._answers(prompt, sampling_params, at_least, more))
+        # No other generator within this one: asyncio closes all of them at once when a loop ends.
+        try:
+            while (piece := await stream.next()) is not None:
+                yield piece
+        finally:
+            await stream.end()
 
-    @asynccontextmanager
-    async def _answering(
-        self, request: Mapping[str, Any], at_least: int
-    ) -> AsyncIterator[tuple[Generation, AsyncGenerator[Answer | list[Answer]]]]:
+    async def _answers(
+        self,
+        prompt: Prompt | Prompts,
+        sampling: Sampling | None,
+        at_least: int,
+        more: Mapping[str, Any],
+    ) -> AsyncGenerator[Any]:
+        """What the engine answers, once or in pieces; each answer says who made it."""
         self._check()
+        check_whole_number("at_least", at_least)
+        request = request_for(prompt, sampling, more)
         prepared = await self._gate.preparer().prepare(request)
         async with (
             self._gate.passing(at_least, ADMISSION_SECONDS) as lease,
             aclosing(lease.engine.generate(prepared, lease.weights)) as answers,
         ):
-            yield lease.generation, answers
+            async for answer in answers:
+                for each in answer if isinstance(answer, list) else [answer]:
+                    stamp(each, lease.generation)
+                yield answer
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -293,6 +297,8 @@ class AsyncHotEngine:
 
         Whoever calls it returns when that is done, also one who is cancelled meanwhile.
         """
+        if not self._home.is_here:
+            return  # it is another process's
         self._gate.seal("the engine is closed")
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
@@ -302,12 +308,11 @@ class AsyncHotEngine:
     async def _end(self) -> None:
         try:
             await self._switching.end()
+            await self._streams.end()
             with suppress(DrainTimedOut, EngineLost):
                 await self._replica.engine.abort()
                 await self._gate.drained(ABORT_GRACE)
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._lasting.end()
         finally:
             self._replica.let_go()
             await self._started.end()
@@ -323,18 +328,9 @@ class AsyncHotEngine:
     ) -> None:
         await self.close()
 
-    async def _lasting(self, work: Coroutine[Any, Any, NoReturn]) -> None:
-        """Work that lasts as long as the engine; its loss seals the gate."""
-        try:
-            await work
-        except EngineLost as lost:
-            self._replica.lose(lost)
-        except Exception as broken:
-            log.exception("hot.broken")
-            self._replica.lose(EngineLost(f"a part of hotreload broke: {broken!r}"))
-
     def _check(self) -> None:
-        """EngineLost when it is lost, NotServing when it is closed."""
+        """EngineLost when it is lost, NotServing when it is closed, BadRequest after a fork."""
+        self._home.check()
         try:
             self._gate.preparer()
         except NotServing as refusal:
@@ -345,22 +341,3 @@ class AsyncHotEngine:
 
 async def _nothing_to_save(ledger: Ledger) -> None:
     """A program's engine remembers nothing beyond its life."""
-
-
-def _tell(event: Event) -> None:
-    is_loss = isinstance(event, GateChanged) and event.code == EngineLost.code
-    alarming = is_loss or isinstance(event, AnswersWithheld | LoaderDistrusted)
-    log.log(logging.WARNING if alarming else logging.DEBUG, "%s", event)
-
-
-def _request(
-    prompt: Prompt | Prompts, sampling: Sampling | None, more: Mapping[str, Any]
-) -> dict[str, Any]:
-    """In the engine's own schema."""
-    is_text = isinstance(prompt, str) or (bool(prompt) and isinstance(prompt[0], str))
-    name = "text" if is_text else "input_ids"
-    return {name: prompt, "sampling_params": sampling or {}, **more}
-
-
-def _stamp(answer: Answer, generation: Generation) -> None:
-    answer["meta_info"] = {**answer.get("meta_info", {}), **generation.stamp}

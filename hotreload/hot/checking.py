@@ -9,7 +9,8 @@ from typing import Any
 
 from hotreload.checks.check import check_checkpoint, findings, rejection
 from hotreload.checks.fit import Policy
-from hotreload.errors import SourceUnavailable
+from hotreload.errors import BadRequest, SourceUnavailable, shown
+from hotreload.hub_names import how_to_have
 from hotreload.in_memory import InMemory
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, Served
@@ -29,6 +30,7 @@ class GivenChecks:
 
     async def check(self, given: Given, name: str = "") -> Checkpoint:
         """The weights as a checkpoint, called by this name; CheckpointRejected says why not."""
+        _check_name(name)
         held = held_by(given)
         check = partial(check_checkpoint, None, held, served=self._served, policy=self._policy)
         what = f"a check of {held.name}"
@@ -52,10 +54,20 @@ class GivenChecks:
 
 
 def held_by(given: Given) -> Path | InMemory:
-    """What holds the weights; SourceUnavailable when that is no folder."""
+    """What holds the weights; SourceUnavailable when that is no folder, BadRequest when no path."""
     if isinstance(given, Mapping):
         return InMemory(given)
+    if not isinstance(given, str | Path):
+        kind = type(given).__name__
+        words = "weights are a checkpoint's folder, or a mapping of names to arrays"
+        raise BadRequest(f"{words}, and this is a {kind}")
     folder = Path(given).absolute()
     if not folder.is_dir():
-        raise SourceUnavailable(f"{folder} is no folder: a checkpoint is one, with its weights")
+        words = "a checkpoint is one, with its weights"
+        raise SourceUnavailable(f"{folder} is no folder: {words}{how_to_have(str(given))}")
     return folder
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise BadRequest(f"name must be a text, not {shown(name)}")

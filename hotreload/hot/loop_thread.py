@@ -9,12 +9,14 @@ from functools import partial
 from typing import Any
 
 from hotreload.errors import BadRequest, NotServing
+from hotreload.hot.home import Home
 
 
 class LoopThread:
     """Runs coroutines while the caller, in any other thread, waits for them."""
 
     def __init__(self) -> None:
+        self.home = Home()
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
         self._guard = threading.Lock()
         """Held for a moment by who reads or changes the next two."""
@@ -32,7 +34,8 @@ class LoopThread:
         return self._is_open
 
     def check_outside(self) -> None:
-        """BadRequest in the loop's own thread, which would wait for itself."""
+        """BadRequest in a fork's child, and in the loop's own thread: it would wait for itself."""
+        self.home.check()
         if threading.current_thread() is self._thread:
             raise BadRequest(
                 "hotreload's own thread (that of an observer) cannot wait for itself: begin a task "
@@ -42,6 +45,11 @@ class LoopThread:
     def run[T](self, work: Coroutine[Any, Any, T]) -> T:
         """What the work comes to; an interrupt cancels it, and is raised when it has ended."""
         call = _Call(work)
+        try:
+            self.check_outside()
+        except BadRequest:
+            call.end()
+            raise
         try:
             self._begin(call)
             return call.result.result()
@@ -60,7 +68,6 @@ class LoopThread:
             del call  # an error holds this frame, and what holds the error is held by the call
 
     def _begin(self, call: "_Call[Any]") -> None:
-        self.check_outside()
         with self._guard:
             if not self._is_open:
                 raise NotServing("the engine is closed")

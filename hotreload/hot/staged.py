@@ -13,20 +13,36 @@ from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Loading
 
 
+class Hold:
+    """The room that staged weights take, until they go live or are let go."""
+
+    def __init__(self, ready: Ready, frees: AsyncExitStack) -> None:
+        """`frees` puts away what is spare at its exit: these weights, unless they went live."""
+        self.ready: Ready | None = ready
+        """The weights; None once they are not held any more."""
+        self._frees = frees
+
+    async def let_go(self, error: Exception | None = None) -> None:
+        """Have the switch put away what is spare now; of a lost engine it touches nothing."""
+        if self.ready is not None:
+            self.ready = None
+            trace = error.__traceback__ if error else None
+            await self._frees.__aexit__(type(error) if error else None, error, trace)
+
+
 class AsyncStagedWeights:
-    """Held until they go live, their answers are bad, or they are released."""
+    """Held until they go live, their answers are bad, they are released, or nobody has them."""
 
     def __init__(
         self,
         ready: Ready,
-        held: AsyncExitStack,
+        hold: Hold,
         *,
         course: Course,
         why_unprovable: str | None,
         turn: Callable[[int | None], AbstractAsyncContextManager[None]],
         one_at_a_time: asyncio.Lock,
     ) -> None:
-        """`held` is what frees them, unless they went live."""
         staged = ready.weights
         self.name = staged.revision.label
         self.fingerprint = staged.fingerprint
@@ -34,8 +50,7 @@ class AsyncStagedWeights:
         """How they were loaded, and how far they are from those that were live."""
         self.is_proven = False
         """Whether the probes found their answers good."""
-        self._ready: Ready | None = ready
-        self._held = held
+        self._hold = hold
         self._course = course
         self._why_unprovable = why_unprovable
         self._turn = turn
@@ -44,7 +59,7 @@ class AsyncStagedWeights:
     @property
     def is_held(self) -> bool:
         """Whether they still wait beside the live ones."""
-        return self._ready is not None
+        return self._hold.ready is not None
 
     @property
     def generation(self) -> Generation | None:
@@ -76,14 +91,14 @@ class AsyncStagedWeights:
             finally:
                 if self.generation is not None:  # also when it was cancelled meanwhile
                     self.is_proven = True
-                    await uninterrupted(self._let_go(None))
+                    await uninterrupted(self._hold.let_go())
         assert self.generation is not None, "the switch says what they are live as"
         return self.generation
 
     async def release(self) -> None:
         """Free them, unless they went live or were released before."""
         async with self._one_at_a_time:
-            await self._let_go(None)
+            await self._hold.let_go()
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,8 +112,8 @@ class AsyncStagedWeights:
         await self.release()
 
     def _waiting(self) -> Ready:
-        if self._ready is not None:
-            return self._ready
+        if self._hold.ready is not None:
+            return self._hold.ready
         live = self.generation
         became = "was released" if live is None else f"went live as generation {live.number}"
         raise BadRequest(f"{self.name} is no longer staged: it {became}")
@@ -114,12 +129,5 @@ class AsyncStagedWeights:
             yield
         except (CheckpointRejected, EngineLost) as error:
             with suppress(CheckpointRejected, EngineLost):
-                await self._let_go(error)
+                await self._hold.let_go(error)
             raise
-
-    async def _let_go(self, error: Exception | None) -> None:
-        """Have the switch put away what is spare now; of a lost engine it touches nothing."""
-        if self._ready is not None:
-            self._ready = None
-            trace = error.__traceback__ if error else None
-            await self._held.__aexit__(type(error) if error else None, error, trace)

@@ -13,9 +13,10 @@ from hotreload.checks.fit import served_by
 from hotreload.core.rules import FIRST_ANSWER_SECONDS
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import ConfigError, ProbeFailed
+from hotreload.errors import ConfigError, ProbeFailed, shown
 from hotreload.hot.checking import GivenChecks
 from hotreload.hot.terms import HotTerms
+from hotreload.hub_names import how_to_have
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Checkpoint, Revision
 
@@ -54,6 +55,9 @@ async def start(
     """Check the model, start an engine on it, and ask the probes; nothing is left of what fails."""
     folder = _folder_of(model)
     _check_choices(boot, tp, first_device)
+    _check_kinds(device=device, dtype=dtype, args=args or {}, terms=terms)
+    if not all(isinstance(probe, Probe) for probe in probes):
+        raise ConfigError(f"probes must be a list of Probe(…), not {shown(probes)}")
     served = await in_thread(lambda cancel: served_by(folder))
     checkpoint = None
     if boot == "checkpoint":
@@ -110,8 +114,17 @@ def _check_choices(boot: object, tp: object, first_device: object) -> None:
             raise ConfigError(f"{name} must be a whole number, at least {least}, not {value!r}")
 
 
+def _check_kinds(**given: object) -> None:
+    kinds = {"device": str, "dtype": str, "args": Mapping, "terms": HotTerms}
+    for name, value in given.items():
+        if not isinstance(value, kinds[name]):
+            raise ConfigError(f"{name} must be a {kinds[name].__name__}, not {shown(value)}")
+
+
 def _folder_of(model: object) -> Path:
     if isinstance(model, str | Path):
+        if how := how_to_have(str(model)):
+            raise ConfigError(f"model must be a folder's path, and {model} is none{how}")
         return Path(model).absolute()
     if hasattr(model, "server_args") and hasattr(model, "tokenizer_manager"):
         raise ConfigError(

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from hotreload.core.attempts import Attempts
@@ -15,8 +16,16 @@ from hotreload.core.reconcile import SWITCHES
 from hotreload.core.replica import Replica
 from hotreload.core.rules import Rules
 from hotreload.core.switch import Switch
-from hotreload.errors import BadRequest, Busy, NothingOfThatName, NotServing, Superseded
-from hotreload.hot.staged import AsyncStagedWeights
+from hotreload.errors import (
+    BadRequest,
+    Busy,
+    CheckpointRejected,
+    EngineLost,
+    NothingOfThatName,
+    NotServing,
+    Superseded,
+)
+from hotreload.hot.staged import AsyncStagedWeights, Hold
 from hotreload.types import Checkpoint, Generation, Mode, Revision, Staged
 
 
@@ -36,8 +45,12 @@ class Switching:
         check: Callable[[], object],
     ) -> None:
         """`check` raises when the engine is closed, or lost."""
-        self.staged: AsyncStagedWeights | None = None
-        """The last that were staged; others can be once they are not held any more."""
+        self._hold: Hold | None = None
+        """The room of the last that were staged; others can be once it is free."""
+        self._staged: Callable[[], AsyncStagedWeights | None] = lambda: None
+        """The last that were staged, as long as anybody has them."""
+        self._loop = asyncio.get_running_loop()
+        self._freeing: asyncio.Task[None] | None = None
         self._replica = replica
         self._attempts = attempts
         self._ledger = attempts.ledger
@@ -78,36 +91,61 @@ class Switching:
         self._is_ending = True
         self._news.set()
         async with self._one_at_a_time:
-            pass
-        if self.staged is not None and not self._replica.gate.is_lost:
-            await self.staged.release()
+            if self._hold is not None and not self._replica.gate.is_lost:
+                await self._hold.let_go()
 
     async def stage(self, checkpoint: Checkpoint, since: int | None = None) -> AsyncStagedWeights:
         """Load checked weights beside the live ones; Busy while others wait there."""
         async with self.turn(since):
             self.check_free()
+            if self._hold is not None:
+                await self._hold.let_go()  # nobody has them any more
             path = checkpoint.path if checkpoint.memory is None else None
             course = self._attempts.course(checkpoint.revision)
             switch = self._new_switch(course, path)
-            held = AsyncExitStack()
-            ready = await held.enter_async_context(switch.held(switch.stage(checkpoint)))
+            frees = AsyncExitStack()
+            ready = await frees.enter_async_context(switch.held(switch.stage(checkpoint)))
             if checkpoint.memory is not None:
                 checkpoint.memory.drop()  # the caller's arrays are the caller's again
-            self.staged = AsyncStagedWeights(
+            staged = AsyncStagedWeights(
                 ready,
-                held,
+                hold := Hold(ready, frees),
                 course=course,
                 why_unprovable=self._why_unprovable,
                 turn=self.turn,
                 one_at_a_time=self._one_at_a_time,
             )
-            return self.staged
+            self._hold, self._staged = hold, weakref.ref(staged)
+            weakref.finalize(staged, self._abandoned, hold).atexit = False
+            return staged
+
+    @property
+    def staged(self) -> AsyncStagedWeights | None:
+        """The weights that wait beside the live ones, if any that somebody has."""
+        staged = self._staged()
+        return staged if staged is not None and staged.is_held else None
 
     def check_free(self) -> None:
         """Busy while staged weights wait: there is room for them alone."""
-        if self.staged is not None and self.staged.is_held:
-            name = self.staged.name
-            raise Busy(f"{name} is staged and neither live nor released: flip or release it first")
+        if (staged := self.staged) is not None:
+            raise Busy(
+                f"{staged.name} is staged and neither live nor released: flip it first, or free it "
+                "by hot.staged.release()"
+            )
+
+    def _abandoned(self, hold: Hold) -> None:
+        """Free weights that nobody has any more; in whatever thread the last one dropped them."""
+        if hold.ready is not None:
+            with suppress(RuntimeError):  # the loop has ended, and they with it
+                self._loop.call_soon_threadsafe(self._begin_freeing, hold)
+
+    def _begin_freeing(self, hold: Hold) -> None:
+        self._freeing = asyncio.create_task(self._free(hold))
+
+    async def _free(self, hold: Hold) -> None:
+        with suppress(CheckpointRejected, EngineLost):
+            async with self._one_at_a_time:
+                await hold.let_go()
 
     @property
     def _why_unprovable(self) -> str | None:
@@ -118,7 +156,7 @@ class Switching:
     # --- the way back ---------------------------------------------------------------------------
 
     def place_to_go_back_to(self, number: int | None) -> PastGeneration:
-        """The generation of this number, or the newest before the live one that can be had."""
+        """The generation of this number, or the one before; BadRequest when it cannot be had."""
         live = self._replica.live
         if number == live.number:
             raise BadRequest(f"generation {number} is live already")
@@ -128,13 +166,28 @@ class Switching:
             if place is None:
                 raise NothingOfThatName(f"generation {number} is not remembered; known are {known}")
             return place
-        older = (place for place in reversed(self._ledger.generations) if self._is_before(place))
-        place = next((place for place in older if place.path or self._replica.keeps(place)), None)
-        if place is None:
+        older = [place for place in self._ledger.generations if self._is_before(place)]
+        if not older:
+            raise BadRequest(f"there is nothing before generation {live.number} to go back to")
+        if self._where(before := older[-1]) is None:
             raise BadRequest(
-                f"nothing before generation {live.number} is kept, or has files: stage it again"
+                f"generation {before.number} ({before.revision.label}), the one before, is no "
+                f"longer in memory and has no files; {self._what_there_is(older)}"
             )
-        return place
+        return before
+
+    def _what_there_is(self, older: Sequence[PastGeneration]) -> str:
+        found = [(place, where) for place in older if (where := self._where(place)) is not None]
+        if not found:
+            return "nor is there any other: stage its weights again"
+        listed = ", ".join(f"{each.number} ({each.revision.label}, {at})" for each, at in found)
+        return f"there is still {listed}: name it, or stage the weights you want"
+
+    def _where(self, place: PastGeneration) -> str | None:
+        """Where a generation can be had from; None when it cannot."""
+        if self._replica.keeps(place):
+            return "in memory"
+        return f"from {place.path}" if place.path else None
 
     def _is_before(self, place: PastGeneration) -> bool:
         live, refused = self._replica.live, self._ledger.refused

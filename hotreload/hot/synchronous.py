@@ -8,9 +8,10 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 from hotreload.engine.answering.probe import Probe
-from hotreload.errors import NotServing
+from hotreload.errors import BadRequest, NotServing
 from hotreload.events import Observer
-from hotreload.hot.asynchronous import Answer, AsyncHotEngine, Prompt, Prompts, Sampling
+from hotreload.hot.asking import Answer, Prompt, Prompts, Sampling, check_is_staged
+from hotreload.hot.asynchronous import AsyncHotEngine
 from hotreload.hot.checking import Given
 from hotreload.hot.loop_thread import LoopThread
 from hotreload.hot.staged import AsyncStagedWeights
@@ -141,10 +142,13 @@ class HotEngine:
 
     def flip(self, staged: StagedWeights) -> Generation:
         """Answer by staged weights from now on; those inside end under the weights before."""
+        check_is_staged(staged, StagedWeights)
         return staged.flip()
 
     def probe(self, staged: StagedWeights | None = None) -> None:
         """Ask the probes of staged weights, or of the live ones; ProbeFailed lists bad answers."""
+        if staged is not None:
+            check_is_staged(staged, StagedWeights)
         self._loop.run(self.asynchronous.probe(staged.asynchronous if staged else None))
 
     def rollback(self, number: int | None = None) -> Generation:
@@ -239,7 +243,7 @@ class HotEngine:
             while (piece := self._loop.run(_next(pieces))) is not None:
                 yield piece
         finally:
-            with suppress(NotServing):  # who closes the engine ends its answers
+            with suppress(NotServing, BadRequest):  # closed, which ends its answers; or a fork's
                 self._loop.run(_closed(pieces))
 
     # --- the end --------------------------------------------------------------------------------
@@ -249,6 +253,8 @@ class HotEngine:
 
         Whoever calls it returns when that is done.
         """
+        if not self._loop.home.is_here:
+            return  # it is another process's
         self._loop.check_outside()
         with self._closing:
             if self._loop.is_open:

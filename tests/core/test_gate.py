@@ -1,4 +1,5 @@
 import asyncio
+import traceback
 from contextlib import suppress
 
 import pytest
@@ -32,6 +33,16 @@ async def test_a_gate_refuses_everybody_until_it_is_opened_first() -> None:
     assert refused.value.retry_after
     gate.open(ONE)
     assert await enter(gate) == 1
+
+
+async def test_a_refusal_holds_nothing_of_those_who_were_refused_before() -> None:
+    gate, refusals = Gate[str](publish=lambda event: None), list[NotServing]()
+    for _ in range(2):
+        with pytest.raises(NotServing) as refused:
+            await enter(gate)
+        refusals.append(refused.value)
+    first, second = (len(traceback.extract_tb(each.__traceback__)) for each in refusals)
+    assert first == second
 
 
 async def test_arrivals_wait_while_it_holds_and_get_the_new_generation(gate: Gate[str]) -> None:

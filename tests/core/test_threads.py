@@ -172,3 +172,25 @@ async def test_work_that_fails_because_it_was_given_up_is_no_error_in_the_log(
     del working
     gc.collect()
     assert caplog.records == []
+
+
+async def test_an_error_holds_nothing_of_what_the_work_had_made() -> None:
+    made: list[weakref.ref[Made]] = []
+
+    def half() -> None:
+        half_a_set = Made()
+        made.append(weakref.ref(half_a_set))
+        raise KeyError("a tensor")
+
+    def fail(cancel: threading.Event) -> None:
+        beside = Made()
+        made.append(weakref.ref(beside))
+        try:
+            half()
+        except KeyError as missing:
+            raise ValueError("no set") from missing
+
+    with pytest.raises(ValueError, match="no set") as failed:
+        await in_thread(fail)
+    assert [each() for each in made] == [None, None]
+    assert failed.traceback[-1].name == "fail"

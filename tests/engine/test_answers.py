@@ -18,7 +18,7 @@ async def test_a_slow_reader_costs_one_piece_of_each_answer() -> None:
     newest = Newest(2)
     for length in range(1, 1000):
         for index in range(2):
-            newest.put(index, {"text": "x" * length})
+            newest.put(index, {"index": index, "text": "x" * length})
     newest.end()
     newest.end()
     assert await read(newest) == [(0, "x" * 999), (1, "x" * 999)]
@@ -26,11 +26,11 @@ async def test_a_slow_reader_costs_one_piece_of_each_answer() -> None:
 
 async def test_a_talkative_answer_does_not_keep_another_from_being_told() -> None:
     newest = Newest(2)
-    newest.put(0, {"text": "a"})
-    newest.put(1, {"text": "b"})
+    newest.put(0, {"index": 0, "text": "a"})
+    newest.put(1, {"index": 1, "text": "b"})
     pieces = newest.pieces()
     first: dict[str, Any] = await anext(pieces)
-    newest.put(0, {"text": "aa"})
+    newest.put(0, {"index": 0, "text": "aa"})
     second: dict[str, Any] = await anext(pieces)
     assert (first["index"], second["index"]) == (0, 1)
 
@@ -39,7 +39,7 @@ async def test_a_reader_waits_for_what_comes_and_hears_of_the_end() -> None:
     newest = Newest(1)
     reader = asyncio.create_task(read(newest))
     await asyncio.sleep(0)
-    newest.put(0, {"text": "a"})
+    newest.put(0, {"index": 0, "text": "a"})
     newest.end()
     async with asyncio.timeout(PATIENCE):
         assert await reader == [(0, "a")]
@@ -47,7 +47,7 @@ async def test_a_reader_waits_for_what_comes_and_hears_of_the_end() -> None:
 
 async def test_a_fault_of_one_answer_ends_all() -> None:
     newest = Newest(2)
-    newest.put(0, {"text": "a"})
+    newest.put(0, {"index": 0, "text": "a"})
     newest.fail(BadRequest("top_p: no"))
     with pytest.raises(BadRequest, match="top_p"):
         await read(newest)

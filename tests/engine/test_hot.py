@@ -12,6 +12,8 @@ from hotreload import HotEngine, Probe
 from hotreload.checks.fit import Policy
 from hotreload.engine.weights.loaders import Loaders
 from hotreload.errors import (
+    BadRequest,
+    Busy,
     CheckpointCorrupt,
     CheckpointIncompatible,
     HotReloadError,
@@ -209,6 +211,45 @@ def test_a_rollback_needs_no_loading_and_what_has_files_can_always_come_back(
     monkeypatch.undo()
     again = hot.rollback(of_files.number)
     assert (again.number, said(hot)) == (back.number + 1, "policy 0")
+
+
+def test_a_rollback_that_cannot_have_the_generation_before_says_what_there_is(
+    hot: HotEngine, model: Path
+) -> None:
+    of_files = hot.update(model, name="from files")
+    before, live = hot.update(saying(71), name="step 71"), hot.update(saying(72))
+    with hot.stage(saying(73)):  # which needs the room of the one before
+        pass
+    words = rf"generation {before.number} \(step 71\), the one before, is no longer in memory"
+    there = rf"there is still .*{of_files.number} \(from files, from {model}\): name it"
+    with pytest.raises(BadRequest, match=f"{words}.*{there}"):
+        hot.rollback()
+    assert (hot.generation, said(hot)) == (live, "policy 72")
+    hot.rollback(of_files.number)
+    assert said(hot) == "policy 0"
+
+
+def test_what_was_staged_and_dropped_makes_way(hot: HotEngine) -> None:
+    with hot.stage(saying(73)):
+        held = real.bytes_of_arrays(real.MATRIX_BYTES)
+    for number in (74, 75):
+        hot.stage(saying(number))
+    assert hot.staged is None
+    with hot.stage(saying(76)):
+        assert real.bytes_of_arrays(real.MATRIX_BYTES) == held
+    kept = hot.stage(saying(77), name="step 77")
+    with pytest.raises(Busy, match=r"step 77 is staged .*hot\.staged\.release\(\)"):
+        hot.stage(saying(78))
+    assert hot.staged is not None
+    hot.staged.release()
+    assert not kept.is_held
+
+
+def test_prompts_may_be_a_tuple_and_each_answer_lists_its_tokens(hot: HotEngine) -> None:
+    answers = hot.generate(("Who serves?", "Who?"), real.GREEDY)
+    ids: list[dict[str, Any]] = hot.generate([(72, 73), (74,)], real.GREEDY)
+    for answer in [*answers, *ids]:
+        assert len(answer["output_ids"]) == answer["meta_info"]["completion_tokens"]
 
 
 def test_each_piece_of_a_stream_says_who_made_it(hot: HotEngine) -> None:

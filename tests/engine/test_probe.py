@@ -35,6 +35,11 @@ def logprobs(*values: float) -> list[tuple[float, int, None]]:
         ),
         (BUILT_IN, answer("fine"), answer("!" * 24, [0] * 24)),
         (BUILT_IN, answer("fine"), answer("", [])),
+        (
+            BUILT_IN,
+            answer("fine", [1, 2], finish_reason={"type": "stop", "matched": 2}),
+            answer("", [2], finish_reason={"type": "stop", "matched": 2}),
+        ),
         (BUILT_IN, answer("fine"), answer("fine", finish_reason={"type": "abort"})),
     ],
 )

@@ -103,6 +103,25 @@ async def test_a_streamed_batch_names_each_pieces_prompt(engine: Engine) -> None
     assert last == {0: 1, 1: 3}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_lists_every_token_that_it_counts(engine: Engine, stream: bool) -> None:
+    """The end token too; and each byte of a character once, though a stream shows it when whole."""
+    ends = {"text": "hi", "sampling_params": real.GREEDY}
+    goes_on = {"text": "hi", "sampling_params": {**real.ENDLESS, "max_new_tokens": 24}}
+    for request in (ends, goes_on):
+        logprobs = {"return_logprob": True} if engine.capabilities.logprobs else {}
+        asked = {**request, **logprobs, "stream": stream}
+        answers = [answer async for answer in engine.generate(asked)]
+        told = answers[-1]["meta_info"]
+        for answer in answers:
+            assert len(answer["output_ids"]) == answer["meta_info"]["completion_tokens"]
+        if logprobs:
+            listed = [entry[1] for entry in told["output_token_logprobs"]]
+            assert listed == answers[-1]["output_ids"]
+        if request is ends:
+            assert told["finish_reason"]["matched"] == answers[-1]["output_ids"][-1]
+
+
 async def test_an_answer_shows_special_tokens_as_its_own_request_says(engine: Engine) -> None:
     shown = (True, False, True, False)
     each = [{**real.ENDLESS, "max_new_tokens": 24, "skip_special_tokens": not one} for one in shown]

@@ -1,8 +1,11 @@
 """What a program holds, on an invented engine: its end, its updates, what becomes of a fault."""
 
 import asyncio
+import gc
 import logging
+import os
 import tempfile
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,9 @@ from hotreload.errors import BadRequest, EngineLost, NotServing, ProbeFailed, Su
 from hotreload.hot import asynchronous
 from hotreload.hot.started import Started
 from hotreload.types import Checkpoint, Generation, Revision
+from tests.fake_answers import FOR_EVER
 from tests.fakes import HANG, FakeEngine, Steps, unread
-from tests.waiting import turn_until
+from tests.waiting import PATIENCE, turn_until
 
 
 class Checks:
@@ -146,6 +150,70 @@ async def test_what_was_checked_when_it_closed_is_not_loaded(program: Program) -
     assert not program.steps.entered["stage"].is_set()
 
 
+async def test_nothing_that_was_held_by_what_ran_beside_is_kept(program: Program) -> None:
+    """A task that was cancelled keeps its error, whose frames keep what was at hand."""
+    tasks = [weakref.ref(task) for task in program.hot._lasting._tasks]
+    await program.hot.close()
+    gc.collect()
+    assert tasks
+    assert [task() for task in tasks] == [None] * len(tasks)
+
+
+async def test_a_stream_ends_with_the_engine_and_nobody_need_read_it(
+    program: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    pieces = [program.hot.stream(FOR_EVER) for _ in range(2)]
+    for each in pieces:
+        await anext(each)
+    waiting = asyncio.ensure_future(anext(pieces[0]))
+    async with asyncio.timeout(PATIENCE):
+        await program.hot.close()
+    assert program.hot._gate.inside == 0
+    with pytest.raises(NotServing, match="closed meanwhile"):
+        await waiting
+    # What asyncio.run does at the end, with all generators at once: it logs what fails.
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    assert not caplog.records
+    assert [piece async for piece in pieces[1]] == []
+
+
+async def test_an_answer_that_was_cut_off_by_the_end_is_none(program: Program) -> None:
+    program.engine.may_answer.clear()
+    answering = asyncio.ensure_future(program.hot.generate("Who?"))
+    await turn_until(lambda: program.hot._gate.inside == 1)
+    await program.hot.close()
+    with pytest.raises(NotServing, match="closed meanwhile"):
+        await answering
+
+
+async def test_a_forks_child_has_no_engine(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    words = f"runs in process {parent}, of which this one .* is a fork.*'spawn'"
+    for work in (program.hot.generate("Who?"), program.hot.update("step 1"), program.hot.probe()):
+        with pytest.raises(BadRequest, match=words):
+            await work
+    await program.hot.close()
+    assert not program.engine.is_closed
+    monkeypatch.undo()
+    assert (await program.hot.generate("Who?"))["text"]
+
+
+async def test_what_is_of_no_kind_that_fits_is_a_bad_request(program: Program) -> None:
+    hot: Any = program.hot
+    for work, words in (
+        (hot.generate(5), "prompt must be"),
+        (hot.generate("Who?", at_least="2"), "at_least must be"),
+        (hot.rollback("1"), "number must be"),
+        (hot.flip("step 1"), "staged must be what stage returned, and is a str"),
+        (hot.probe(5), "staged must be"),
+    ):
+        with pytest.raises(BadRequest, match=words):
+            await work
+
+
 async def test_an_engine_that_cannot_be_held_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = FakeEngine(Steps(), Revision("first"))
     started = started_of(engine)
@@ -205,7 +273,7 @@ async def test_a_task_that_ends_by_itself_loses_the_engine(
     async def breaks() -> Any:
         raise KeyError("a bug")
 
-    await program.hot._lasting(breaks())
+    await program.hot._lasting.run(breaks())
     with pytest.raises(EngineLost, match="a part of hotreload broke: KeyError"):
         await program.hot.generate("Who?")
     assert "hot.broken" in caplog.text

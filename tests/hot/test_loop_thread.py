@@ -1,8 +1,10 @@
 """Coroutines run in a thread of their own, for callers who have no loop, or one that runs."""
 
 import asyncio
+import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,6 +25,24 @@ def loop() -> Iterator[LoopThread]:
 async def double(number: int) -> int:
     await asyncio.sleep(0)
     return 2 * number
+
+
+def test_a_forks_child_is_told_and_can_end(loop: LoopThread) -> None:
+    """Its copy of the thread does not run: whoever waited for it would wait for ever."""
+    read, write = os.pipe()
+    with warnings.catch_warnings(action="ignore"):  # of forks of what has threads
+        child = os.fork()
+    if child == 0:
+        try:
+            loop.run(double(4))
+        except BadRequest as told:
+            os.write(write, str(told).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as told_by_child:
+        assert f"this engine runs in process {os.getpid()}" in told_by_child.read()
+    assert os.waitpid(child, 0)[1] == 0
+    assert loop.run(double(4)) == 8
 
 
 def test_the_caller_gets_what_the_work_comes_to(loop: LoopThread) -> None:

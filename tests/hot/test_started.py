@@ -12,7 +12,13 @@ import pytest
 import hotreload
 from hotreload import AsyncHotEngine, HotEngine
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import CheckpointCorrupt, ConfigError, HotReloadError, SourceUnavailable
+from hotreload.errors import (
+    BadRequest,
+    CheckpointCorrupt,
+    ConfigError,
+    HotReloadError,
+    SourceUnavailable,
+)
 from hotreload.hot.checking import held_by
 from hotreload.hot.started import start
 from hotreload.tiny import write_tiny
@@ -27,6 +33,11 @@ RUNS: Any = SimpleNamespace(
     [
         (RUNS, ConfigError, r"cannot be taken over.*HotEngine\('/models/qwen', …\)"),
         (7, ConfigError, "model must be a folder's path, not a int"),
+        (
+            "Qwen/Qwen3-0.6B@main",
+            ConfigError,
+            r"folder's path, .*snapshot_download\('Qwen/Qwen3-0.6B', revision='main'\) returns",
+        ),
         ("/nowhere", CheckpointCorrupt, "nowhere: the folder cannot be read"),
     ],
 )
@@ -43,6 +54,10 @@ async def test_what_is_no_model_is_refused(
         ({"boot": "dummy"}, "boot must be 'checkpoint' or 'random', not 'dummy'"),
         ({"tp": 0}, "tp must be a whole number, at least 1, not 0"),
         ({"first_device": -1}, "first_device must be a whole number, at least 0, not -1"),
+        ({"device": 0}, "device must be a str, not 0"),
+        ({"args": [1]}, r"args must be a Mapping, not \[1\]"),
+        ({"terms": {}}, "terms must be a HotTerms, not {}"),
+        ({"probes": ["Who?"]}, r"probes must be a list of Probe\(…\), not \['Who\?'\]"),
     ],
 )
 async def test_what_is_no_choice_is_refused(more: Any, words: str) -> None:
@@ -74,6 +89,11 @@ def test_a_program_that_could_not_start_keeps_no_thread(tmp_path: Path) -> None:
 def test_what_is_no_folder_is_no_checkpoint() -> None:
     with pytest.raises(SourceUnavailable, match="nowhere is no folder"):
         held_by("/nowhere")
+    with pytest.raises(SourceUnavailable, match=r"snapshot_download\('org/step_2'\) returns"):
+        held_by("org/step_2")
+    given: Any = ["/nowhere"]
+    with pytest.raises(BadRequest, match="mapping of names to arrays, and this is a list"):
+        held_by(given)
 
 
 def test_jax_is_imported_when_an_engine_is_asked_for_and_not_before() -> None:

@@ -1,8 +1,10 @@
 """Weights in a program's hands: staged, proven, live, rolled back, by the daemon's switches."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,12 @@ class Program:
         self.switching.overrule()
         return await self.switching.back(place)
 
+    def in_memory(self, number: int) -> None:
+        """Forget the files of a generation, as if it had been given in memory."""
+        places = self.switching._ledger.generations
+        at = next(at for at, place in enumerate(places) if place.number == number)
+        places[at] = replace(places[at], path="")
+
     async def rested(self) -> None:
         """Until what nobody is answered by is put away."""
         await turn_until(lambda: not self.replica.fading)
@@ -117,10 +125,38 @@ async def test_what_went_live_outlives_its_block(program: Program) -> None:
 
 async def test_one_set_is_staged_at_a_time(program: Program) -> None:
     staged = await program.stage("step 1")
-    with pytest.raises(Busy, match="step 1 is staged and neither live nor released"):
+    with pytest.raises(Busy, match=r"step 1 is staged .* free it by hot\.staged\.release\(\)"):
         await program.stage("step 2")
     await staged.release()
     assert await program.update("step 2") == 2
+
+
+async def test_what_nobody_has_any_more_is_freed(program: Program) -> None:
+    staged = await program.stage("step 1")
+    assert program.switching.staged is staged
+    in_a_thread = threading.Thread(target=[staged].clear)  # which may be the one that drops them
+    del staged
+    in_a_thread.start()
+    await asyncio.to_thread(in_a_thread.join)
+    del in_a_thread
+    assert program.switching.staged is None
+    await turn_until(lambda: program.engine.sets_held == 1)
+
+
+async def test_what_nobody_has_keeps_no_other_weights_out(program: Program) -> None:
+    for number in range(3):
+        await program.stage(f"step {number}")
+    assert await program.update("step 3") == 2
+    await program.rested()
+    assert program.engine.sets_held == 2  # live, and the way back
+
+
+async def test_what_is_flipped_to_may_be_forgotten(program: Program) -> None:
+    await (await program.stage("step 1")).flip()
+    await program.rested()
+    await program.stage("step 2")
+    await turn_until(lambda: program.engine.sets_held == 1)
+    assert program.says == "step 1"
 
 
 async def test_bad_weights_never_stay_live_and_are_released(program: Program) -> None:
@@ -203,15 +239,25 @@ async def test_a_rollback_goes_further_back_each_time(program: Program) -> None:
     assert (place.number, place.path) == (1, "model")  # and not step 2, which was left
 
 
-async def test_what_is_kept_nowhere_and_has_no_files_is_no_place_to_go_back_to(
-    program: Program,
-) -> None:
-    await program.update("step 1")
-    program.switching._ledger.generations.popleft()  # the model's folder
+async def test_a_rollback_without_a_number_jumps_over_nothing(program: Program) -> None:
+    for name in ("step 1", "step 2"):
+        program.in_memory(await program.update(name))
+        await program.rested()
     await program.replica.forget_previous()
+    words = r"generation 2 \(step 1\), the one before, is no longer in memory and has no files"
+    with pytest.raises(BadRequest, match=rf"{words}; there is still 1 \(step 0, from model\)"):
+        await program.rollback()
+    assert program.says == "step 2"
+
+
+async def test_where_there_is_nothing_to_go_back_to_that_is_said(program: Program) -> None:
+    with pytest.raises(BadRequest, match="there is nothing before generation 1 to go back to"):
+        await program.rollback()
+    program.in_memory(1)
+    await program.update("step 1")
     await program.rested()
     await program.replica.forget_previous()
-    with pytest.raises(BadRequest, match="nothing before generation 2 is kept"):
+    with pytest.raises(BadRequest, match="nor is there any other: stage its weights again"):
         await program.rollback()
 
 

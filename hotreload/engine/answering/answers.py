@@ -161,7 +161,7 @@ class Answers:
         try:
             async with aclosing(pieces):
                 async for answer in pieces:
-                    into.put(index, answer)
+                    into.put(index, {**answer, "index": index})
             into.end()
         except Exception as fault:
             into.fail(fault)
@@ -191,13 +191,13 @@ class Newest:
 
     def __init__(self, answers: int) -> None:
         self._running = answers
-        self._pieces: dict[int, Answer] = {}
+        self._pieces: dict[object, Answer] = {}
         self._fault: Exception | None = None
         self._moved = asyncio.Event()
 
-    def put(self, index: int, answer: Answer) -> None:
-        """Take a piece of the answer with this index."""
-        self._pieces[index] = {**answer, "index": index}
+    def put(self, which: object, piece: Answer) -> None:
+        """Take a piece of one of the answers."""
+        self._pieces[which] = piece
         self._moved.set()
 
     def end(self) -> None:
@@ -212,14 +212,17 @@ class Newest:
 
     async def pieces(self) -> AsyncIterator[Answer]:
         """Yield pieces until all answers have ended; the piece that waits longest comes first."""
-        while self._running or self._pieces or self._fault:
-            if self._fault is not None:
-                raise self._fault
-            if self._pieces:
-                yield self._pieces.pop(next(iter(self._pieces)))
-            else:
-                self._moved.clear()
-                await self._moved.wait()
+        while (piece := await self.next()) is not None:
+            yield piece
+
+    async def next(self) -> Answer | None:
+        """The piece that waits longest, once there is one; None when all answers have ended."""
+        while self._running and not (self._pieces or self._fault):
+            self._moved.clear()
+            await self._moved.wait()
+        if self._fault is not None:
+            raise self._fault
+        return self._pieces.pop(next(iter(self._pieces))) if self._pieces else None
 
 
 async def all_ended(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -44,15 +44,22 @@ def decide_verdict(probe: Probe, answer: Mapping[str, Any]) -> str | None:
 
 
 def _wrong(probe: Probe, answer: Mapping[str, Any]) -> str | None:
-    text, ids = answer.get("text", ""), answer.get("output_ids") or []
-    ended = (answer.get("meta_info", {}).get("finish_reason") or {}).get("type")
-    if ended == "abort" or not ids:
-        return "expected an answer" if ended != "abort" else "the engine gave up"
+    text, ended = answer.get("text", ""), answer.get("meta_info", {}).get("finish_reason") or {}
+    ids = _before_the_end(answer.get("output_ids") or [], ended)
+    if ended.get("type") == "abort":
+        return "the engine gave up"
+    if not ids:
+        return "expected an answer"
     return (
         _other_text(probe, text)
         or _repetition(probe.max_repeat, ids)
         or _too_unsure(probe.min_mean_logprob, answer)
     )
+
+
+def _before_the_end(ids: Sequence[int], ended: Mapping[str, Any]) -> Sequence[int]:
+    """The tokens without the one that says that it is the last."""
+    return ids[:-1] if ids and ids[-1] == ended.get("matched") else ids
 
 
 def _other_text(probe: Probe, text: str) -> str | None:

@@ -43,6 +43,10 @@ class ShadowPool:
         pool.kv_buffer = [_zeros(e.shape, e.dtype, e.sharding)() for e in self.buffers]
         return pool, of_another_size(self._allocator, self.tokens, pool)
 
+    def let_go(self) -> None:
+        """Hold nothing of the engine any more: an error may hold this object."""
+        del self._allocator, self._pool
+
     def _rows(self, buffer: Any) -> int:
         """0.0.2 has a row for each token, the newer engine one for each page."""
         page = self._allocator.page_size

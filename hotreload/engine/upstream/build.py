@@ -256,6 +256,7 @@ def _run_detokenizer(parts: Parts, server_args: Any, port_args: Any) -> None:
         parts.detokenizer_thread = threading.current_thread()
         parts.detokenizer = DetokenizerManager(server_args, port_args)
         patches.decode_as_each_asked(parts.detokenizer, BatchTokenIDOut)
+        patches.list_every_token(parts.detokenizer, BatchTokenIDOut)
         stop_on_message(parts.detokenizer._request_dispatcher)
         parts.to_detokenizer.ends_at(parts.detokenizer.recv_from_scheduler)
         parts.to_loop.begins_at(parts.detokenizer.send_to_tokenizer)
@@ -284,10 +285,11 @@ def take_apart(parts: Parts) -> None:
     Afterwards the device memory is free and another engine can be started in this process. The
     tokenizer manager's sockets belong to a loop: the caller closes them.
     """
-    scheduler = parts.scheduler
+    scheduler, has_ended = parts.scheduler, False
     if scheduler is not None:
         scheduler.ask_to_stop()
-        if _has_ended(scheduler):
+        has_ended = _has_ended(scheduler)
+        if has_ended:
             end_worker_threads(scheduler.scheduler, JOIN_SECONDS)
             _end_detokenizer(parts, scheduler.scheduler)
             close_sockets(scheduler.scheduler, parts.detokenizer, parts.engine)
@@ -296,7 +298,9 @@ def take_apart(parts: Parts) -> None:
     parts.sockets.remove()
     left = None if scheduler is None else weakref.ref(scheduler.scheduler)
     parts.engine = parts.scheduler = parts.detokenizer = parts.detokenizer_thread = None
-    del scheduler
+    if scheduler is not None and has_ended:
+        scheduler.let_go()
+    embedding.forget_arrays()
     frozen.thaw(parts, left)
 
 

@@ -40,6 +40,18 @@ def importing_upstream() -> Iterator[None]:
         asyncio.set_event_loop_policy(policy)
 
 
+def forget_arrays() -> None:
+    """Free what upstream keeps on the device for every engine of the process; they make it anew.
+
+    0.1.0rc0 and main keep an array of zeros for each size of a batch, for ever. Goes when such an
+    array belongs to an engine.
+    """
+    module: Any = sys.modules.get("sgl_jax.srt.sampling.sampling_batch_info")
+    if hasattr(module, "_zero_linear_penalty_cache"):
+        with module._zero_linear_penalty_lock:
+            module._zero_linear_penalty_cache.clear()
+
+
 @contextmanager
 def _tolerating_double_registration() -> Iterator[None]:
     """0.0.2 with jax >= 0.8: `NativeAttention` is an nnx module and registered by hand too.

@@ -150,7 +150,7 @@ def decode_as_each_asked(detokenizer: Any, batch_kind: type) -> None:
     `skip_special_tokens` changes what others read. And it keeps the ids of the last 65,536
     answers, gigabytes of long ones. Goes when `handle_batch_token_id_out` does neither.
     """
-    original = detokenizer.handle_batch_token_id_out
+    original = _handler_of(detokenizer, batch_kind)
 
     def handle(batch: Any) -> Any:
         groups = places_alike(batch)
@@ -163,6 +163,38 @@ def decode_as_each_asked(detokenizer: Any, batch_kind: type) -> None:
                 detokenizer.decode_status.pop(rid, None)
         return answer
 
+    _handle_by(detokenizer, batch_kind, handle)
+
+
+def list_every_token(detokenizer: Any, batch_kind: type) -> None:
+    """Give each answer the ids of all tokens it was made of: as many as it counts.
+
+    0.0.2 and 0.1.0rc0 give the ids whose text they show: not the end token, nor another that
+    `skip_special_tokens` hides, and in a stream those of a half-finished character several times.
+    So they match neither `completion_tokens` nor the log-probabilities. Goes when the ids are
+    those that the scheduler sent.
+    """
+    original = _handler_of(detokenizer, batch_kind)
+
+    def handle(batch: Any) -> Any:
+        made = zip(batch.rids, batch.decode_ids, batch.read_offsets, strict=True)
+        known = detokenizer.decode_status
+        # What is sent first begins with the last tokens of the prompt.
+        fresh = [ids[0 if rid in known else start :] for rid, ids, start in made]
+        answer = original(batch)
+        answer.output_ids = fresh
+        return answer
+
+    _handle_by(detokenizer, batch_kind, handle)
+
+
+def _handler_of(detokenizer: Any, batch_kind: type) -> Callable[[Any], Any]:
+    mapping = detokenizer._request_dispatcher._mapping
+    found: Callable[[Any], Any] = next(handle for kind, handle in mapping if kind is batch_kind)
+    return found
+
+
+def _handle_by(detokenizer: Any, batch_kind: type, handle: Callable[[Any], Any]) -> None:
     mapping = detokenizer._request_dispatcher._mapping
     mapping[:] = [(kind, handle if kind is batch_kind else fn) for kind, fn in mapping]
 

@@ -20,6 +20,7 @@ from hotreload.engine.upstream import embedding, patches
 from hotreload.engine.upstream.load import Load
 from hotreload.engine.upstream.nonfinite import end_nonfinite
 from hotreload.engine.upstream.turns import Turns
+from hotreload.threads import forget_locals
 
 SILENT_SECONDS = 5 * patches.IDLE_POLL_MS / 1000
 """An idle loop turns every `IDLE_POLL_MS`; one that is silent for this long is not idle."""
@@ -140,6 +141,10 @@ class SchedulerThread:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def let_go(self) -> None:
+        """Hold nothing of the engine any more, once it has ended: an error may hold this object."""
+        del self.scheduler, self._lanes, self.load, self.turns
+
     def fault(self) -> str | None:
         """Which engine thread has ended, if any."""
         threads = [self._thread, *worker_threads(self.scheduler)]
@@ -212,6 +217,7 @@ def _run_job(job: Callable[[], Any], future: Future[Any]) -> None:
     try:
         future.set_result(job())
     except Exception as fault:  # the caller's, not the engine's: the loop must go on
+        forget_locals(fault)
         future.set_exception(fault)
 
 

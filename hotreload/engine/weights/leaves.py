@@ -49,6 +49,12 @@ class Layout:
         weights = ((self.paths[place], self.variables[place]) for place in self.places)
         return {path: v.get_raw_value().dtype for path, v in weights if v is not None}
 
+    def let_go(self) -> None:
+        """Empty the model's own variables: nobody computes with it any more."""
+        for variable in self.variables:
+            if variable is not None:
+                variable.set_raw_value(None)
+
     def named(self, leaves: Sequence[Any]) -> dict[str, Any]:
         """The weights among `leaves` by path."""
         return {self.paths[i]: leaves[i] for i in self.places}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakSet
 
 from hotreload.engine.weights import staging
 from hotreload.engine.weights.copies import unlike
@@ -62,6 +63,7 @@ class Sets:
         self._memory = terms.memory
         self._destination = Destination()
         self._room = Room()
+        self._made: WeakSet[Weights] = WeakSet()
         self._comparing: asyncio.Task[None] | None = None
         self._is_distrusted = asyncio.Event()
 
@@ -81,6 +83,17 @@ class Sets:
         original.check_same(first.weights.measured)
         first.weights.sources = original.sources
         return first
+
+    def let_go(self) -> None:
+        """Hold nothing of the engine any more, nor let whoever has one of its sets: it ends.
+
+        A caller may keep an error, whose frames hold all that was at hand.
+        """
+        for weights in self._made:
+            weights.drop()
+        self.layout.let_go()
+        self._comparing = None
+        del self.loaders
 
     def compare_with(self, checkpoint: Checkpoint, live: Staged) -> asyncio.Task[None]:
         """Begin to compare our own loader with what upstream's made live of this checkpoint."""
@@ -177,6 +190,7 @@ class Sets:
             return staged
         move = partial(staging.stow, staged.weights, self.layout, live.weights.leaves)
         weights = await in_thread(lambda cancel: move(), discard=Weights.drop)
+        self._made.add(weights)
         return replace(staged, weights=weights)
 
     async def unstow(self, staged: Staged, live: Staged) -> Staged:
@@ -185,7 +199,9 @@ class Sets:
             return staged
         back = partial(staging.unstow, staged.weights, self.layout, live.weights.leaves)
         name = f"the way back to {staged.revision}"
-        return replace(staged, weights=await self._room.make(lambda cancel: back(), name=name))
+        weights = await self._room.make(lambda cancel: back(), name=name)
+        self._made.add(weights)
+        return replace(staged, weights=weights)
 
     async def release(self, staged: Staged) -> None:
         """Free spare weights, off the loop."""
@@ -224,5 +240,6 @@ class Sets:
         return self._as_staged(revision, await make(lambda cancel: work(cancel=cancel)))
 
     def _as_staged(self, revision: Revision, weights: Weights) -> Staged:
+        self._made.add(weights)
         measured, weights.paths = weights.measured, self.layout.paths
         return Staged(revision, weights, measured.fingerprint, measured.checksums, self.bytes)

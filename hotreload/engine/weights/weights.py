@@ -13,7 +13,7 @@ from hotreload.engine.weights.rules import Ingredient
 from hotreload.types import Checkpoint
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Weights:
     """A set of leaves: the engine's whole list on the device, or copies in host memory.
 

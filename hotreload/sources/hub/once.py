@@ -1,6 +1,5 @@
 """One download without a daemon: for `hotreload check` and `swap`."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,14 +8,6 @@ from hotreload.sources.hub.download import ContentOf
 from hotreload.sources.hub.remedies import BY_OPTIONS
 from hotreload.sources.hub.token import usual_token
 from hotreload.sources.huggingface import HuggingFaceSource
-
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@\S+)?", re.ASCII)
-
-
-def names_a_repo(text: str) -> bool:
-    """Whether this is `org/name` or `org/name@revision`, and neither a folder nor in a folder."""
-    path = Path(text)
-    return bool(_NAME.fullmatch(text)) and not path.exists() and not path.parent.exists()
 
 
 async def download(

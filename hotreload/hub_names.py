@@ -1,0 +1,24 @@
+"""How a repository of a hub is named, and what to do where a folder is wanted."""
+
+import re
+from pathlib import Path
+
+_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\S+))?", re.ASCII)
+
+
+def names_a_repo(text: str) -> bool:
+    """Whether this is `org/name` or `org/name@revision`, and neither a folder nor in a folder."""
+    path = Path(text)
+    return bool(_NAME.fullmatch(text)) and not path.exists() and not path.parent.exists()
+
+
+def how_to_have(text: str) -> str:
+    """What a program does to have the folder of a repository, to put behind a fault; or nothing."""
+    if not names_a_repo(text):
+        return ""
+    repo, revision = _NAME.fullmatch(text).groups()  # type: ignore[union-attr]
+    which = f"{repo!r}, revision={revision!r}" if revision else repr(repo)
+    return (
+        f"; to have a repository of the hub in one, download it, and give what "
+        f"huggingface_hub.snapshot_download({which}) returns"
+    )
