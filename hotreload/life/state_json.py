@@ -16,6 +16,7 @@ from hotreload.core.ledger import (
     Overrule,
     PastGeneration,
 )
+from hotreload.errors import CheckpointChanged
 from hotreload.types import Attempt, By, Refusal, Revision
 
 VERSION = 4
@@ -98,6 +99,11 @@ def _migrated(memory: Any) -> dict[str, Any]:
     return {**memory, "version": VERSION}
 
 
+def _is_verdict(refusal: Refusal) -> bool:
+    """Whether it says something of the bytes; older versions refused those that changed, too."""
+    return refusal.reason.code != CheckpointChanged.code
+
+
 def from_json(data: bytes) -> Ledger:
     """Rebuild a ledger, from an older version's data too.
 
@@ -105,7 +111,7 @@ def from_json(data: bytes) -> Ledger:
     """
     memory = _MEMORY.validate_python(_migrated(pydantic_core.from_json(data)))
     return Ledger(
-        refused={refusal.revision.id: refusal for refusal in memory.refused},
+        refused={each.revision.id: each for each in memory.refused if _is_verdict(each)},
         pinned=memory.pinned,
         generations=deque(memory.generations, maxlen=KEPT_GENERATIONS),
         history=deque(memory.history, maxlen=KEPT_ATTEMPTS),

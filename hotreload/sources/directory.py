@@ -96,7 +96,7 @@ class DirectorySource:
             await self._sleep(look.due)
 
     async def fetch(self, revision: Revision) -> Path:
-        """The folder the revision was seen in, as long as nobody has touched it since.
+        """The folder the revision was seen in, as long as it holds the same bytes.
 
         CheckpointRejected when the revision stands for a passed-over folder.
         """
@@ -108,10 +108,20 @@ class DirectorySource:
         sighting = self._seen.find(revision.id)
         if sighting is None:
             raise SourceUnavailable(f"{revision}: no folder below {self._path} holds it now")
-        survey = await _in_thread(lambda: self._survey(sighting.folder))
-        if survey.files != sighting.files:
-            raise SourceUnavailable(f"{sighting.folder}: changed since {revision} was found in it")
-        return sighting.folder
+        folder = sighting.folder
+        if not await _in_thread(lambda: self._still_holds(folder, revision)):
+            self._tree.doubt(folder)
+            self.wake()
+            raise SourceUnavailable(f"{folder}: changed since {revision} was found in it")
+        return folder
+
+    def _still_holds(self, folder: Path, revision: Revision) -> bool:
+        """Whether the folder's bytes are the revision's; reads those that anybody touched."""
+        survey = self._survey(folder)
+        if self._seen.id_of(folder, survey) != revision.id:
+            return False
+        self._seen.note(revision.id, folder, survey)
+        return True
 
     async def resolve(self, name: str | None) -> Revision:
         """The revision an operator names by folder, path or id; None asks for the newest.

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from hotreload.checkpoint_files import SERVED_FILES
-from hotreload.errors import BadRequest, CheckpointRejected, SourceUnavailable
+from hotreload.errors import BadRequest, CheckpointChanged, CheckpointRejected, SourceUnavailable
 from hotreload.events import Progress, Publish, SourceScanned, Waiting
 from hotreload.listed import Listed
 from hotreload.sources.hub.client import SHA, Head, HubClient
@@ -268,7 +268,10 @@ class HuggingFaceSource:
         try:
             if snapshot is None or self._content_of(snapshot.folder, cancel) != snapshot.content:
                 return None
-        except CheckpointRejected:  # its files cannot be read; the hub still has them
+        except (
+            CheckpointRejected,
+            CheckpointChanged,
+        ):  # the hub still has them
             return None
         if kept is not None and not cancel.is_set():
             with suppress(SourceUnavailable, OSError), self._snapshots.locked():

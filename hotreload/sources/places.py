@@ -63,7 +63,7 @@ class Place:
 
     @property
     def weights(self) -> tuple[Entry, ...]:
-        """Its weight files, without the device number, which a remount may change."""
+        """Its weight files, as only a writer changes them."""
         return self.files(_is_weights(entry.name) for entry in self.entries)
 
     @property
@@ -93,9 +93,9 @@ class Place:
         return max((min(entry.mtime, entry.ctime) for entry in self.entries), default=0)
 
     def files(self, chosen: Iterable[bool]) -> tuple[Entry, ...]:
-        """The chosen entries, without the device number, which a remount may change."""
+        """The chosen entries, without what a remount, a chmod or a backup may change."""
         pairs = zip(self.entries, chosen, strict=True)
-        return tuple(entry._replace(device=0) for entry, is_chosen in pairs if is_chosen)
+        return tuple(entry._replace(device=0, ctime=0) for entry, is_chosen in pairs if is_chosen)
 
     def holds(self, name: str) -> bool:
         """Whether there is an entry of this name."""

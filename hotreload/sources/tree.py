@@ -60,6 +60,7 @@ class Tree:
         self._unmatched: list[Place] = []
         self._left: dict[Path, tuple[Entry, ...]] = {}
         self._left_below: Rank | None = None
+        self._doubted: set[Path] = set()
 
     def look(self, came: set[str], *, at_all: bool = False) -> Look:
         """Judge what is there now; `came` are paths that appeared whole since the last look.
@@ -96,6 +97,10 @@ class Tree:
         is_foreign = each is not None and each.place.has_foreign_weights
         return self._passing.revision(each) if each is not None and is_foreign else None
 
+    def doubt(self, folder: Path) -> None:
+        """Name it anew at the next look, once it is quiet: its bytes are not what they were."""
+        self._doubted.add(folder)
+
     def leave_older(self, look: Look) -> None:
         """Leave checkpoints older than this last look's best alone until somebody touches them.
 
@@ -119,6 +124,10 @@ class Tree:
             each = self._followed.get(place.folder) or Followed(place, now, now)
             if each.place.entries != place.entries:
                 self._note_change(each, now)
+            if place.folder in self._doubted:
+                each.begin_anew(now)
+                each.has_changed = True
+                self._doubted.discard(place.folder)
             each.place = place
             each.oddity = passing.outside(place, roots) or place.oddity
             each.claimed = each.claimed or _came_by(place.path, came)
@@ -136,7 +145,7 @@ class Tree:
         seen, candidate.has_changed, candidate.touched = candidate.survey, True, now
         candidate.survey = self._survey(candidate.place.folder) if seen is not None else None
         if seen is None or candidate.survey is None or candidate.survey.files != seen.files:
-            candidate.since, candidate.claimed, candidate.revision = now, False, None
+            candidate.begin_anew(now)
 
     def _matches(self, path: Path, root: Path) -> bool:
         if path == root:
@@ -217,7 +226,7 @@ class Tree:
             with suppress(SourceUnavailable):
                 candidate.revision = self._seen.name(folder, candidate.survey)
         if candidate.revision is None:
-            candidate.since, candidate.claimed = self._clock(), False
+            candidate.begin_anew(self._clock())
         else:
             self._seen.note(candidate.revision.id, folder, candidate.survey)
         return candidate.revision
