@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
+from hotreload.listed import Listed
 from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged
 
 
@@ -31,6 +32,10 @@ class Source(Protocol):
 
     def wake(self, cause: str) -> None:
         """Look now, whenever the next look is due; for any thread."""
+        ...
+
+    def listed(self) -> list[Listed]:
+        """What it saw at its last look, the newest first; for any thread, reads nothing."""
         ...
 
     async def close(self) -> None:

@@ -86,6 +86,7 @@ def _folder(
         identify=partial(content_id, digests=digests),
         publish=publish,
         is_refused=lambda id: id in ledger.refused,
+        generations=lambda: tuple(ledger.generations),
     )
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from hotreload.core.ledger import PastGeneration
 from hotreload.errors import (
     BadRequest,
     CheckpointRejected,
@@ -21,12 +22,14 @@ from hotreload.errors import (
 from hotreload.events import FoldersPassedOver, Publish, SourceScanned, Waiting
 from hotreload.listed import Listed
 from hotreload.sources.alarm import Alarm
+from hotreload.sources.emptied import TODO, Emptied
 from hotreload.sources.look import Look
 from hotreload.sources.passing import Telling
 from hotreload.sources.places import places
 from hotreload.sources.seen import Seen, SurveyLike
 from hotreload.sources.tree import Tree
 from hotreload.threads import LEAVE_AFTER, in_thread
+from hotreload.troubles import SOURCE_EMPTY, Trouble
 from hotreload.types import Revision
 
 SLOW_LOOK = 30.0
@@ -52,6 +55,7 @@ class DirectorySource:
         depth: int = 3,
         roots: Iterable[Path] = (),
         is_refused: Callable[[str], bool] = lambda id: False,
+        generations: Callable[[], Iterable[PastGeneration]] = tuple,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -75,6 +79,8 @@ class DirectorySource:
             clock=clock,
             wall=wall,
         )
+        self._emptied = Emptied(self._path, generations)
+        self._trouble = Trouble(SOURCE_EMPTY, publish)
         self._wanted, self._handed_over, self._recall_at = "", set[str](), 0.0
         self._first_until: float | None = None
         self._waiting: str | None = None
@@ -216,6 +222,7 @@ class DirectorySource:
             self._rest_until = ended + min(ended - started, 1.0)
         self._publish(SourceScanned(cause, look.error))
         self._say(look.error or look.waiting)
+        self._trouble.now(look.emptied, TODO)
         if look.error is None and not at_all:
             self._say_passed_over(look.passed_over)
         return look
@@ -244,15 +251,18 @@ class DirectorySource:
         """Look at the tree once. A fault of the disk or of the files becomes words in the look."""
 
         def work() -> Look:
-            self._alarm.ensure()
-            return self._tree.look(came, at_all=at_all)
+            try:
+                self._alarm.ensure()
+                look = self._tree.look(came, at_all=at_all)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                look = Look(error=f"{self._path}: cannot be looked at: {reason}")
+            look.emptied = self._emptied.judge(look)
+            return look
 
         try:
             return await _in_thread(work)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            return Look(error=f"{self._path}: cannot be looked at: {reason}")
-        except (HotReloadError, ValueError) as error:  # names and bytes that nobody foresaw
+        except (HotReloadError, ValueError, OSError) as error:  # that nobody foresaw
             return Look(error=f"{self._path}: {type(error).__name__}: {error}")
 
     def _choose(self, look: Look) -> Revision | None:

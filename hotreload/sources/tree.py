@@ -78,6 +78,9 @@ class Tree:
         if look.settled_at is None:  # else a whole one only has to be quiet, and goes first
             look.overdue = self._to_refuse(unfit, look)
         self._sights = judged(ranked, look, self._best, self._was_left)
+        sound = [each for each in ranked if each.oddity is None]
+        look.checkpoints = len(sound) + len(self._unmatched)
+        look.newest = sound[0].place.name if sound else ""
         return look
 
     def listed(self) -> list[Listed]:

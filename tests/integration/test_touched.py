@@ -1,5 +1,6 @@
 """What touches a checkpoint's files without being a new one refuses nothing, in a real daemon."""
 
+import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -10,8 +11,10 @@ import pytest
 import pytest_asyncio
 
 from hotreload.checks import check
+from hotreload.events import TroubleTold
 from hotreload.types import Generation, Outcome
 from tests.integration.running import Running, one_daemon_marks, post, words
+from tests.waiting import PATIENCE
 
 pytestmark = one_daemon_marks()
 
@@ -87,9 +90,16 @@ async def refusals(running: Running) -> list[dict[str, Any]]:
     return list((await status(running))["refused"])
 
 
-async def metrics(running: Running) -> str:
-    async with running.client() as client:
-        return (await client.get("/metrics")).text
+async def trouble_is(running: Running, value: str) -> None:
+    """Until the page of metrics, which is made once a second, says so."""
+    async with running.client() as client, asyncio.timeout(PATIENCE):
+        while (
+            f'hotreload_trouble{{code="source_empty"}} {value}'
+            not in (  # noqa: ASYNC110 no event
+                await client.get("/metrics")
+            ).text
+        ):
+            await asyncio.sleep(0.1)
 
 
 async def test_what_is_live_is_forced_while_its_files_change_and_a_restart_finds_it(
@@ -126,3 +136,29 @@ async def test_what_is_refused_stays_refused_whatever_touches_its_files(running:
         assert answer.json()["code"] == "nonfinite"
     assert len(running.attempts) == tried
     assert [each["label"] for each in await refusals(running)] == [folder.name]
+
+
+async def test_a_source_that_is_emptied_is_a_trouble_until_it_holds_a_checkpoint(
+    running: Lives,
+) -> None:
+    def shown() -> list[str | None]:
+        return [each.message for each in running.happened if isinstance(each, TroubleTold)]
+
+    assert shown() == []
+    running.checkpoints.rename(running.folder / "unmounted")
+    running.checkpoints.mkdir()
+    await running.until(lambda: len(shown()) == 1)
+    (trouble,) = (await status(running))["troubles"]
+    assert trouble["code"] == "source_empty"
+    assert str(running.checkpoints) in trouble["message"]
+    assert "it held " in trouble["message"]
+    await trouble_is(running, "1.0")
+    gone = await post(running, "rollback", generation=1)
+    assert gone.status_code == 422
+    assert f"its files are gone from {running.checkpoints / 'step_1'}" in gone.text
+    running.checkpoints.rmdir()
+    (running.folder / "unmounted").rename(running.checkpoints)
+    await running.until(lambda: len(shown()) == 2)
+    assert (await status(running))["troubles"] == []
+    await trouble_is(running, "0.0")
+    assert (await running.ask())["text"] == words(2)
