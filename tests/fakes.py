@@ -334,6 +334,9 @@ class FakeSource:
     def wake(self, cause: str) -> None:
         """It looks all the time."""
 
+    def holds(self, id: str) -> bool:
+        return id in {revision.id for revision in self.known.values()}
+
     def listed(self) -> list[Listed]:
         return [
             Listed(label, Standing.OLDER, path=str(self.folder / label)) for label in self.known

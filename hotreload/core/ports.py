@@ -1,6 +1,6 @@
 """Source and Engine: all the core needs of the world."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -34,8 +34,12 @@ class Source(Protocol):
         """Look now, whenever the next look is due; for any thread."""
         ...
 
-    def listed(self) -> list[Listed]:
-        """What it saw at its last look, the newest first; for any thread, reads nothing."""
+    def listed(self) -> Sequence[Listed]:
+        """What it saw at its last look, the newest first; for any thread, and reads nothing."""
+        ...
+
+    def holds(self, id: str) -> bool:
+        """Whether this revision was there at its last look; for any thread, and reads nothing."""
         ...
 
     async def close(self) -> None:

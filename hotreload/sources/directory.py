@@ -160,6 +160,10 @@ class DirectorySource:
         """Every folder that the last look saw, the newest first; for any thread, reads nothing."""
         return self._tree.listed()
 
+    def holds(self, id: str) -> bool:
+        """Whether the last look saw this revision; for any thread, and reads nothing."""
+        return id in self._tree.named
+
     def wake(self, cause: str = "request") -> None:
         """Look now; may be called from any thread."""
         self._ring(cause, None)

@@ -132,6 +132,10 @@ class HuggingFaceSource:
         """The commit that is wished, and those that lie here; for any thread, reads nothing."""
         return listed_commits(self._wished, self._here, lambda sha: self._named_revision(sha, sha))
 
+    def holds(self, id: str) -> bool:
+        """Whether this commit is wished or lies here; for any thread, and reads nothing."""
+        return any(each.revision is not None and each.revision.id == id for each in self.listed())
+
     def wake(self, cause: str = "request") -> None:
         """Ask the hub now, unless it wants to be left alone."""
         if self._cause == "rescan":  # whoever woke us first, and waits still, is the cause
@@ -341,8 +345,7 @@ def _next_time(fault: SourceUnavailable, pause: float) -> str:
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
-        async with asyncio.timeout(max(seconds, 0.0)):
-            await event.wait()
+        await asyncio.wait_for(event.wait(), max(seconds, 0.0))
 
 
 async def _in_thread[T](work: Callable[[threading.Event], T]) -> T:

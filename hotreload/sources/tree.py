@@ -8,12 +8,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from hotreload.checkpoint_files import CONFIG
 from hotreload.errors import SourceUnavailable
 from hotreload.listed import Listed
 from hotreload.sources import passing
@@ -61,6 +59,8 @@ class Tree:
         self._left: dict[Path, tuple[Entry, ...]] = {}
         self._left_below: Rank | None = None
         self._doubted: set[Path] = set()
+        self.named: frozenset[str] = frozenset()
+        """The revisions that the last look named."""
 
     def look(self, came: set[str], *, at_all: bool = False) -> Look:
         """Judge what is there now; `came` are paths that appeared whole since the last look.
@@ -81,6 +81,8 @@ class Tree:
         sound = [each for each in ranked if each.oddity is None]
         look.checkpoints = len(sound) + len(self._unmatched)
         look.newest = sound[0].place.name if sound else ""
+        known = [*(each.revision for each in ranked), look.overdue]
+        self.named = frozenset(revision.id for revision in known if revision is not None)
         return look
 
     def listed(self) -> list[Listed]:
@@ -121,7 +123,7 @@ class Tree:
         root = Path(os.path.realpath(self._path))
         roots = [Path(os.path.realpath(each)) for each in self._roots]
         followed: dict[Path, Followed] = {}
-        for place in _either_root_or_below(self._matching(root), root):
+        for place in passing.either_root_or_below(self._matching(root), root):
             if place.oddity is not None and place.folder in followed:
                 continue  # a link to a place that is followed already
             each = self._followed.get(place.folder) or Followed(place, now, now)
@@ -324,25 +326,6 @@ class Tree:
     def _is_odd_for(self, each: Followed, span: float, look: Look) -> bool:
         look.wake_at(each.touched + span)
         return each.was_untouched(span, look.now, self._wall())
-
-
-def _either_root_or_below(found: list[Place], root: Path) -> list[Place]:
-    """Decide whether the root is the checkpoint, or the folders below it are.
-
-    A stray weights file does not make the root a checkpoint. The folder of a whole model is one,
-    and may hold the model in another form below, such as `original`. An odd folder there is
-    reported all the same if its name names a step.
-    """
-    below = [place for place in found if place.path != root]
-    own = next((place for place in found if place.path == root), None)
-    if own is None or not below:
-        return found
-    if not own.weights:
-        return below
-    rivals = [place for place in below if place.weights]
-    if rivals and (not own.holds(CONFIG) or any(place.step is not None for place in rivals)):
-        return [replace(own, oddity=passing.stray_root(own)), *below]
-    return [own, *(place for place in below if place.oddity and place.step is not None)]
 
 
 def _came_by(path: Path, came: set[str]) -> bool:

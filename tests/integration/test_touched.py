@@ -93,12 +93,8 @@ async def refusals(running: Running) -> list[dict[str, Any]]:
 async def trouble_is(running: Running, value: str) -> None:
     """Until the page of metrics, which is made once a second, says so."""
     async with running.client() as client, asyncio.timeout(PATIENCE):
-        while (
-            f'hotreload_trouble{{code="source_empty"}} {value}'
-            not in (  # noqa: ASYNC110 no event
-                await client.get("/metrics")
-            ).text
-        ):
+        sample = f'hotreload_trouble{{code="source_empty"}} {value}'
+        while sample not in (await client.get("/metrics")).text:  # noqa: ASYNC110 no event tells
             await asyncio.sleep(0.1)
 
 
