@@ -221,7 +221,7 @@ class DirectorySource:
             came, self._came = self._came, set()
             started = time.monotonic()
             with self._saying_when_slow():
-                look = await self._scan(came, at_all)
+                look = await self._scan(came, at_all, quick=cause == "rescan")
             ended = time.monotonic()
             self._rest_until = ended + min(ended - started, 1.0)
         self._publish(SourceScanned(cause, look.error))
@@ -251,13 +251,13 @@ class DirectorySource:
         finally:
             late.cancel()
 
-    async def _scan(self, came: set[str], at_all: bool) -> Look:
+    async def _scan(self, came: set[str], at_all: bool, *, quick: bool) -> Look:
         """Look at the tree once. A fault of the disk or of the files becomes words in the look."""
 
         def work() -> Look:
             try:
                 self._alarm.ensure()
-                look = self._tree.look(came, at_all=at_all)
+                look = self._tree.look(came, at_all=at_all, quick=quick)
             except OSError as error:
                 reason = error.strerror or str(error)
                 look = Look(error=f"{self._path}: cannot be looked at: {reason}")

@@ -8,9 +8,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hotreload.errors import SourceUnavailable
 from hotreload.listed import Listed
@@ -20,9 +21,18 @@ from hotreload.sources.look import Look, Sight, judged, listed, unmatched
 from hotreload.sources.passing import Passing
 from hotreload.sources.places import Entry, Oddity, Place, walk
 from hotreload.sources.seen import Seen, SurveyLike
+from hotreload.sources.unchanged import Unchanged
 from hotreload.types import Reason, Revision
 
 _NO_STEP = (-1, -1)
+
+
+class _Before(NamedTuple):
+    """The last look, and what it went by."""
+
+    walked: list[Place]
+    look: Look
+    refused: frozenset[str]
 
 
 class Tree:
@@ -59,17 +69,45 @@ class Tree:
         self._left: dict[Path, tuple[Entry, ...]] = {}
         self._left_below: Rank | None = None
         self._doubted: set[Path] = set()
+        self._unchanged = Unchanged()
+        self._before: _Before | None = None
         self.named: frozenset[str] = frozenset()
         """The revisions that the last look named."""
 
-    def look(self, came: set[str], *, at_all: bool = False) -> Look:
+    def look(self, came: set[str], *, at_all: bool = False, quick: bool = False) -> Look:
         """Judge what is there now; `came` are paths that appeared whole since the last look.
 
-        Checkpoints that `leave_older` left count only with `at_all`. OSError when the root cannot
-        be listed; the next look goes on from the last one that worked.
+        Checkpoints that `leave_older` left count only with `at_all`; a `quick` look reads few of
+        them. OSError when the root cannot be listed; the next look goes on from the last one that
+        worked.
         """
         now = self._clock()
-        self._follow(came, now)
+        self._unchanged.begin(self._left if quick else ())
+        walked = walk(Path(os.path.realpath(self._path)), self._depth, self._unchanged)
+        before, self._before = self._before, None
+        if before is not None and quick and self._is_as(before, walked, came, now):
+            self._before = before
+            return replace(before.look, now=now)
+        look = self._look_anew(walked, came, now, at_all=at_all)
+        if not at_all:
+            self._before = _Before(walked, look, self._refused_now)
+        return look
+
+    def _is_as(self, before: "_Before", walked: list[Place], came: set[str], now: float) -> bool:
+        """Whether a look now would find what that one found: nothing came, and nothing is due."""
+        is_due = before.look.due is not None and now >= before.look.due
+        if came or self._doubted or is_due or self._refused_now != before.refused:
+            return False
+        return before.walked == walked
+
+    @property
+    def _refused_now(self) -> frozenset[str]:
+        return frozenset(filter(self._is_refused, self.named))
+
+    def _look_anew(
+        self, walked: Sequence[Place], came: set[str], now: float, *, at_all: bool
+    ) -> Look:
+        self._follow(walked, came, now)
         ranked = sorted(self._followed.values(), key=self._rank, reverse=True)
         allowed = [each for each in ranked if at_all or not self._was_left(each)]
         look = self._judge([each for each in allowed if each.oddity is None], now)
@@ -118,12 +156,12 @@ class Tree:
 
     # --- what is there -----------------------------------------------------------------
 
-    def _follow(self, came: set[str], now: float) -> None:
+    def _follow(self, walked: Sequence[Place], came: set[str], now: float) -> None:
         """Bring the followed places up to date with what the tree shows now."""
         root = Path(os.path.realpath(self._path))
         roots = [Path(os.path.realpath(each)) for each in self._roots]
         followed: dict[Path, Followed] = {}
-        for place in passing.either_root_or_below(self._matching(root), root):
+        for place in passing.either_root_or_below(self._matching(walked, root), root):
             if place.oddity is not None and place.folder in followed:
                 continue  # a link to a place that is followed already
             each = self._followed.get(place.folder) or Followed(place, now, now)
@@ -139,8 +177,7 @@ class Tree:
             followed[place.folder] = each
         self._followed = followed
 
-    def _matching(self, root: Path) -> list[Place]:
-        walked = walk(root, self._depth)
+    def _matching(self, walked: Sequence[Place], root: Path) -> list[Place]:
         matching = [each for each in walked if self._matches(each.path, root)]
         self._unmatched = [each for each in walked if not self._matches(each.path, root)]
         return matching
