@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hotreload.checks import check
+from hotreload.checks import files
 from hotreload.events import TroubleTold
 from hotreload.types import Generation, Outcome
 from tests.integration.running import Running, one_daemon_marks, post, words
@@ -50,7 +50,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Liv
 
 def before_each_check(patch: pytest.MonkeyPatch, folder: Path, do: Callable[[], None]) -> None:
     """Between the look of the check at this folder and its reading."""
-    really = check.survey
+    really = files.survey
 
     def survey(looked_at: Path, *rest: Any) -> Any:
         looked = really(looked_at, *rest)
@@ -58,7 +58,7 @@ def before_each_check(patch: pytest.MonkeyPatch, folder: Path, do: Callable[[], 
             do()
         return looked
 
-    patch.setattr(check, "survey", survey)
+    patch.setattr("hotreload.checks.check.survey", survey)
 
 
 def other_bytes(folder: Path) -> None:
