@@ -117,6 +117,7 @@ class Daemon:
             last_attempt=self.history.last,
             source_kind=settings.source.kind,
             rank=rank,
+            holds=self.source.holds,
         )
         self.checkpoints = Checkpoints(listed=self.source.listed, ledger=lambda: self.ledger)
         look = readings(

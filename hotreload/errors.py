@@ -5,7 +5,7 @@ HotReloadError
 ├── CheckpointRejected         never try these bytes again                REJECTED
 │   ├── CheckpointCorrupt · CheckpointIncompatible · ProbeFailed
 ├── TryAgain                   nothing wrong with it; later               POSTPONED
-│   ├── SourceUnavailable · NotEnoughMemory · DrainTimedOut
+│   ├── SourceUnavailable · CheckpointChanged · NotEnoughMemory · DrainTimedOut
 ├── Superseded                 a newer one is wanted                      SUPERSEDED
 ├── DeviceUnavailable          the accelerator is busy or absent          exit 69
 ├── EngineLost                 nobody knows what is live; replace us      LOST, exit 70
@@ -71,7 +71,7 @@ class CheckpointRejected(HotReloadError):
 
 
 class CheckpointCorrupt(CheckpointRejected):
-    """The files are damaged, or changed under our hands."""
+    """The files are damaged."""
 
     code = "corrupt"
 
@@ -110,6 +110,12 @@ class SourceUnavailable(TryAgain):
     """The folder or hub does not answer, or does not hold the revision now."""
 
     code = "source"
+
+
+class CheckpointChanged(TryAgain):
+    """Its bytes changed under our hands: nobody knows yet what they will be."""
+
+    code = "changed"
 
 
 class NotEnoughMemory(TryAgain):
@@ -237,7 +243,6 @@ REJECTIONS = (
     "nonfinite",
     "zeros",
     "drift",
-    "changed",
     "digest",
     "io",
     "unsafe_path",
@@ -252,6 +257,9 @@ REJECTIONS = (
     "stray",
 )
 """Every reason a revision can be refused for; metrics export each from the start at 0."""
+
+OF_WHAT_IT_DID = frozenset({"probe", "crashed", "rolled_back", "nonfinite_answers"})
+"""The reasons that lie in what the weights did; all others lie in their files."""
 
 PASSED_OVER = (
     "format",

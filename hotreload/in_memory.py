@@ -96,9 +96,6 @@ class OpenedMemory:
             buffer[filled : filled + len(piece)] = piece
             filled += len(piece)
 
-    def check_unchanged(self) -> None:
-        """Nothing: who reads compares what the bytes hash to."""
-
     def close(self) -> None:
         """Let go of what was copied."""
         self._held = None

@@ -10,7 +10,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -56,6 +56,13 @@ class Identity:
     mtime_ns: int
     ctime_ns: int
 
+    def is_written_like(self, other: "Identity") -> bool:
+        """Whether nobody wrote to it in between, as far as its times say.
+
+        ctime alone moves with its mode, owner and links: a chmod or a backup changes no byte.
+        """
+        return self == replace(other, ctime_ns=self.ctime_ns)
+
 
 def identity_of(status: os.stat_result) -> Identity:
     """The identity a stat result shows."""
@@ -86,10 +93,6 @@ class Readable(Protocol):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill the buffer from `offset`; Changed when that cannot be done any more."""
-        ...
-
-    def check_unchanged(self) -> None:
-        """Changed when it is no longer what was opened."""
         ...
 
     def close(self) -> None:

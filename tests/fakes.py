@@ -21,6 +21,7 @@ from hotreload.errors import (
     SourceUnavailable,
     TryAgain,
 )
+from hotreload.listed import Listed, Standing
 from hotreload.types import (
     Checkpoint,
     EngineLoad,
@@ -332,6 +333,14 @@ class FakeSource:
 
     def wake(self, cause: str) -> None:
         """It looks all the time."""
+
+    def holds(self, id: str) -> bool:
+        return id in {revision.id for revision in self.known.values()}
+
+    def listed(self) -> list[Listed]:
+        return [
+            Listed(label, Standing.OLDER, path=str(self.folder / label)) for label in self.known
+        ]
 
     async def close(self) -> None:
         self._wishes.put_nowait(None)

@@ -121,6 +121,7 @@ class Machine(Starting):
         ledger = Ledger()
         (folder / "step_1").mkdir(parents=True, exist_ok=True)
         ledger.went_live(Generation(1, GOOD, "fp", 0.0), str(folder / "step_1"))
+        ledger.live = None  # of an earlier life
         source = FakeSource(Steps(), folder)
         source.known["step_2"] = Revision("newer", "step_2")
         settings = Settings.model_validate({"engine": {"model": str(self.model)}})
@@ -465,7 +466,7 @@ async def test_what_a_start_tries_is_in_the_history_as_any_attempt(machine: Mach
     machine.unfit = {"step_1"}
     live = await machine.run()
     damaged, gone, newest = machine.attempts
-    assert damaged.outcome is Outcome.REJECTED
+    assert damaged.outcome is Outcome.POSTPONED
     assert damaged.reason is not None
     assert damaged.reason.code == "corrupt"
     assert gone.outcome is Outcome.POSTPONED  # the source has it no more

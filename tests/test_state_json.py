@@ -93,6 +93,14 @@ def test_what_was_written_before_there_was_a_checksum_is_read() -> None:
     assert from_json(json.dumps(memory, indent=1).encode()) == ledger
 
 
+def test_what_was_refused_because_it_changed_while_it_was_read_may_be_tried_again() -> None:
+    """Older versions refused it for good: a chmod at the wrong moment was enough."""
+    ledger = Ledger()
+    ledger.refuse(A, Reason("changed", "model.safetensors: it was written to"), 1.0)
+    ledger.refuse(B, Reason("shape", "words"), 2.0)
+    assert [*from_json(to_json(ledger)).refused] == [B.id]
+
+
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"version": 1}', b"\xff\xfe"])
 def test_data_that_is_no_ledger_is_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whatever the words, it is caught as one

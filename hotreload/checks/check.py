@@ -20,11 +20,11 @@ from hotreload.checks.files import (
     survey,
 )
 from hotreload.checks.findings import (
-    INCOMPATIBLE,
     Finding,
     Findings,
     Unfit,
     bounded,
+    error_of,
     listed,
     most_telling,
     total,
@@ -41,9 +41,10 @@ from hotreload.checks.fit import (
     tensors_by_name,
 )
 from hotreload.checks.memory import survey_memory, with_serving
+from hotreload.checks.reading import changed
 from hotreload.checks.safetensors import Header
 from hotreload.checks.sizes import contradictions
-from hotreload.errors import CheckpointCorrupt, CheckpointIncompatible, CheckpointRejected
+from hotreload.errors import HotReloadError
 from hotreload.fingerprint import fingerprint
 from hotreload.in_memory import InMemory
 from hotreload.reading import Readable
@@ -57,6 +58,11 @@ from hotreload.types import (
 )
 
 log = logging.getLogger("hotreload.checks")
+
+THROUGH_A_MAPPING = (
+    "its bytes changed, and its size and times did not: a program stores into it through a mapping "
+    "(mmap), so wait until that has closed it; hotreload tries the new bytes"
+)
 
 type Each = Callable[
     [Callable[[ServingFile], Content | Unfit], Iterable[ServingFile]], Iterable[Content | Unfit]
@@ -214,8 +220,10 @@ class _Reader:
                 opened, header, nonfinite=self.finite, counted=self.counted, cancel=self.cancel
             )
 
-        content = with_serving(file, work)
+        content, known = with_serving(file, work), self.digests.known(file)
         self.digests.note(file, content.digest)
+        if known not in (None, content.digest):
+            raise changed(file.name, THROUGH_A_MAPPING)
         return content
 
 
@@ -232,7 +240,7 @@ def check_checkpoint(
 ) -> Checkpoint:
     """A folder, or tensors in memory, as a checkpoint that passed every check.
 
-    Else CheckpointRejected says why.
+    Else CheckpointRejected says why, or CheckpointChanged that nobody knows yet.
 
     Without `revision` the checkpoint is named by the bytes that were checked. Oddities that keep
     nobody from loading it are logged, in one line.
@@ -249,16 +257,15 @@ def check_checkpoint(
         words = f"{folder.name}: its files changed since it was found"
         wrong = (Finding("changed", words), *wrong)
     if wrong:
-        raise rejection(wrong)
+        raise fault(wrong)
     path, memory = (Path(), folder) if isinstance(folder, InMemory) else (folder, None)
     held = (report.files, report.tensors, report.bytes, report.held)
     return Checkpoint(revision, path, *held, memory)
 
 
-def rejection(findings: tuple[Finding, ...]) -> CheckpointRejected:
+def fault(findings: tuple[Finding, ...]) -> HotReloadError:
     """The error that says these findings, led by the most telling one."""
     first = most_telling(findings)
     others = total(findings) - 1
     more = f" (and {others} more)" if others else ""
-    kind = CheckpointIncompatible if first.code in INCOMPATIBLE else CheckpointCorrupt
-    return kind(first.message + more, code=first.code, findings=listed(findings))
+    return error_of(first, first.message + more, listed(findings))

@@ -25,7 +25,15 @@ from hotreload.checkpoint_files import (
     largest,
 )
 from hotreload.checkpoint_formats import LARGEST_POINTER, disguised, foreign_weights
-from hotreload.checks.findings import SHOWN, Finding, Unfit, bounded, shown, size_words
+from hotreload.checks.findings import (
+    SHOWN,
+    Finding,
+    Unfit,
+    bounded,
+    error_of,
+    shown,
+    size_words,
+)
 from hotreload.checks.index import numbered_shards, parse_weight_map
 from hotreload.checks.reading import (
     not_regular,
@@ -34,7 +42,6 @@ from hotreload.checks.reading import (
     with_file,
 )
 from hotreload.checks.safetensors import Header, read_header, size_finding
-from hotreload.errors import CheckpointCorrupt
 from hotreload.in_memory import InMemory
 from hotreload.reading import Identity, Opened, Readable, digest_of, identity_of
 from hotreload.types import CheckpointFile
@@ -300,12 +307,16 @@ class Digests:
 
     def of(self, file: ServingFile) -> str:
         """The file's digest; Unfit `changed` when it is not what the survey saw."""
-        with self._lock:
-            digest = self._known.get(file.identity)
+        digest = self.known(file)
         if digest is None:
             digest = with_file(file.path, file.name, lambda opened: _digest(opened, file))
         self.note(file, digest)
         return digest
+
+    def known(self, file: ServingFile) -> str | None:
+        """The digest of the file as it was when it was last read; None if it was touched since."""
+        with self._lock:
+            return self._known.get(file.identity)
 
     def note(self, file: ServingFile, digest: str) -> None:
         """Remember the digest of a file that was read whole and did not change meanwhile."""
@@ -317,8 +328,8 @@ class Digests:
 
 
 def require_same(opened: Readable, file: ServingFile) -> None:
-    """Unfit `changed` when the open file is not the one the survey saw."""
-    if opened.identity != file.identity:
+    """Unfit `changed` when the open file is not the one the survey saw, or was written to."""
+    if not opened.identity.is_written_like(file.identity):
         words = f"{shown(file.name)}: it was replaced or written to since it was looked at"
         raise Unfit(Finding("changed", words, file.name))
 
@@ -329,7 +340,7 @@ def _digest(opened: Opened, file: ServingFile) -> str:
 
 
 def content_id(survey: Survey, digests: Digests | None = None) -> str:
-    """The revision id of a checkpoint's bytes; CheckpointCorrupt `changed` or `io`.
+    """The revision id of a checkpoint's bytes; CheckpointChanged, or CheckpointCorrupt `io`.
 
     Neither touching a file nor renaming the folder changes the id.
     """
@@ -339,7 +350,7 @@ def content_id(survey: Survey, digests: Digests | None = None) -> str:
             CheckpointFile(file.name, file.identity.size, digests.of(file)) for file in survey.files
         )
     except Unfit as unfit:
-        raise CheckpointCorrupt(str(unfit), code=unfit.finding.code) from unfit
+        raise error_of(unfit.finding) from unfit
 
 
 def identify(files: Iterable[CheckpointFile]) -> str:

@@ -7,6 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from hotreload.errors import (
+    CheckpointChanged,
+    CheckpointCorrupt,
+    CheckpointIncompatible,
+    HotReloadError,
+)
+
 _LONGEST_NAME = 160
 SHOWN = 10
 """How many findings of a kind a log line or a status shows."""
@@ -134,6 +141,18 @@ def bounded(findings: Iterable[Finding], most: int = KEPT) -> tuple[Finding, ...
 def total(findings: Iterable[Finding]) -> int:
     """How many findings there are, with those that one of them stands for."""
     return sum(finding.count for finding in findings)
+
+
+def error_of(finding: Finding, words: str = "", listing: Sequence[str] = ()) -> HotReloadError:
+    """The error that says this finding, in other words if there are any.
+
+    Bytes that changed while they were read condemn nothing: nobody knows what they will be.
+    """
+    message = words or finding.message
+    if finding.code == CheckpointChanged.code:
+        return CheckpointChanged(message, findings=listing)
+    kind = CheckpointIncompatible if finding.code in INCOMPATIBLE else CheckpointCorrupt
+    return kind(message, code=finding.code, findings=listing)
 
 
 def listed(findings: Iterable[Finding]) -> tuple[str, ...]:

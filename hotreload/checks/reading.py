@@ -2,11 +2,15 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from hotreload.checks.findings import Finding, Unfit, shown, size_words
 from hotreload.errors import NotEnoughMemory
 from hotreload.reading import OURS, Changed, NotRegular, Opened, opened, other_than_regular
+
+TRIES = 3
+"""How often a file is read that is touched each time."""
 
 
 def not_regular(name: str, status: os.stat_result) -> Finding | None:
@@ -26,12 +30,15 @@ def changed(name: str, what: str) -> Unfit:
 
 
 def with_file[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
-    """Do the work on the open file; Unfit when the file cannot be read, or changed meanwhile."""
+    """Do the work on the open file; Unfit when the file cannot be read, or changed meanwhile.
+
+    The work is done again where the file was touched: perhaps no byte of it was.
+    """
     try:
-        with opened(path, name) as file:
-            result = work(file)
-            file.check_unchanged()
-            return result
+        for _ in range(TRIES - 1):
+            with suppress(Changed):
+                return _done(path, name, work)
+        return _done(path, name, work)
     except NotRegular as trap:
         raise Unfit(_trap(name, str(trap))) from trap
     except Changed as how:
@@ -44,6 +51,13 @@ def with_file[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
             raise NotEnoughMemory(words) from error
         words = f"{shown(name)}: cannot be read: {error.strerror}"
         raise Unfit(Finding("io", words, name)) from error
+
+
+def _done[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
+    with opened(path, name) as file:
+        result = work(file)
+        file.check_unchanged()
+        return result
 
 
 def too_large(name: str, size: int, limit: int) -> Finding:

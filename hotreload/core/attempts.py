@@ -12,7 +12,7 @@ from hotreload import failpoints
 from hotreload.core.attempt_id import new_attempt
 from hotreload.core.course import Course, Reach
 from hotreload.core.ledger import Ledger
-from hotreload.errors import EngineLost, HotReloadError
+from hotreload.errors import OF_WHAT_IT_DID, EngineLost, HotReloadError
 from hotreload.events import AttemptFinished, DryRunFinished, PhaseEntered, Publish
 from hotreload.types import Attempt, By, Generation, Outcome, Reason, Revision, Staged
 
@@ -169,13 +169,16 @@ class Attempts:
 
     def _judge(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:
         if isinstance(error, HotReloadError) and error.outcome is not None:
-            return error.outcome, error.reason
-        # A fault of ours: it must not stop the old weights from serving.
-        log.error("reload.internal_error", exc_info=error)
-        words = f"internal error in hotreload: {type(error).__name__}: {error}"
-        # What was live once is good: a fault of ours must not bar the way back to it.
-        was_live = self.ledger.past_of(revision) is not None
-        return Outcome.POSTPONED if was_live else Outcome.REJECTED, Reason("internal", words)
+            outcome, reason = error.outcome, error.reason
+        else:  # a fault of ours: it must not stop the old weights from serving
+            log.error("reload.internal_error", exc_info=error)
+            words = f"internal error in hotreload: {type(error).__name__}: {error}"
+            outcome, reason = Outcome.REJECTED, Reason("internal", words)
+        if outcome is Outcome.REJECTED and reason.code not in OF_WHAT_IT_DID:
+            # What was live once is good: only what it does may bar the way back to it.
+            was_live = self.ledger.past_of(revision) is not None
+            outcome = Outcome.POSTPONED if was_live else outcome
+        return outcome, reason
 
     def _backoff_of(self, error: BaseException | None, failures: int) -> float:
         return max(self.backoff(failures), getattr(error, "retry_after", None) or 0.0)

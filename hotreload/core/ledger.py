@@ -201,8 +201,12 @@ class Ledger:
         rest: float,
         refuse: bool = True,
     ) -> None:
-        """Record how an attempt ended, and with that what may be tried when."""
+        """Record how an attempt ended, and with that what may be tried when.
+
+        What answers now is not refused, whatever came of trying it again: a start goes back to it.
+        """
         key = attempt.revision.id
+        is_live = self.live is not None and self.live.revision == attempt.revision
         self.history.appendleft(attempt)
         if attempt.outcome is Outcome.LOST:
             return  # left under way, so that the next start counts a death
@@ -215,7 +219,7 @@ class Ledger:
         elif attempt.outcome is not Outcome.SUPERSEDED:
             self.failures.pop(key, None)
             self.not_before.pop(key, None)
-        if attempt.outcome is Outcome.REJECTED and attempt.reason and refuse:
+        if attempt.outcome is Outcome.REJECTED and attempt.reason and refuse and not is_live:
             self.refuse(attempt.revision, attempt.reason, attempt.finished_at)
         if attempt.outcome is Outcome.LIVE:
             self.rest_until = now + rest

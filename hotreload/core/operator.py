@@ -19,9 +19,11 @@ from hotreload.errors import (
     HotReloadError,
     NothingOfThatName,
     NotSaved,
+    SourceUnavailable,
     cut,
 )
 from hotreload.events import OperatorAsked, Publish
+from hotreload.threads import in_thread
 from hotreload.types import Attempt, By, Generation, Noise, Outcome, Reason, Revision
 
 
@@ -142,14 +144,37 @@ class Operator:
         self._publish(OperatorAsked(by, wish))
 
     async def _check_files(self, place: PastGeneration) -> None:
-        if not place.path:
-            words = f"generation {place.number} is no longer kept, and has no files"
-            raise NothingOfThatName(words)
-        if await self._source.resolve(place.path) != place.revision:
+        gone = await self._why_gone(place)
+        if gone is not None:
+            others = ", ".join(await self._can_be_had()) or "none"
             raise NothingOfThatName(
-                f"generation {place.number} is no longer kept in memory, and {place.path} "
-                "holds other bytes now"
+                f"{_called(place)} is no longer kept in memory, and {gone}; "
+                f"what can be had: {others}"
             )
+
+    async def _why_gone(self, place: PastGeneration) -> str | None:
+        """Why a generation cannot be loaded again, in words; None when it can."""
+        if not place.path:
+            return "has no files"
+        try:
+            there = await self._source.resolve(place.path)
+        except (BadRequest, SourceUnavailable) as gone:
+            return f"its files are gone from {place.path}: {gone}"
+        return None if there == place.revision else f"{place.path} holds other bytes now"
+
+    async def _can_be_had(self) -> list[str]:
+        """The generations that a rollback finds, the newest first, by what the source saw last."""
+        listed = await in_thread(lambda cancel: self._source.listed(), is_read=False)
+        paths, revisions = {each.path for each in listed}, {each.revision for each in listed}
+        live, newest = self._replicas.live.revision, dict[Revision, str]()
+        for place in reversed(self._ledger.generations):
+            if place.revision in newest or place.revision == live:
+                continue
+            if self._replicas.keeps(place):
+                newest[place.revision] = _called(place, "kept in memory")
+            elif place.path and (place.path in paths or place.revision in revisions):
+                newest[place.revision] = _called(place, "its files are there")
+        return [*newest.values()]
 
     @property
     def _live_beside_a_trial(self) -> Revision | None:
@@ -170,3 +195,8 @@ class Operator:
                 raise BadRequest(f"an earlier generation is not remembered; known are {known}")
             raise NothingOfThatName(f"generation {number} is not remembered; known are {known}")
         return place
+
+
+def _called(place: PastGeneration, how: str = "") -> str:
+    about = ", ".join(filter(None, (place.revision.label, how)))
+    return f"generation {place.number} ({about})" if about else f"generation {place.number}"

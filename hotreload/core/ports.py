@@ -1,9 +1,10 @@
 """Source and Engine: all the core needs of the world."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from hotreload.listed import Listed
 from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged
 
 
@@ -31,6 +32,14 @@ class Source(Protocol):
 
     def wake(self, cause: str) -> None:
         """Look now, whenever the next look is due; for any thread."""
+        ...
+
+    def listed(self) -> Sequence[Listed]:
+        """What it saw at its last look, the newest first; for any thread, and reads nothing."""
+        ...
+
+    def holds(self, id: str) -> bool:
+        """Whether this revision was there at its last look; for any thread, and reads nothing."""
         ...
 
     async def close(self) -> None:

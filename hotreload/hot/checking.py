@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotreload.checks.check import check_checkpoint, findings, rejection
+from hotreload.checks.check import check_checkpoint, fault, findings
 from hotreload.checks.fit import Policy
 from hotreload.errors import BadRequest, SourceUnavailable, shown
 from hotreload.hub_names import how_to_have
@@ -47,7 +47,7 @@ class GivenChecks:
                 held, self._served, self._policy, cancel=cancel, compute_in=self._dtype
             )
             if report.findings:
-                raise rejection(report.findings)
+                raise fault(report.findings)
             return report.fingerprint
 
         return await in_thread(look, leave_as=f"a look at {held.name}")

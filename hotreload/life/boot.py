@@ -199,7 +199,7 @@ class Start:
         except Absent as nothing:
             log.info("boot.no_candidate", extra={**named, "why": str(nothing)})
             return str(nothing)
-        except CheckpointRejected as fault:
+        except (CheckpointRejected, TryAgain) as fault:
             log.warning("boot.passed_over", extra={**named, "why": str(fault)})
             return str(fault)
         attempt = await self._attempted(self._attempts.course(revision, unarmed), candidate, model)

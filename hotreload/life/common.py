@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from hotreload.core.attempts import Attempts
 from hotreload.core.entrance import Entrance
+from hotreload.core.ports import Source
 from hotreload.core.rules import Rules
 from hotreload.events import Publish
 from hotreload.life.checking import Checking
 from hotreload.life.joints import Arrival
 from hotreload.life.rereading import Rereading
-from hotreload.life.running import RunningEngine, RunningSource
+from hotreload.life.running import RunningEngine
 from hotreload.life.state import StateFile
 from hotreload.settings.load import Settings
 
@@ -21,7 +22,7 @@ class Common:
 
     settings: Settings
     rereading: Rereading
-    source: RunningSource
+    source: Source
     checking: Checking
     attempts: Attempts
     rules: Rules

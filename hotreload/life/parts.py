@@ -15,12 +15,12 @@ from hotreload.checks.files import Digests, ServingFile, content_id, survey
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
-from hotreload.core.ports import Engine
+from hotreload.core.ports import Engine, Source
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.engine.upstream.joining import Ranks
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.events import ModeChosen, Publish
-from hotreload.life.running import RunningEngine, RunningSource
+from hotreload.life.running import RunningEngine
 from hotreload.life.secret_files import KEYS, TOKEN, Renewed
 from hotreload.life.state_lock import StateFolder
 from hotreload.observe.metrics import Metrics
@@ -71,9 +71,7 @@ def model_name(settings: Settings) -> str:
     return re.sub(r"[^A-Za-z0-9_.:@/-]", "-", named) or "model"
 
 
-def make_source(
-    settings: Settings, publish: Publish, ledger: Ledger, digests: Digests
-) -> RunningSource:
+def make_source(settings: Settings, publish: Publish, ledger: Ledger, digests: Digests) -> Source:
     """The kind of source that is configured."""
     return SOURCES[settings.source.kind](settings, publish, ledger, digests)
 
@@ -97,6 +95,7 @@ def _folder(
         identify=partial(content_id, digests=digests),
         publish=publish,
         is_refused=lambda id: id in ledger.refused,
+        generations=lambda: tuple(ledger.generations),
     )
 
 
@@ -206,7 +205,7 @@ def api_keys(settings: Settings) -> ApiKeys | None:
     return ApiKeys(partial(read_keys, file, KEYS))
 
 
-SOURCES: dict[str, Callable[[Settings, Publish, Ledger, Digests], RunningSource]] = {
+SOURCES: dict[str, Callable[[Settings, Publish, Ledger, Digests], Source]] = {
     "directory": _folder,
     "huggingface": _hub,
 }

@@ -1,24 +1,14 @@
-"""The whole ports of a running engine and of a source: all that the daemon, the server and the core
-use of one."""
+"""The whole port of a running engine: all that the daemon, the server and the core use of one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
-from hotreload.core.ports import Engine, Source
+from hotreload.core.ports import Engine
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import EngineLimits
-from hotreload.listed import Listed
 from hotreload.server.ports import AnsweringEngine
 from hotreload.types import EngineLoad, TensorSpec
-
-
-class RunningSource(Source, Protocol):
-    """Where checkpoints come from, and what of it is shown."""
-
-    def listed(self) -> Sequence[Listed]:
-        """What it saw at its last look, the newest first; for any thread, and reads nothing."""
-        ...
 
 
 class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):

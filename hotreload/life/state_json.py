@@ -17,6 +17,7 @@ from hotreload.core.ledger import (
     Overrule,
     PastGeneration,
 )
+from hotreload.errors import CheckpointChanged
 from hotreload.types import Attempt, By, Refusal, Revision
 
 VERSION = 4
@@ -118,6 +119,11 @@ def _loaded(text: str) -> dict[str, Any]:
     return memory
 
 
+def _is_verdict(refusal: Refusal) -> bool:
+    """Whether it says something of the bytes; older versions refused those that changed, too."""
+    return refusal.reason.code != CheckpointChanged.code
+
+
 def from_json(data: bytes) -> Ledger:
     """Rebuild a ledger, from an older version's data too.
 
@@ -125,7 +131,7 @@ def from_json(data: bytes) -> Ledger:
     """
     memory = _MEMORY.validate_python(_loaded(data.decode()))
     return Ledger(
-        refused={refusal.revision.id: refusal for refusal in memory.refused},
+        refused={each.revision.id: each for each in memory.refused if _is_verdict(each)},
         pinned=memory.pinned,
         generations=deque(memory.generations, maxlen=KEPT_GENERATIONS),
         history=deque(memory.history, maxlen=KEPT_ATTEMPTS),

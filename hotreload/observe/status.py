@@ -34,6 +34,7 @@ from hotreload.observe.loading import loading_fields, loading_of
 from hotreload.observe.passed_over import PassedOverNow
 from hotreload.observe.progress import Pace
 from hotreload.observe.rank import Rank
+from hotreload.observe.refused import shown
 from hotreload.observe.replicas import ReplicasNow
 from hotreload.observe.summary import summed_up
 from hotreload.observe.troubles import TroublesNow
@@ -82,11 +83,13 @@ class Status:
         source_kind: str = "directory",
         rank: Rank | None = None,
         wall: Callable[[], float] = time.time,
+        holds: Callable[[str], bool] = lambda id: False,
     ) -> None:
         """`tp` is how many devices each engine has, one engine's after the other's.
 
-        `rank` is which of several hosts this is.
+        `rank` is which of several hosts this is; `holds` says which revisions the source has now.
         """
+        self._holds = holds
         self._rank = rank
         self._gates = entrance.gates if entrance else ()
         self._answering = entrance.answering if entrance else tuple
@@ -191,7 +194,7 @@ class Status:
     def snapshot(self) -> Fields:
         """Return the /status document."""
         ledger = self._ledger_view()
-        refused = sorted(ledger.refused.values(), key=lambda refusal: -refusal.at)
+        refused = shown(ledger.refused.values(), self._last_attempt, self._holds, self._wall())
         live = generation_fields(self.live) if self.live else NOBODY
         loading = loading_of(self.live, ledger.history) if self.live else None
         replicas = [self._replica_fields(index) for index in range(len(self._replicas.all))]

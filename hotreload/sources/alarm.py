@@ -14,6 +14,8 @@ from pathlib import Path
 from watchdog import events as fs
 from watchdog.observers.inotify import InotifyObserver
 
+from hotreload.sources.mount import mount_of
+
 _log = logging.getLogger("hotreload.sources.alarm")
 _EMITTER_LOG = logging.getLogger("watchdog.observers.inotify")
 _READER_LOG = logging.getLogger("watchdog.observers.inotify_c")
@@ -174,13 +176,5 @@ def _identity(root: Path) -> tuple[str, int, int] | None:
 
 def remote_file_system(path: Path, mountinfo: str | None = None) -> str | None:
     """The type of the file system of `path` if other machines can change it unheard, else None."""
-    if mountinfo is None:
-        mountinfo = Path("/proc/self/mountinfo").read_text(errors="replace")
-    real, best, kind = Path(os.path.realpath(path)), -1, ""
-    for line in filter(None, mountinfo.split("\n")):  # a path may hold other white space
-        mount, _, source = line.partition(" - ")
-        escaped = mount.split(" ")[4]
-        point = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), escaped))
-        if real.is_relative_to(point) and len(point.parts) >= best:  # a later mount covers
-            best, kind = len(point.parts), source.split(" ")[0]
+    kind = mount_of(path, mountinfo).kind
     return kind if _REMOTE.match(kind) else None

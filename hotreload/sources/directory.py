@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from hotreload.core.ledger import PastGeneration
 from hotreload.errors import (
     BadRequest,
     CheckpointRejected,
@@ -21,12 +22,14 @@ from hotreload.errors import (
 from hotreload.events import FoldersPassedOver, Publish, SourceScanned, Waiting
 from hotreload.listed import Listed
 from hotreload.sources.alarm import Alarm
+from hotreload.sources.emptied import TODO, Emptied
 from hotreload.sources.look import Look
 from hotreload.sources.passing import Telling
 from hotreload.sources.places import places
 from hotreload.sources.seen import Seen, SurveyLike
 from hotreload.sources.tree import Tree
 from hotreload.threads import LEAVE_AFTER, in_thread
+from hotreload.troubles import SOURCE_EMPTY, Trouble
 from hotreload.types import Revision, as_text
 
 SLOW_LOOK = 30.0
@@ -52,6 +55,7 @@ class DirectorySource:
         depth: int = 3,
         roots: Iterable[Path] = (),
         is_refused: Callable[[str], bool] = lambda id: False,
+        generations: Callable[[], Iterable[PastGeneration]] = tuple,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -75,6 +79,8 @@ class DirectorySource:
             clock=clock,
             wall=wall,
         )
+        self._emptied = Emptied(self._path, generations)
+        self._trouble = Trouble(SOURCE_EMPTY, publish)
         self._wanted, self._handed_over, self._recall_at = "", set[str](), 0.0
         self._first_until: float | None = None
         self._waiting: str | None = None
@@ -96,7 +102,7 @@ class DirectorySource:
             await self._sleep(look.due)
 
     async def fetch(self, revision: Revision) -> Path:
-        """The folder the revision was seen in, as long as nobody has touched it since.
+        """The folder the revision was seen in, as long as it holds the same bytes.
 
         CheckpointRejected when the revision stands for a passed-over folder.
         """
@@ -108,10 +114,20 @@ class DirectorySource:
         sighting = self._seen.find(revision.id)
         if sighting is None:
             raise SourceUnavailable(f"{revision}: no folder below {self._path} holds it now")
-        survey = await _in_thread(lambda: self._survey(sighting.folder))
-        if survey.files != sighting.files:
-            raise SourceUnavailable(f"{sighting.folder}: changed since {revision} was found in it")
-        return sighting.folder
+        folder = sighting.folder
+        if not await _in_thread(lambda: self._still_holds(folder, revision)):
+            self._tree.doubt(folder)
+            self.wake()
+            raise SourceUnavailable(f"{folder}: changed since {revision} was found in it")
+        return folder
+
+    def _still_holds(self, folder: Path, revision: Revision) -> bool:
+        """Whether the folder's bytes are the revision's; reads those that anybody touched."""
+        survey = self._survey(folder)
+        if self._seen.id_of(folder, survey) != revision.id:
+            return False
+        self._seen.note(revision.id, folder, survey)
+        return True
 
     async def resolve(self, name: str | None) -> Revision:
         """The revision an operator names by folder, path or id; None asks for the newest.
@@ -143,6 +159,10 @@ class DirectorySource:
     def listed(self) -> list[Listed]:
         """Every folder that the last look saw, the newest first; for any thread, reads nothing."""
         return self._tree.listed()
+
+    def holds(self, id: str) -> bool:
+        """Whether the last look saw this revision; for any thread, and reads nothing."""
+        return id in self._tree.named
 
     def wake(self, cause: str = "request") -> None:
         """Look now; may be called from any thread."""
@@ -201,11 +221,12 @@ class DirectorySource:
             came, self._came = self._came, set()
             started = time.monotonic()
             with self._saying_when_slow():
-                look = await self._scan(came, at_all)
+                look = await self._scan(came, at_all, quick=cause == "rescan")
             ended = time.monotonic()
             self._rest_until = ended + min(ended - started, 1.0)
         self._publish(SourceScanned(cause, look.error))
         self._say(look.error or look.waiting)
+        self._trouble.now(look.emptied, TODO)
         if look.error is None and not at_all:
             self._say_passed_over(look.passed_over)
         return look
@@ -230,19 +251,22 @@ class DirectorySource:
         finally:
             late.cancel()
 
-    async def _scan(self, came: set[str], at_all: bool) -> Look:
+    async def _scan(self, came: set[str], at_all: bool, *, quick: bool) -> Look:
         """Look at the tree once. A fault of the disk or of the files becomes words in the look."""
 
         def work() -> Look:
-            self._alarm.ensure()
-            return self._tree.look(came, at_all=at_all)
+            try:
+                self._alarm.ensure()
+                look = self._tree.look(came, at_all=at_all, quick=quick)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                look = Look(error=f"{self._path}: cannot be looked at: {reason}")
+            look.emptied = self._emptied.judge(look)
+            return look
 
         try:
             return await _in_thread(work)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            return Look(error=f"{self._path}: cannot be looked at: {reason}")
-        except (HotReloadError, ValueError) as error:  # names and bytes that nobody foresaw
+        except (HotReloadError, ValueError, OSError) as error:  # that nobody foresaw
             return Look(error=f"{self._path}: {type(error).__name__}: {error}")
 
     def _choose(self, look: Look) -> Revision | None:

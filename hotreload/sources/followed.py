@@ -35,6 +35,10 @@ class Followed:
         """Whether some file of the checkpoint is still missing."""
         return self.survey is not None and self.survey.waiting_for is not None
 
+    def begin_anew(self, now: float) -> None:
+        """Have the quiet time begin anew: what is in it may be finished by nobody now."""
+        self.since, self.claimed, self.revision = now, False, None
+
     def was_quiet(self, span: float, now: float, wall: float) -> bool:
         """Whether the files to load did not change for `span`, by our clock or by their times."""
         return now - self.since >= span or self._is_old(span, wall)

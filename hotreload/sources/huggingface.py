@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from hotreload.checkpoint_files import SERVED_FILES
-from hotreload.errors import BadRequest, CheckpointRejected, SourceUnavailable
+from hotreload.errors import BadRequest, CheckpointChanged, CheckpointRejected, SourceUnavailable
 from hotreload.events import Progress, Publish, SourceScanned, Waiting
 from hotreload.listed import Listed
 from hotreload.sources.hub.client import SHA, Head, HubClient
@@ -131,6 +131,10 @@ class HuggingFaceSource:
     def listed(self) -> list[Listed]:
         """The commit that is wished, and those that lie here; for any thread, reads nothing."""
         return listed_commits(self._wished, self._here, lambda sha: self._named_revision(sha, sha))
+
+    def holds(self, id: str) -> bool:
+        """Whether this commit is wished or lies here; for any thread, and reads nothing."""
+        return any(each.revision is not None and each.revision.id == id for each in self.listed())
 
     def wake(self, cause: str = "request") -> None:
         """Ask the hub now, unless it wants to be left alone."""
@@ -268,7 +272,10 @@ class HuggingFaceSource:
         try:
             if snapshot is None or self._content_of(snapshot.folder, cancel) != snapshot.content:
                 return None
-        except CheckpointRejected:  # its files cannot be read; the hub still has them
+        except (
+            CheckpointRejected,
+            CheckpointChanged,
+        ):  # the hub still has them
             return None
         if kept is not None and not cancel.is_set():
             with suppress(SourceUnavailable, OSError), self._snapshots.locked():
@@ -338,8 +345,7 @@ def _next_time(fault: SourceUnavailable, pause: float) -> str:
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
-        async with asyncio.timeout(max(seconds, 0.0)):
-            await event.wait()
+        await asyncio.wait_for(event.wait(), max(seconds, 0.0))
 
 
 async def _in_thread[T](work: Callable[[threading.Event], T]) -> T:

@@ -29,6 +29,12 @@ class Look:
     passed_over: Telling = field(default_factory=Telling)
     told: set[Path] = field(default_factory=set)
     """The folders of all that are passed over; not all of them are named."""
+    checkpoints: int = 0
+    """How many places hold a checkpoint, whole or not, or one that the pattern leaves out."""
+    newest: str = ""
+    """What the newest of them is called."""
+    emptied: str | None = None
+    """What is wrong, in words, if there were checkpoints before and are none now."""
     lacking: dict[Path, str] = field(default_factory=dict)
     """What each folder newer than the best still lacks, in words."""
     waiting: str | None = None

@@ -76,7 +76,7 @@ class _Read:
             self.number = _any_number(_SIZE.sub(" ", plain))
 
 
-_read = lru_cache(maxsize=16384)(_Read)  # every look reads the same names again
+_read = lru_cache(maxsize=65536)(_Read)  # every look reads the same names again
 
 
 def _last(words: re.Pattern[str], name: str) -> int | None:

@@ -6,11 +6,13 @@ vain. The newest one that looks like a checkpoint becomes a revision, so that it
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from hotreload.checkpoint_files import CONFIG
 from hotreload.checkpoint_formats import shown
 from hotreload.errors import PASSED_OVER
 from hotreload.sources.followed import Followed
@@ -129,6 +131,25 @@ def stray_root(place: Place) -> Oddity:
         "itself: move that file to a folder of its own, or delete it"
     )
     return Oddity("stray", words)
+
+
+def either_root_or_below(found: list[Place], root: Path) -> list[Place]:
+    """Decide whether the root is the checkpoint, or the folders below it are.
+
+    A stray weights file does not make the root a checkpoint. The folder of a whole model is one,
+    and may hold the model in another form below, such as `original`. An odd folder there is
+    reported all the same if its name names a step.
+    """
+    below = [place for place in found if place.path != root]
+    own = next((place for place in found if place.path == root), None)
+    if own is None or not below:
+        return found
+    if not own.weights:
+        return below
+    rivals = [place for place in below if place.weights]
+    if rivals and (not own.holds(CONFIG) or any(place.step is not None for place in rivals)):
+        return [replace(own, oddity=stray_root(own)), *below]
+    return [own, *(place for place in below if place.oddity and place.step is not None)]
 
 
 def unmarked(marker: str) -> Oddity:

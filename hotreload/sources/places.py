@@ -9,11 +9,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hotreload.checkpoint_files import CONFIG
 from hotreload.checkpoint_formats import foreign_weights, shown
 from hotreload.sources.names import Step, is_unfinished, says_step, step_of
+
+if TYPE_CHECKING:
+    from hotreload.sources.unchanged import Unchanged
 
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
 _ITSELF = "."
@@ -63,7 +66,7 @@ class Place:
 
     @property
     def weights(self) -> tuple[Entry, ...]:
-        """Its weight files, without the device number, which a remount may change."""
+        """Its weight files, as only a writer changes them."""
         return self.files(_is_weights(entry.name) for entry in self.entries)
 
     @property
@@ -93,9 +96,9 @@ class Place:
         return max((min(entry.mtime, entry.ctime) for entry in self.entries), default=0)
 
     def files(self, chosen: Iterable[bool]) -> tuple[Entry, ...]:
-        """The chosen entries, without the device number, which a remount may change."""
+        """The chosen entries, without what a remount, a chmod or a backup may change."""
         pairs = zip(self.entries, chosen, strict=True)
-        return tuple(entry._replace(device=0) for entry, is_chosen in pairs if is_chosen)
+        return tuple(entry._replace(device=0, ctime=0) for entry, is_chosen in pairs if is_chosen)
 
     def holds(self, name: str) -> bool:
         """Whether there is an entry of this name."""
@@ -130,9 +133,12 @@ def places(root: Path, depth: int) -> Iterator[Place]:
     return (place for place in walk(root, depth) if place.oddity is None)
 
 
-def walk(root: Path, depth: int) -> list[Place]:
-    """Every place from the root down, odd ones too; OSError when the root cannot be listed."""
-    return _Walk(root).below(root, depth, root)
+def walk(root: Path, depth: int, unchanged: "Unchanged | None" = None) -> list[Place]:
+    """Every place from the root down, odd ones too; OSError when the root cannot be listed.
+
+    What `unchanged` knows is not read again.
+    """
+    return _Walk(root, unchanged).below(root, depth, root)
 
 
 class _Walk:
@@ -142,8 +148,9 @@ class _Walk:
     (links may lead in a circle), or in a folder named as unfinished.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, unchanged: "Unchanged | None") -> None:
         self._root = root
+        self._unchanged = unchanged
 
     def below(self, path: Path, depth: int, folder: Path) -> list[Place]:
         try:
@@ -162,6 +169,10 @@ class _Walk:
     def _inside(self, found: Iterable[os.DirEntry[str]], path: Path, depth: int) -> list[Place]:
         inside: list[Place] = []
         for entry in found if depth >= 0 else ():
+            known = self._unchanged.place(entry) if self._unchanged else None
+            if known is not None:
+                inside.append(known)
+                continue
             with suppress(OSError):
                 inside += self._of(entry, path / entry.name, depth)
         return inside
@@ -175,13 +186,17 @@ class _Walk:
             return self._unfinished(path)
         if entry.is_symlink():
             return self.below(path, _NO_FURTHER, Path(os.path.realpath(path)))
-        return self.below(path, depth - 1, path)
+        if self._unchanged is None:
+            return self.below(path, depth - 1, path)
+        return self._unchanged.noted(entry, lambda: self.below(path, depth - 1, path))
 
     def _none(self, place: Place, inside: list[Place]) -> list[Place]:
         """The places of a folder that is not a checkpoint: those inside, or else why it is odd."""
+        if any(each.weights for each in inside):
+            return inside  # the names of thousands are not even looked at
         is_meant = says_step(place.path.name)
         own = _judged(place)
-        if any(each.weights for each in inside) or (inside and not (own.oddity and is_meant)):
+        if inside and not (own.oddity and is_meant):
             return inside
         if own.oddity is not None:
             return [own]

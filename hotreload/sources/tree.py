@@ -11,9 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from hotreload.checkpoint_files import CONFIG
 from hotreload.errors import SourceUnavailable
 from hotreload.listed import Listed
 from hotreload.sources import passing
@@ -22,9 +21,18 @@ from hotreload.sources.look import Look, Sight, judged, listed, unmatched
 from hotreload.sources.passing import Passing
 from hotreload.sources.places import Entry, Oddity, Place, walk
 from hotreload.sources.seen import Seen, SurveyLike
+from hotreload.sources.unchanged import Unchanged
 from hotreload.types import Reason, Revision
 
 _NO_STEP = (-1, -1)
+
+
+class _Before(NamedTuple):
+    """The last look, and what it went by."""
+
+    walked: list[Place]
+    look: Look
+    refused: frozenset[str]
 
 
 class Tree:
@@ -60,15 +68,46 @@ class Tree:
         self._unmatched: list[Place] = []
         self._left: dict[Path, tuple[Entry, ...]] = {}
         self._left_below: Rank | None = None
+        self._doubted: set[Path] = set()
+        self._unchanged = Unchanged()
+        self._before: _Before | None = None
+        self.named: frozenset[str] = frozenset()
+        """The revisions that the last look named."""
 
-    def look(self, came: set[str], *, at_all: bool = False) -> Look:
+    def look(self, came: set[str], *, at_all: bool = False, quick: bool = False) -> Look:
         """Judge what is there now; `came` are paths that appeared whole since the last look.
 
-        Checkpoints that `leave_older` left count only with `at_all`. OSError when the root cannot
-        be listed; the next look goes on from the last one that worked.
+        Checkpoints that `leave_older` left count only with `at_all`; a `quick` look reads few of
+        them. OSError when the root cannot be listed; the next look goes on from the last one that
+        worked.
         """
         now = self._clock()
-        self._follow(came, now)
+        self._unchanged.begin(self._left if quick else ())
+        walked = walk(Path(os.path.realpath(self._path)), self._depth, self._unchanged)
+        before, self._before = self._before, None
+        if before is not None and quick and self._is_as(before, walked, came, now):
+            self._before = before
+            return replace(before.look, now=now)
+        look = self._look_anew(walked, came, now, at_all=at_all)
+        if not at_all:
+            self._before = _Before(walked, look, self._refused_now)
+        return look
+
+    def _is_as(self, before: "_Before", walked: list[Place], came: set[str], now: float) -> bool:
+        """Whether a look now would find what that one found: nothing came, and nothing is due."""
+        is_due = before.look.due is not None and now >= before.look.due
+        if came or self._doubted or is_due or self._refused_now != before.refused:
+            return False
+        return before.walked == walked
+
+    @property
+    def _refused_now(self) -> frozenset[str]:
+        return frozenset(filter(self._is_refused, self.named))
+
+    def _look_anew(
+        self, walked: Sequence[Place], came: set[str], now: float, *, at_all: bool
+    ) -> Look:
+        self._follow(walked, came, now)
         ranked = sorted(self._followed.values(), key=self._rank, reverse=True)
         allowed = [each for each in ranked if at_all or not self._was_left(each)]
         look = self._judge([each for each in allowed if each.oddity is None], now)
@@ -77,6 +116,11 @@ class Tree:
         if look.settled_at is None:  # else a whole one only has to be quiet, and goes first
             look.overdue = self._to_refuse(unfit, look)
         self._sights = judged(ranked, look, self._best, self._was_left)
+        sound = [each for each in ranked if each.oddity is None]
+        look.checkpoints = len(sound) + len(self._unmatched)
+        look.newest = sound[0].place.name if sound else ""
+        known = [*(each.revision for each in ranked), look.overdue]
+        self.named = frozenset(revision.id for revision in known if revision is not None)
         return look
 
     def listed(self) -> list[Listed]:
@@ -96,6 +140,10 @@ class Tree:
         is_foreign = each is not None and each.place.has_foreign_weights
         return self._passing.revision(each) if each is not None and is_foreign else None
 
+    def doubt(self, folder: Path) -> None:
+        """Name it anew at the next look, once it is quiet: its bytes are not what they were."""
+        self._doubted.add(folder)
+
     def leave_older(self, look: Look) -> None:
         """Leave checkpoints older than this last look's best alone until somebody touches them.
 
@@ -108,25 +156,28 @@ class Tree:
 
     # --- what is there -----------------------------------------------------------------
 
-    def _follow(self, came: set[str], now: float) -> None:
+    def _follow(self, walked: Sequence[Place], came: set[str], now: float) -> None:
         """Bring the followed places up to date with what the tree shows now."""
         root = Path(os.path.realpath(self._path))
         roots = [Path(os.path.realpath(each)) for each in self._roots]
         followed: dict[Path, Followed] = {}
-        for place in _either_root_or_below(self._matching(root), root):
+        for place in passing.either_root_or_below(self._matching(walked, root), root):
             if place.oddity is not None and place.folder in followed:
                 continue  # a link to a place that is followed already
             each = self._followed.get(place.folder) or Followed(place, now, now)
             if each.place.entries != place.entries:
                 self._note_change(each, now)
+            if place.folder in self._doubted:
+                each.begin_anew(now)
+                each.has_changed = True
+                self._doubted.discard(place.folder)
             each.place = place
             each.oddity = passing.outside(place, roots) or place.oddity
             each.claimed = each.claimed or _came_by(place.path, came)
             followed[place.folder] = each
         self._followed = followed
 
-    def _matching(self, root: Path) -> list[Place]:
-        walked = walk(root, self._depth)
+    def _matching(self, walked: Sequence[Place], root: Path) -> list[Place]:
         matching = [each for each in walked if self._matches(each.path, root)]
         self._unmatched = [each for each in walked if not self._matches(each.path, root)]
         return matching
@@ -136,7 +187,7 @@ class Tree:
         seen, candidate.has_changed, candidate.touched = candidate.survey, True, now
         candidate.survey = self._survey(candidate.place.folder) if seen is not None else None
         if seen is None or candidate.survey is None or candidate.survey.files != seen.files:
-            candidate.since, candidate.claimed, candidate.revision = now, False, None
+            candidate.begin_anew(now)
 
     def _matches(self, path: Path, root: Path) -> bool:
         if path == root:
@@ -217,7 +268,7 @@ class Tree:
             with suppress(SourceUnavailable):
                 candidate.revision = self._seen.name(folder, candidate.survey)
         if candidate.revision is None:
-            candidate.since, candidate.claimed = self._clock(), False
+            candidate.begin_anew(self._clock())
         else:
             self._seen.note(candidate.revision.id, folder, candidate.survey)
         return candidate.revision
@@ -312,25 +363,6 @@ class Tree:
     def _is_odd_for(self, each: Followed, span: float, look: Look) -> bool:
         look.wake_at(each.touched + span)
         return each.was_untouched(span, look.now, self._wall())
-
-
-def _either_root_or_below(found: list[Place], root: Path) -> list[Place]:
-    """Decide whether the root is the checkpoint, or the folders below it are.
-
-    A stray weights file does not make the root a checkpoint. The folder of a whole model is one,
-    and may hold the model in another form below, such as `original`. An odd folder there is
-    reported all the same if its name names a step.
-    """
-    below = [place for place in found if place.path != root]
-    own = next((place for place in found if place.path == root), None)
-    if own is None or not below:
-        return found
-    if not own.weights:
-        return below
-    rivals = [place for place in below if place.weights]
-    if rivals and (not own.holds(CONFIG) or any(place.step is not None for place in rivals)):
-        return [replace(own, oddity=passing.stray_root(own)), *below]
-    return [own, *(place for place in below if place.oddity and place.step is not None)]
 
 
 def _came_by(path: Path, came: set[str]) -> bool:

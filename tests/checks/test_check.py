@@ -5,7 +5,9 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,12 @@ from hotreload.checks.fit import Policy, served_by
 from hotreload.cli import check as verb
 from hotreload.errors import (
     REJECTIONS,
+    CheckpointChanged,
     CheckpointCorrupt,
     CheckpointIncompatible,
     CheckpointRejected,
 )
+from hotreload.reading import Opened
 from hotreload.tiny import DAMAGES, write_tiny
 from hotreload.types import Revision, Served
 from tests.checks.written import checkpoint, codes, safetensors, some_tensors, write_index
@@ -62,14 +66,24 @@ def test_what_was_checked_is_not_read_again_for_its_name(
     assert content_id(looked, digests) == found.revision.id == identify(found.files)
 
 
-def test_a_digest_known_before_spares_no_reading_of_weights(tmp_path: Path, served: Served) -> None:
+def test_bytes_that_changed_though_nobody_seems_to_have_written_come_through_a_mapping(
+    tmp_path: Path, served: Served
+) -> None:
+    """What lies in a folder is read even if its digest is known, and the next look believes it."""
     folder, digests = checkpoint(tmp_path / "step_1"), Digests()
     for file in survey(folder).files:
         digests.note(file, "0" * 32)
+    assert "a mapping (mmap)" in str(put_off(folder, served, digests=digests))
     found = check_checkpoint(None, folder, served=served, policy=Policy(), digests=digests)
     said = {file.name: file.digest for file in found.weight_files}
     assert said == {name: xxhash.xxh3_128_hexdigest((folder / name).read_bytes()) for name in said}
     assert said
+
+
+def put_off(folder: Path, served: Served | None, **rest: Any) -> CheckpointChanged:
+    with pytest.raises(CheckpointChanged) as caught:
+        check_checkpoint(REVISION, folder, served=served, policy=Policy(), **rest)
+    return caught.value
 
 
 def refused(folder: Path, served: Served | None, **rest: Any) -> CheckpointRejected:
@@ -162,25 +176,64 @@ def test_what_is_odd_and_does_no_harm_is_logged_once(
     )
 
 
-def test_bytes_changed_since_the_folder_was_found_are_refused(
+def test_bytes_changed_since_the_folder_was_found_are_no_verdict(
     tmp_path: Path, served: Served
 ) -> None:
     folder = checkpoint(tmp_path / "new", some_tensors(3))
     identity = content_id(survey(folder))
     checkpoint(folder, some_tensors(4))
-    assert refused(folder, served, content_id=identity).code == "changed"
+    put_off(folder, served, content_id=identity)
     (folder / "model.safetensors").unlink()
-    assert refused(folder, served, content_id=identity).code == "changed"
+    put_off(folder, served, content_id=identity)
 
 
-def test_a_shard_replaced_between_its_header_and_its_values_is_refused(
+def test_a_shard_replaced_between_its_header_and_its_values_is_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = checkpoint(tmp_path / "new", some_tensors(3))
     stale = survey(folder)
     checkpoint(folder, some_tensors(4))
     monkeypatch.setattr("hotreload.checks.check.survey", lambda *_: stale)
-    assert refused(folder, None).code == "changed"
+    put_off(folder, None)
+
+
+def chmod(file: Path) -> None:
+    file.chmod(0o600 if file.stat().st_mode & 0o077 else 0o644)
+
+
+def hard_link(file: Path) -> None:
+    os.link(file, file.with_name(f"backup-{time.monotonic_ns()}"))
+
+
+@pytest.mark.parametrize("touch", [chmod, hard_link])
+def test_what_touches_no_byte_between_the_header_and_the_values_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, touch: Callable[[Path], None]
+) -> None:
+    folder = checkpoint(tmp_path / "new", some_tensors(3))
+    stale = survey(folder)
+    for file in folder.iterdir():
+        touch(file)
+    monkeypatch.setattr("hotreload.checks.check.survey", lambda *_: stale)
+    check_checkpoint(REVISION, folder, served=None, policy=Policy(), content_id=content_id(stale))
+
+
+@pytest.mark.parametrize("touch", [chmod, hard_link])
+def test_what_touches_no_byte_while_it_is_read_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, touch: Callable[[Path], None]
+) -> None:
+    folder = checkpoint(tmp_path / "new", some_tensors(3))
+    found = content_id(survey(folder))
+    files, really = list(folder.iterdir()), Opened.check_unchanged
+
+    def check_unchanged(opened: Opened) -> None:
+        if opened.path in files:
+            files.remove(opened.path)
+            touch(opened.path)
+        really(opened)
+
+    monkeypatch.setattr(Opened, "check_unchanged", check_unchanged)
+    check_checkpoint(REVISION, folder, served=None, policy=Policy(), content_id=found)
+    assert files == []
 
 
 def test_the_message_leads_with_the_most_telling_finding(tmp_path: Path, served: Served) -> None:
@@ -338,7 +391,7 @@ def test_tiny_checkpoints_fit_their_own_kind_alone(tmp_path: Path, arch: str) ->
 
 
 def test_every_code_is_a_known_reason() -> None:
-    assert set(MOST_TELLING_FIRST) <= set(REJECTIONS)
+    assert set(MOST_TELLING_FIRST) <= {*REJECTIONS, CheckpointChanged.code}
 
 
 def run(*words: object) -> int:

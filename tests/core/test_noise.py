@@ -81,7 +81,7 @@ async def test_noise_that_is_gone_from_memory_cannot_be_gone_back_to(world: Worl
         for count, revision in enumerate((ONE, Revision("r2", "step_2")), 2):
             world.source.publish(revision)
             await world.attempted(count)
-        with pytest.raises(BadRequest, match="generation 2 is no longer kept"):
+        with pytest.raises(BadRequest, match=r"generation 2 .* is no longer kept"):
             await world.operator.rollback(2)
         await (await world.operator.rollback())
     assert world.replica.live.revision == ONE

@@ -6,7 +6,7 @@ import pytest
 
 from hotreload.core.ledger import Ledger
 from hotreload.core.rules import KeepPrevious, Rules
-from hotreload.errors import BadRequest, Busy, EngineLost, SourceUnavailable
+from hotreload.errors import BadRequest, Busy, EngineLost, NothingOfThatName, SourceUnavailable
 from hotreload.events import PhaseEntered, RevisionWanted
 from hotreload.types import Noise, Outcome, Phase, Revision
 from tests.core.conftest import World
@@ -177,6 +177,22 @@ async def test_a_rollback_to_nowhere_says_what_is_known(
     async with world.running():
         with pytest.raises(BadRequest, match=words):
             await world.operator.rollback(number)
+
+
+async def test_a_rollback_to_what_is_gone_says_where_it_lay_and_what_can_be_had(
+    world: World,
+) -> None:
+    async with world.running():
+        for count, revision in enumerate((ONE, TWO, THREE), 1):
+            world.source.publish(revision)
+            await world.attempted(count)
+        del world.source.known[ONE.label], world.source.known["step_0"]
+        with pytest.raises(NothingOfThatName) as refused:
+            await world.operator.rollback(2)
+    words = str(refused.value)
+    assert words.startswith("generation 2 (step_1) is no longer kept in memory, and its files are ")
+    assert f"gone from {world.source.folder / 'step_1'}: " in words
+    assert words.endswith("; what can be had: generation 3 (step_2, kept in memory)")
 
 
 async def test_a_rollback_whose_drain_does_not_end_keeps_the_previous_one(world: World) -> None:

@@ -14,6 +14,7 @@ from hotreload.engine.weights.loaders import Loaders
 from hotreload.errors import (
     BadRequest,
     Busy,
+    CheckpointChanged,
     CheckpointCorrupt,
     CheckpointIncompatible,
     HotReloadError,
@@ -135,7 +136,7 @@ def test_arrays_that_are_written_to_while_they_are_read_are_refused(hot: HotEngi
     inside, arrays = hot.asynchronous, saying(64)
     checkpoint = hot._loop.run(inside._checks.check(arrays))
     arrays["model.norm.weight"][0] += 1
-    with pytest.raises(CheckpointCorrupt, match=r"the bytes of model\.norm\.weight are different"):
+    with pytest.raises(CheckpointChanged, match=r"the bytes of model\.norm\.weight are different"):
         hot._loop.run(inside._switching.stage(checkpoint))
     assert hot.staged is None
 
@@ -146,7 +147,7 @@ def test_what_equals_the_live_weights_is_read_again_too(hot: HotEngine) -> None:
     arrays["lm_head.weight"][0] += 1
     checkpoint = hot._loop.run(inside._checks.check(arrays))
     arrays[NORM][0] += 1  # a step while it is checked: what was checked is of two
-    with pytest.raises(CheckpointCorrupt, match=r"the bytes of model\.norm\.weight") as refused:
+    with pytest.raises(CheckpointChanged, match=r"the bytes of model\.norm\.weight") as refused:
         hot._loop.run(inside._switching.stage(checkpoint))
     assert refused.value.code == "changed"
     assert hot.staged is None

@@ -28,7 +28,7 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.upstream import between
 from hotreload.errors import (
     BadRequest,
-    CheckpointCorrupt,
+    CheckpointChanged,
     CheckpointRejected,
     ConfigError,
     DrainTimedOut,
@@ -381,7 +381,7 @@ async def test_what_is_loaded_is_what_was_checked(
 ) -> None:
     checkpoint, before = folders.checkpoint(5), await real.device_bytes()
     change(checkpoint.path)
-    with pytest.raises(CheckpointCorrupt, match=r"model\.safetensors") as refused:
+    with pytest.raises(CheckpointChanged, match=r"model\.safetensors") as refused:
         await engine.stage(checkpoint)
     assert refused.value.code == "changed"
     del refused

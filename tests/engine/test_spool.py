@@ -13,7 +13,7 @@ import xxhash
 
 from hotreload import reading
 from hotreload.engine.weights import spool
-from hotreload.errors import CheckpointCorrupt, NotEnoughMemory
+from hotreload.errors import CheckpointChanged, CheckpointCorrupt, NotEnoughMemory
 from hotreload.types import Checkpoint, CheckpointFile, Revision
 
 CONTENT = os.urandom(100_000)
@@ -83,7 +83,7 @@ def test_a_file_that_changed_after_the_check_is_refused(
     checkpoint: Checkpoint, room: Path, change: Any
 ) -> None:
     change(checkpoint.path / NAME)
-    with pytest.raises(CheckpointCorrupt, match=NAME) as refused, copy(checkpoint, room):
+    with pytest.raises(CheckpointChanged, match=NAME) as refused, copy(checkpoint, room):
         pass
     assert refused.value.code == "changed"
 

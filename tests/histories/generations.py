@@ -7,7 +7,7 @@ from itertools import pairwise
 from tests.histories.record import OUTCOMES, Fields, Identity, Life, Record, Request
 from tests.integration.test_damage import REASONS
 
-FAULTS_OF_FILES = {"changed", "truncated", "missing", "index", "io", "bad_header"}
+FAULTS_OF_FILES = {"truncated", "missing", "index", "io", "bad_header"}
 """Why a folder may be refused whose files were changed after it was published."""
 ALWAYS = {"crashed", "rolled_back"}
 """Two kills over two attempts look like the checkpoint's fault; an operator may say it is."""

@@ -173,7 +173,7 @@ class Staging:
 
 @pytest.mark.parametrize("moment", ["before_it_is_read", "while_it_is_read"])
 @pytest.mark.parametrize("harm", [*HARMS, replace_by_another])
-async def test_what_is_done_while_staging_is_refused_and_never_mixed(
+async def test_what_is_done_while_staging_is_put_off_and_never_mixed(
     running: Running,
     harm: Harm,
     moment: str,
@@ -185,7 +185,7 @@ async def test_what_is_done_while_staging_is_refused_and_never_mixed(
     attempt = await staging.ended(next(OLDER))
     assert len(staging.harmed) == 2
     assert Phase.STAGING in attempt.phases
-    assert attempt.outcome is Outcome.REJECTED
+    assert attempt.outcome is Outcome.POSTPONED
     assert attempt.reason is not None
     assert attempt.reason.code == "changed"
     assert attempt.reason.message.startswith("model-0000")  # the file is named

@@ -98,6 +98,7 @@ def after(
         ledger_view=lambda: pages or Pages(),
         entrance=Gates(AtGate(5, 6, answering), *others),
         rank=rank,
+        wall=lambda: NOON + 60,
     )
     for event in events:
         status.observe(event)
@@ -267,7 +268,7 @@ def test_refusals_and_the_pin_come_from_the_ledger_newest_first() -> None:
 
 def test_the_real_ledger_is_such_a_view() -> None:
     ledger = Ledger(pinned=True, refused={STEP_8.id: refusal()})
-    snapshot = Status(ledger_view=lambda: ledger).snapshot()
+    snapshot = Status(ledger_view=lambda: ledger, wall=lambda: NOON).snapshot()
     assert snapshot["pinned"] is True
     assert snapshot["refused"][0]["revision"] == STEP_8.id
 

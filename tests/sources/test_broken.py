@@ -6,7 +6,7 @@ import pytest
 
 from hotreload.checks.check import check_checkpoint
 from hotreload.checks.fit import Policy
-from hotreload.errors import CheckpointCorrupt
+from hotreload.errors import CheckpointChanged, CheckpointCorrupt
 from tests.clock import Clock
 from tests.sources.watching import (
     arrive,
@@ -112,7 +112,7 @@ async def test_a_checkpoint_rewritten_while_it_is_hashed_is_looked_at_again(root
 
     def identify(_: object) -> str:
         if next(times, None) is not None:
-            raise CheckpointCorrupt("model.safetensors: it was written to", code="changed")
+            raise CheckpointChanged("model.safetensors: it was written to")
         return "0" * 32
 
     async with watching(root, identify=identify, rescan=0.05) as watch:

@@ -1,5 +1,6 @@
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,18 @@ from tests.sources.watching import (
 )
 
 
+def chmod(file: Path) -> None:
+    file.chmod(0o600)
+
+
+def hard_link(file: Path) -> None:
+    os.link(file, file.parent.parent / "backup")
+
+
+def touch(file: Path) -> None:
+    os.utime(file)
+
+
 async def test_fetch_gives_the_folder_until_somebody_touches_it(root: Path) -> None:
     write(root / "step_1")
     async with watching(root) as watch:
@@ -27,6 +40,32 @@ async def test_fetch_gives_the_folder_until_somebody_touches_it(root: Path) -> N
         forget(root / "step_1")
         with pytest.raises(SourceUnavailable):
             await watch.source.fetch(revision)
+
+
+@pytest.mark.parametrize("touch", [chmod, hard_link, touch])
+async def test_fetch_gives_a_folder_no_byte_of_which_was_touched(
+    root: Path, touch: Callable[[Path], None]
+) -> None:
+    write(root / "step_1")
+    async with watching(root, settle=60.0) as watch:  # no look names it anew
+        revision = await watch.source.resolve("step_1")
+        touch(root / "step_1" / "model.safetensors")
+        assert await watch.source.fetch(revision) == root / "step_1"
+
+
+async def test_bytes_that_changed_unseen_are_wished_by_their_new_name(root: Path) -> None:
+    """A store through a mapping moves no time of the file: only who reads it hears of it."""
+    says = ["1" * 32]
+    async with watching(root, identify=lambda _: says[-1]) as watch:
+        write(root / "step_1")
+        await watch.wished("step_1")
+        says.append("2" * 32)
+        await watch.look()
+        assert [each.id for each in watch.wishes] == ["1" * 32]
+        with pytest.raises(SourceUnavailable, match="changed since"):
+            await watch.source.fetch(watch.wishes[0])
+        await watch.wished("step_1", "step_1")
+        assert watch.wishes[1].id == "2" * 32
 
 
 async def test_a_revision_of_an_earlier_run_is_found_again_by_its_label(root: Path) -> None:

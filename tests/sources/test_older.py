@@ -109,6 +109,22 @@ async def test_what_is_written_beside_an_older_ones_weights_does_not_bring_it_ba
         assert watch.labels == ["step_2"]
 
 
+async def test_a_chmod_of_all_brings_no_older_one_back(both: Path) -> None:
+    clock = Clock()
+    async with watching(both, clock=clock) as watch:
+        clock.now += 1
+        await watch.look()
+        await watch.wished("step_2")
+        for file in both.glob("*/*"):
+            file.chmod(0o600)
+        await watch.look()
+        forget(both / "step_2")
+        await watch.look()
+        clock.now += 1
+        await watch.look()
+        assert watch.labels == ["step_2"]
+
+
 async def test_after_a_restart_the_newest_that_exists_is_wished(both: Path) -> None:
     async with watching(both) as watch:
         await watch.wished("step_2")

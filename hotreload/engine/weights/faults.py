@@ -4,7 +4,12 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hotreload.errors import CheckpointCorrupt, NotEnoughMemory
+from hotreload.errors import (
+    CheckpointChanged,
+    CheckpointCorrupt,
+    HotReloadError,
+    NotEnoughMemory,
+)
 from hotreload.reading import OURS, Changed, NotRegular
 
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -25,13 +30,13 @@ def words_for(name: str) -> Iterator[None]:
         raise unreadable(name, fault) from fault
 
 
-def unreadable(name: str, fault: OSError) -> CheckpointCorrupt:
+def unreadable(name: str, fault: OSError) -> HotReloadError:
     """The error for a file that cannot be read."""
     if fault.errno in _GONE:
         return changed(name, "it is gone")
     return CheckpointCorrupt(f"{name}: cannot be read: {fault.strerror}", code="io")
 
 
-def changed(name: str, how: str) -> CheckpointCorrupt:
+def changed(name: str, how: str) -> CheckpointChanged:
     """The error for a file that is no longer what was checked."""
-    return CheckpointCorrupt(f"{name} changed after it was checked: {how}", code="changed")
+    return CheckpointChanged(f"{name} changed after it was checked: {how}")

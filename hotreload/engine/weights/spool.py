@@ -45,7 +45,7 @@ def private_copy(
     The checkpoint's other files are left out: with them the engine would answer otherwise than
     with the model's own. `told` is given the number of bytes of each piece that was copied.
 
-    CheckpointCorrupt when a file is no longer what was checked, NotEnoughMemory when the
+    CheckpointChanged when a file is no longer what was checked, NotEnoughMemory when the
     spool folder is full, TryAgain when there is no such folder.
     """
     folder = _made(spool)

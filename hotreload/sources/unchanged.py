@@ -1,0 +1,69 @@
+"""Spares looks the files of folders that nobody seems to have touched: thousands cost a core else.
+
+What is made, renamed or deleted in a folder moves the folder's own times. What is written into a
+file moves the file's alone, so each folder is read anyhow now and then, in turns.
+"""
+
+import os
+import time
+from collections.abc import Callable, Container
+from pathlib import Path
+from typing import NamedTuple
+
+from hotreload.sources.places import Place
+
+TURNS = 16
+"""Each folder is read at every so many looks, whatever its times say."""
+_FRESH_NS = 2 * 10**9
+"""Times as new as this may not tell of a second change: they tick, on some disks by seconds."""
+
+
+class _Known(NamedTuple):
+    stamp: tuple[int, ...]
+    place: Place
+
+
+class Unchanged:
+    """The places of folders as they were read last; for one look after the other."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+        self._may_be_spared: Container[Path] = ()
+        self._turn = 0
+
+    def begin(self, may_be_spared: Container[Path]) -> None:
+        """Begin a look that may spare these folders; the others are read."""
+        self._may_be_spared = may_be_spared
+        self._turn = (self._turn + 1) % TURNS
+
+    def place(self, found: os.DirEntry[str]) -> Place | None:
+        """The place there as it was read last; None where it must be read."""
+        known = self._known.get(found.path)
+        if known is None or known.place.folder not in self._may_be_spared:
+            return None
+        if hash(found.path) % TURNS == self._turn or _stamp_of(found) != known.stamp:
+            return None
+        return known.place
+
+    def noted(self, found: os.DirEntry[str], read: Callable[[], list[Place]]) -> list[Place]:
+        """Read the places of a folder; one that is a checkpoint itself is remembered."""
+        path = found.path
+        stamp, known = _stamp_of(found), self._known.pop(path, None)
+        places = read()
+        if not stamp or max(stamp[:2]) >= time.time_ns() - _FRESH_NS:
+            return places
+        if len(places) == 1 and places[0].weights and str(places[0].path) == path:
+            is_same = known is not None and known.place == places[0]
+            place = known.place if known is not None and is_same else places[0]
+            self._known[path] = _Known(stamp, place)
+            return [place]
+        return places
+
+
+def _stamp_of(found: os.DirEntry[str]) -> tuple[int, ...]:
+    """What the folder's own times said when it was found; empty where it is gone."""
+    try:
+        status = found.stat()
+    except OSError:
+        return ()
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
