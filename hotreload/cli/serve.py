@@ -74,6 +74,7 @@ def _run(args: argparse.Namespace) -> int:
 
     from hotreload import failpoints
     from hotreload.cli.check_config import check_engine_args
+    from hotreload.cli.xla_log import keep_remarks_out
     from hotreload.observe.log import configure
     from hotreload.settings.load import check_servable, config_file, load
 
@@ -88,6 +89,7 @@ def _run(args: argparse.Namespace) -> int:
     loaded = read()
     settings = loaded.settings
     configure(settings.log.level, settings.log.format)
+    keep_remarks_out(settings.engine.device)
     logging.getLogger("hotreload").info("daemon.starting", extra=_start(loaded, file))
     _tell_where_it_hangs()
     _arm(os.environ.get(failpoints.VARIABLE, ""))
