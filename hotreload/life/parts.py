@@ -27,8 +27,9 @@ from hotreload.observe.rank import Rank
 from hotreload.observe.readings import Readings
 from hotreload.observe.systemd import LONGEST_BOOT
 from hotreload.server.activation import take_over
+from hotreload.server.groups import group_id
 from hotreload.server.keys import ApiKeys
-from hotreload.server.sockets import bind_tcp, bind_unix, group_id
+from hotreload.server.sockets import bind_tcp, bind_unix
 from hotreload.server.turning_away import turn_away
 from hotreload.server.webhook import Webhook
 from hotreload.settings.credentials import read_keys, read_secret
@@ -71,7 +72,7 @@ def _folder(
     settings: Settings, publish: Publish, ledger: Ledger, digests: Digests
 ) -> DirectorySource:
     source = settings.source
-    assert source.path is not None, "check_servable saw to it"
+    assert source.path is not None, "it was found missing before"
     roots = checkpoint_roots(settings)
     return DirectorySource(
         path=source.path,
@@ -93,7 +94,7 @@ def _hub(
     settings: Settings, publish: Publish, ledger: Ledger, digests: Digests
 ) -> HuggingFaceSource:
     source = settings.source
-    assert source.repo is not None, "check_servable saw to it"
+    assert source.repo is not None, "it was found missing before"
     model = settings.engine.model
     return HuggingFaceSource(
         source.repo,

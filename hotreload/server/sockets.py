@@ -8,7 +8,6 @@ import contextlib
 import errno
 import fcntl
 import functools
-import grp
 import logging
 import math
 import os
@@ -25,9 +24,10 @@ from hotreload.errors import ConfigError
 from hotreload.events import Event, GateChanged
 from hotreload.server.activation import is_for_looking
 from hotreload.server.crowd import Crowd
+from hotreload.server.groups import group_id
 from hotreload.server.limits import Limits
 from hotreload.server.peers import PeerProtocol
-from hotreload.types import LONGEST_SOCKET_PATH, GateState
+from hotreload.types import GateState
 
 log = logging.getLogger("hotreload.server")
 
@@ -48,8 +48,6 @@ def bind_unix(path: Path, mode: int = 0o660, group: str | int | None = None) -> 
     A stale socket is replaced; a live one, or a file that is no socket, is a ConfigError.
     """
     path = path.absolute()
-    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
-        raise ConfigError(f"[server] socket: {path} is longer than {LONGEST_SOCKET_PATH} bytes")
     gid = group_id(group, "[server] group") if group is not None else None
     _make_folder(path.parent)
     try:
@@ -69,16 +67,6 @@ def bind_tcp(address: str) -> socket.socket:
         return socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
     except (OSError, ValueError, OverflowError) as error:
         raise ConfigError(f"[server] tcp: cannot listen on {address}: {error}") from error
-
-
-def group_id(group: str | int, setting: str) -> int:
-    """The number of a group; ConfigError names the setting when there is none."""
-    if isinstance(group, int) or group.isdigit():
-        return int(group)
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        raise ConfigError(f"{setting}: there is no group {group!r} on this machine") from None
 
 
 def _make_folder(folder: Path) -> None:

@@ -26,6 +26,9 @@ def _seconds(value: object) -> object:
 def _named(value: object) -> object:
     if value == "":
         raise ValueError("must be a path; leave the line out to unset it")
+    if not isinstance(value, str | Path):
+        words = 'write it in quotes, such as "/srv/models/qwen3"; one that lies here as ./NAME'
+        raise ValueError(f"{value!r} is no path: {words}")
     if isinstance(value, str) and (variable := _VARIABLE.search(value)):
         words = f"{variable[0]} would be a folder of that name: variables are not read here"
         raise ValueError(f"{words}; write the whole path, or ~ for the home folder")

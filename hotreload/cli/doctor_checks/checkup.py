@@ -33,8 +33,7 @@ from hotreload.cli.doctor_checks.room import (
     check_memory_limits,
     check_open_files,
 )
-from hotreload.errors import ConfigError
-from hotreload.settings.load import check_servable
+from hotreload.settings.load import missing_to_serve
 from hotreload.types import LONGEST_SOCKET_PATH
 
 DEVICE_SECONDS = 120.0
@@ -46,12 +45,9 @@ print(*found, sep=", ")"""
 
 def check_settings(facts: Facts) -> Advice:
     """Do the settings say all that `serve` needs?"""
-    try:
-        check_servable(facts.settings)
-    except ConfigError as missing:
-        first, *others = (line.strip() for line in str(missing).splitlines())
+    if missing := [*missing_to_serve(facts.settings)]:
         where = "in the file that --config names; `hotreload check-config --defaults` prints one"
-        return Advice("fail", f"{first} {'; '.join(others)}".strip(), f"set it {where}")
+        return Advice("fail", "; ".join(missing), f"set it {where}")
     return Advice("ok", "the settings say all that is needed to serve")
 
 
