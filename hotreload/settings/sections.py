@@ -210,7 +210,7 @@ class ServerSettings(Table):
 class MetricsSettings(Table):
     """Prometheus metrics."""
 
-    address: Annotated[str, AfterValidator(lambda text: text and host_port(text))] = Field(
+    address: Annotated[str, AfterValidator(lambda text: text and host_port(text, 9479))] = Field(
         default="127.0.0.1:9479",
         description="The host:port where Prometheus reads the metrics; if empty, they are on the "
         "unix socket alone.",

@@ -149,7 +149,9 @@ def check_ports(facts: Facts) -> Advice:
         if taken and not is_ours and (by or not facts.listener):
             who = f" by {', '.join(map(str, by))}" if by else " (run this as root to see by whom)"
             return Advice("fail", f"{address} is taken{who}", f"end that, or set another {name}")
-    return Advice("ok", f"{' and '.join(ports.values()) or 'no port'} can be listened on")
+    if not ports:
+        return Advice("ok", "no port is named to listen on")
+    return Advice("ok", f"{' and '.join(ports.values())} can be listened on")
 
 
 def _who_listens(facts: Facts, listener: str) -> str:
@@ -171,7 +173,18 @@ def _may_be_made(facts: Facts, path: Path) -> Advice:
     return Advice("ok", f"{path} is free" if there == folder else f"{folder} is made at the start")
 
 
+def check_user(facts: Facts) -> Advice:
+    """Whose rights are the others' answers about?"""
+    name, own = facts.user.name, machine.user_called(None)
+    if own is not None and name == own.name:
+        return Advice("ok", f"what may be read and written is judged for {name}, who asks")
+    who = "" if machine.user_called(name) else ", who is not there yet: install-unit tells how"
+    says = f"what may be read and written is judged for {name}{who}"
+    return Advice("ok", f"{says} (--user names another)")
+
+
 CHECKS: dict[str, Check] = {
+    "user": check_user,
     "settings": check_settings,
     "devices": check_devices,
     "device free": check_device_free,

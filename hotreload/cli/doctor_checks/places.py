@@ -44,7 +44,7 @@ def check_model(facts: Facts) -> Advice:
     """Do the model's files make a model that can be served?"""
     model, boot = facts.settings.engine.model, facts.settings.engine.boot
     if model is None:
-        return Advice("ok", "the first commit of the hub is the model")
+        return _no_model(facts)
     whole = "write a whole model there: config.json, tokenizer, *.safetensors"
     if not (model / "config.json").is_file():
         return Advice("fail", f"{model} is no model folder: it has no config.json", whole)
@@ -62,6 +62,12 @@ def check_model(facts: Facts) -> Advice:
         says = f"{model} holds no weights: a start needs a checkpoint that is sound"
         return Advice("warn", says, "put weights there, so that there is always something to serve")
     return Advice("ok", f"{model} holds {len(served.tensors)} tensors")
+
+
+def _no_model(facts: Facts) -> Advice:
+    if facts.hub_cache is None:
+        return Advice("fail", "no model is named", "set [engine] model to the folder of one")
+    return Advice("ok", "the first commit of the hub is the model")
 
 
 def _tokenizer(facts: Facts) -> Path | None:
