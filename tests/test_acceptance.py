@@ -13,7 +13,7 @@ import pytest
 from hotreload.cli import main
 from hotreload.errors import ConfigError
 from hotreload.life import acceptance
-from hotreload.life.acceptance import REFUSED, accepted, check_at_start
+from hotreload.life.acceptance import REFUSED, accepted, check, check_at_start
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
 from tests.test_rereading import living
@@ -150,7 +150,7 @@ def test_each_check_of_the_list_is_tried_here(tmp_path: Path) -> None:
         file.write_text(text)
         with suppress(ConfigError):
             settings = load(file, sets_beside(text, tmp_path), {}).settings
-            tried |= {check for check in REFUSED if [*check(settings)]}
+            tried |= {refused for refused in REFUSED if [*refused(settings)]}
     assert tried == set(REFUSED)
 
 
@@ -174,6 +174,19 @@ regex = '\\d$'
 """
     (tmp_path / "hotreload.toml").write_text(good)
     accepted(tmp_path / "hotreload.toml", [], {})
+
+
+def test_secrets_that_systemd_hides_from_a_reload_are_left_to_the_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "[server]\napi_keys_file = 'keys'"
+    (tmp_path / "hotreload.toml").write_text(text)
+    settings = load(tmp_path / "hotreload.toml", sets_beside(text, tmp_path), {}).settings
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "hidden"))
+    check(settings)
+    (tmp_path / "hidden").mkdir()
+    with pytest.raises(ConfigError, match="keys: cannot be read"):
+        check(settings)
 
 
 async def test_a_disk_that_hangs_holds_up_no_start(

@@ -15,7 +15,7 @@ from hotreload.engine.source_text import unknown_arguments
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.life.model_files import KEPT
 from hotreload.server.groups import group_id
-from hotreload.settings.credentials import read_keys, read_secret
+from hotreload.settings.credentials import are_hidden, read_keys, read_secret
 from hotreload.settings.load import Loaded, load, missing_to_serve
 from hotreload.settings.sections import Settings
 from hotreload.threads import deadline, in_thread
@@ -91,6 +91,8 @@ def _groups(settings: Settings) -> Iterator[str]:
 
 
 def _secrets(settings: Settings) -> Iterator[str]:
+    if are_hidden():
+        return  # of a check before a reload; the daemon reads them
     source, keys = settings.source, settings.server.api_keys_file
     for name, file in (("token_file", source.token_file), ("webhook", source.webhook)):
         if file is not None:
