@@ -162,8 +162,8 @@ LISTENING = (
 def silent(folder: Path, *signals: signal.Signals) -> str:
     """What is said of a process that listens and never answers, to which these are sent."""
     command = (sys.executable, "-c", LISTENING, folder / "s")
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         process.stdout.readline()
         for number in signals:
