@@ -13,7 +13,7 @@ from hotreload.cli import check_config
 from hotreload.errors import ConfigError
 from hotreload.settings import load as config
 from hotreload.settings.faults import masked
-from hotreload.settings.load import Loaded, check_servable, config_file, default_toml, load
+from hotreload.settings.load import Loaded, config_file, default_toml, load, missing_to_serve
 from hotreload.settings.sections import Settings
 from hotreload.settings.source import OF_KIND
 
@@ -202,7 +202,9 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
         ("[server]\ntcp = 'localhost'", "'localhost' is no address: write host:port"),
         ("[server]\ntcp = 'localhost:99999'", "[server] tcp"),
         ("[server.limits]\nbatch = 0", "[server.limits] batch"),
-        ("[metrics]\naddress = '9479'", "[metrics] address"),
+        ("[metrics]\naddress = 'here'", "write host:port, such as '127.0.0.1:9479'"),
+        ("[server]\ntcp = 'here'", "write host:port, such as '127.0.0.1:8000'"),
+        ("[server]\ntcp = '8123'", "write host:port, such as '127.0.0.1:8123'"),
         ("[server]\ntcp = '127.0.0.1:9479'", "[server] tcp and [metrics] address are both"),
         ("[[probe]]\ncontains = 'x'", "[[probe]] number 1 prompt: must be set"),
         ("[[probe]]\nprompt = 'x'\nregex = '('", "'(' is no regular expression"),
@@ -246,13 +248,12 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
 
 
 def test_serving_needs_a_model_and_a_source(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_servable(Settings())
-    assert [fault.partition(":")[0] for fault in caught.value.findings] == [
+    assert [fault.partition(":")[0] for fault in missing_to_serve(Settings())] == [
         "[engine] model",
         "[source] path",
     ]
-    check_servable(read(tmp_path, "[engine]\nmodel='m'\n[source]\npath='p'").settings)
+    settings = read(tmp_path, "[engine]\nmodel='m'\n[source]\npath='p'").settings
+    assert list(missing_to_serve(settings)) == []
 
 
 # --- the files we ship -------------------------------------------------------------------
@@ -298,17 +299,17 @@ def test_the_examples_in_the_file_of_defaults_are_valid(tmp_path: Path, kind: st
 
 def test_the_folder_example_can_be_served() -> None:
     settings = load(CONFIG / "directory.toml", [], {}).settings
-    check_servable(settings)
+    assert list(missing_to_serve(settings)) == []
     assert settings.source.kind == "directory"
     assert settings.probe
 
 
 def test_the_hub_example_can_be_served_without_a_model_of_its_own() -> None:
     settings = load(CONFIG / "huggingface.toml", [], {}).settings
-    check_servable(settings)
+    assert list(missing_to_serve(settings)) == []
     assert (settings.source.kind, settings.engine.model) == ("huggingface", None)
-    with pytest.raises(ConfigError, match=r"\[source\] repo: not set"):
-        check_servable(load(None, ["source.kind=huggingface"], {}).settings)
+    (fault,) = missing_to_serve(load(None, ["source.kind=huggingface"], {}).settings)
+    assert "[source] repo: not set" in fault
 
 
 def test_a_secrets_file_is_shown_and_a_secret_in_its_place_is_not_repeated(
@@ -376,16 +377,17 @@ def test_check_config_speaks_json(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert answer["settings"]["engine"]["model"] == str(tmp_path / "m")
     assert answer["settings"]["engine"]["args"]["json_model_override_args"] == {"secrets": ["***"]}
     assert answer["origins"]["engine.model"] == f"file {file}"
-    assert answer["missing_to_serve"] == []
 
 
-def test_check_config_says_what_serving_still_needs(
+def test_check_config_shows_what_there_is_and_says_what_serving_still_needs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "a.toml"
     file.write_text("[engine]\nmodel = 'm'\n")
-    assert check(str(file)) == 0
-    assert "[source] path: not set" in capsys.readouterr().err
+    assert check(str(file)) == 78
+    out, err = capsys.readouterr()
+    assert f'model = "{tmp_path / "m"}"' in out
+    assert "[source] path: not set" in err
 
 
 def test_check_config_says_nothing_of_what_is_sound_where_only_faults_are_asked_for(

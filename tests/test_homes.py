@@ -57,7 +57,8 @@ def test_check_config_refuses_what_serve_refuses_in_the_same_words(
 
 def test_other_arguments_are_handed_on(tmp_path: Path) -> None:
     file = tmp_path / "hotreload.toml"
-    file.write_text("[engine.args]\ncontext_length = 1\n")
+    needed = "[engine]\nmodel = 'm'\n[source]\npath = 'c'\n"
+    file.write_text(f"{needed}[engine.args]\ncontext_length = 1\n")
     assert main(["check-config", str(file)]) == 0
     assert build._arguments(UpstreamArgs, {}, {"context_length": 1}, "tpu") == {"context_length": 1}
 

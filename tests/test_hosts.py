@@ -9,7 +9,7 @@ from hotreload.errors import ConfigError
 from hotreload.life.hosts import agreement
 from hotreload.life.hosts.agreement import differences, to_agree_on
 from hotreload.life.parts import ranks_of, trusting_ranks_of
-from hotreload.settings.load import check_servable, load
+from hotreload.settings.load import load, missing_to_serve
 from hotreload.settings.rereading import ALIKE, LIVE, reread
 from hotreload.settings.sections import Settings
 
@@ -111,9 +111,9 @@ def test_what_is_for_several_hosts_is_refused_where_there_is_one(alone: str) -> 
 
 def test_several_hosts_need_a_model_that_does_not_follow_the_hub() -> None:
     hub = ("source.kind=huggingface", "source.repo=org/name")
-    check_servable(two_hosts(*hub, "engine.model=/m"))
-    with pytest.raises(ConfigError, match=r"\[engine\] model: not set, and needed with nnodes = 2"):
-        check_servable(two_hosts(*hub))
+    assert list(missing_to_serve(two_hosts(*hub, "engine.model=/m"))) == []
+    (fault,) = missing_to_serve(two_hosts(*hub))
+    assert "[engine] model: not set, and needed with nnodes = 2" in fault
 
 
 def test_what_hosts_must_have_alike_does_not_change_on_one_of_them_alone() -> None:

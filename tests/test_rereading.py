@@ -16,8 +16,8 @@ from hotreload.daemon import Daemon
 from hotreload.engine.answering.probe import Probe
 from hotreload.events import SettingsRead, TroubleTold
 from hotreload.life import rereading
+from hotreload.life.acceptance import accepted
 from hotreload.life.deciding import Deciding
-from hotreload.settings.load import load
 from hotreload.settings.rereading import LIVE as CAN_CHANGE
 from hotreload.settings.rereading import _flat, reread
 from hotreload.settings.sections import Settings
@@ -36,7 +36,8 @@ class Life(Witness):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.file = folder / "hotreload.toml"
-        self.usual = [f"source.path={folder}", f"state.directory={folder / 'state'}"]
+        places = {"engine.model": "m", "source.path": "c", "state.directory": "state"}
+        self.usual = [f"{setting}={folder / name}" for setting, name in places.items()]
         self.file.touch()
         self.daemon: Daemon = Daemon(self.read(), self.read)
         self.daemon.events.subscribe(self.note)
@@ -47,7 +48,7 @@ class Life(Witness):
         self.part.join(self.engine, LIVE)
 
     def read(self) -> Settings:
-        return load(self.file, [*self.usual, "metrics.address=''"], {}).settings
+        return accepted(self.file, [*self.usual, "metrics.address=''"], {}).settings
 
     @property
     def reconciler(self) -> Any:

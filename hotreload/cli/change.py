@@ -2,13 +2,14 @@
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hotreload.cli.daemon_args import add_client_verb, seconds
-from hotreload.cli.exits import ENGINE_LOST, FAILED
+from hotreload.cli.exits import ENGINE_LOST, FAILED, Misused
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.types import as_text
 
@@ -76,7 +77,11 @@ def _add_rollback(verbs: Any) -> None:
         explained="examples:\n  hotreload rollback\n  hotreload rollback 7",
     )
     rollback_verb.add_argument(
-        "generation", metavar="GENERATION", nargs="?", type=int, help="its number, from `history`"
+        "generation",
+        metavar="GENERATION",
+        nargs="?",
+        type=_generation,
+        help="its number, from `history`",
     )
     _add_timeout(rollback_verb)
     _add_reason(rollback_verb)
@@ -129,6 +134,15 @@ def _add_perturb(verbs: Any) -> None:
     _add_reason(perturb_verb)
 
 
+def _generation(text: str) -> int:
+    """Read a generation's number; a folder's name is for another verb."""
+    if not text.isdecimal():
+        words = f"{text!r} is no number of a generation, as `hotreload history` lists them"
+        hint = f"; hotreload reload {shlex.quote(text)} loads a checkpoint by its name"
+        raise argparse.ArgumentTypeError(words + hint)
+    return int(text)
+
+
 def _scale(text: str) -> float:
     """Read the noise's size, within what the daemon takes; JSON could not even hold `nan`."""
     try:
@@ -143,12 +157,17 @@ def _scale(text: str) -> float:
 
 def _add_timeout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--timeout", type=seconds, metavar="S", help="how many seconds to wait for the outcome"
+        "--timeout",
+        type=seconds,
+        metavar="TIME",
+        help="how long to wait for the outcome: 90, 30s, 5m",
     )
 
 
 def reload(args: argparse.Namespace) -> int:
     """Ask for a checkpoint, and with --wait tell how it went."""
+    if args.name == "":
+        raise Misused("the name is empty; leave it out to load the newest checkpoint")
     waits = args.wait or args.dry_run or args.timeout is not None
     wish: Fields = {"force": args.force, "wait": waits}
     if args.dry_run:

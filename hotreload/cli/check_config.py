@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hotreload.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hotreload.settings.load import Loaded, Settings
+    from hotreload.settings.load import Loaded
 
 BAD_CONFIG = 78
 
@@ -19,16 +19,17 @@ EXPLAINED = """\
 Show the settings as `serve` would use them and where each came from; secrets are masked.
 
 It reads FILE, else $HOTRELOAD_CONFIG, else /etc/hotreload/hotreload.toml. HOTRELOAD__SECTION__KEY
-in the environment overrides the file, and --set overrides both. An unknown key is an error. It
-says on stderr what `serve` still needs. It opens no socket and looks at no folder: that is what
-`hotreload doctor` does.
+in the environment overrides the file, and --set overrides both. On stderr it says all for which
+`serve` would refuse them on this machine, as this user: what is wrong, what is missing, groups and
+secrets that are not there. It opens no socket: ports, folders and devices are what
+`hotreload doctor` looks at.
 
 examples:
   hotreload check-config --defaults >hotreload.toml     a commented file to begin with
   hotreload check-config ./hotreload.toml
   hotreload check-config --set reload.drain_timeout=10s | grep drain_timeout
 
-Exits 0 when the settings are sound and 78 when not."""
+Exits 0 when `serve` would take the settings, and 78 when not."""
 
 
 def add(verbs: Any) -> None:
@@ -49,9 +50,7 @@ def add(verbs: Any) -> None:
         help="override a setting; may be given more than once",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--quiet", action="store_true", help="print nothing but what is wrong or missing"
-    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing but what is wrong")
     parser.add_argument(
         "--defaults", action="store_true", help="print a file with every setting and its default"
     )
@@ -72,30 +71,26 @@ def run(args: argparse.Namespace) -> int:
         print(f"hotreload: {where}: these are the defaults", file=sys.stderr)
     try:
         loaded = config.load(file, args.sets, os.environ)
-        check_engine_args(loaded.settings)
     except ConfigError as error:
         _print_faults(error, args.json)
         return BAD_CONFIG
-    _print_settings(loaded, _missing(loaded), args.json, quiet=args.quiet)
-    return 0
+    return _judge(loaded, args)
 
 
-def check_engine_args(settings: "Settings") -> None:
-    """Raise a ConfigError that names each of [engine.args] that the installed engine lacks."""
-    from hotreload.engine.source_text import unknown_arguments
+def _judge(loaded: "Loaded", args: argparse.Namespace) -> int:
+    """Print the settings, and all for which `serve` would refuse them."""
+    from hotreload.life.acceptance import check
 
-    if wrong := [f"[engine.args] {words}" for words in unknown_arguments(settings.engine.args)]:
-        raise ConfigError.listing(wrong)
-
-
-def _missing(loaded: "Loaded") -> tuple[str, ...]:
-    from hotreload.settings.load import check_servable
-
+    fault = None
     try:
-        check_servable(loaded.settings)
+        check(loaded.settings)
     except ConfigError as error:
-        return error.findings
-    return ()
+        fault = error
+    if not (args.quiet or (fault and args.json)):
+        _print_settings(loaded, args.json)
+    if fault:
+        _print_faults(fault, args.json)
+    return BAD_CONFIG if fault else 0
 
 
 def _print_faults(error: ConfigError, as_json: bool) -> None:
@@ -106,20 +101,15 @@ def _print_faults(error: ConfigError, as_json: bool) -> None:
         print(f"hotreload: {error}", file=sys.stderr)
 
 
-def _print_settings(
-    loaded: "Loaded", missing: tuple[str, ...], as_json: bool, *, quiet: bool
-) -> None:
+def _print_settings(loaded: "Loaded", as_json: bool) -> None:
     from hotreload.settings.faults import masked
 
     settings = masked("", loaded.settings.model_dump(mode="json"))
     if as_json:
         answer = {"ok": True, "settings": settings, "origins": dict(loaded.origins)}
-        print(json.dumps({**answer, "missing_to_serve": list(missing)}, indent=2))
-        return
-    if not quiet:
+        print(json.dumps(answer, indent=2))
+    else:
         print("\n".join(_lines(settings, loaded)))
-    for fault in missing:
-        print(f"hotreload: before `hotreload serve`: {fault}", file=sys.stderr)
 
 
 def _lines(settings: dict[str, Any], loaded: "Loaded") -> Iterator[str]:

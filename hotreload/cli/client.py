@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ DEFAULT_SOCKET = Path("/run/hotreload/hotreload.sock")
 DEFAULT_CONFIG = Path("/etc/hotreload/hotreload.toml")
 LOOK_SECONDS = 10.0
 """How long a daemon may take to say how it is."""
+
+STOPPED = ("T", "t")
+"""States of a process that a signal or a debugger has stopped."""
 
 Fields = dict[str, Any]
 
@@ -140,10 +144,8 @@ class DaemonClient:
             connection.request(method, path, body, headers)
             yield connection.getresponse()
         except TimeoutError:
-            raise TimedOut(
-                f"no answer on {self._where.path} within {timeout:g} s; a daemon that systemd "
-                "starts answers only once it serves: see systemctl status hotreload"
-            ) from None
+            words = f"no answer on {self._where.path} within {timeout:g} s"
+            raise TimedOut(f"{words}; {_why_silent(connection.sock)}") from None
         except (ConnectionError, http.client.HTTPException) as error:
             words = f"the daemon on {self._where.path} broke off ({error or type(error).__name__})"
             raise Unreachable(words) from error
@@ -161,18 +163,48 @@ class DaemonClient:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: OSError) -> Unreachable:
-        what = {
-            errno.ENOENT: "there is no such socket; is `hotreload serve` running?",
-            errno.ECONNREFUSED: "nobody listens there any more; start `hotreload serve` again",
-            errno.EACCES: "you may not connect; ask for its group ([server] group)",
-            errno.EAGAIN: "it takes no more connections; too many are waiting",
-        }.get(error.errno or 0, str(error))
+        no_socket = error.errno == errno.ECONNREFUSED and not self._where.path.is_socket()
+        what = (
+            "it is no socket"
+            if no_socket
+            else {
+                errno.ENOENT: "there is no such socket; is `hotreload serve` running?",
+                errno.ECONNREFUSED: "nobody listens there any more; start `hotreload serve` again",
+                errno.EACCES: "you may not connect; ask for its group ([server] group)",
+                errno.EAGAIN: "it takes no more connections; too many are waiting",
+            }.get(error.errno or 0, str(error))
+        )
         path, origin = self._where.path, self._where.origin
         return Unreachable(
             f"cannot reach the daemon on {path} (from {origin}): {what}"
             "\n  name another with --socket, --config or $HOTRELOAD_SOCKET",
-            may_come=error.errno in (errno.ENOENT, errno.ECONNREFUSED),
+            may_come=error.errno in (errno.ENOENT, errno.ECONNREFUSED) and not no_socket,
         )
+
+
+def _why_silent(connected: socket.socket) -> str:
+    """Say what is known of the process that took the connection, and what to do about it."""
+    pid, _, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    name, state = _process(pid)
+    if name == "systemd":
+        return (
+            "a daemon that systemd starts answers only once it serves: see systemctl status "
+            "hotreload"
+        )
+    if state in STOPPED:
+        return f"its process {pid} is stopped: kill -CONT {pid} has it go on"
+    if not state:
+        return "its process cannot be looked at; is it still there?"
+    return f"its process {pid} is there, and hangs or is very busy: look at its log"
+
+
+def _process(pid: int) -> tuple[str, str]:
+    """A process's name and its state's letter; empty when it cannot be looked at."""
+    try:
+        before, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
+    except OSError:
+        return "", ""
+    return before.partition(" (")[2], after[:1]
 
 
 def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:

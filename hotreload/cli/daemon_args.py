@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+from hotreload.settings.durations import HOW_TO_WRITE, seconds_in
+
 WIDTH = 96
 EPILOG = """\
 The daemon's socket is the one named by --socket, else [server] socket in the --config given, else
@@ -19,13 +21,12 @@ exit codes: 0 ok, 1 refused or failed, 2 usage, 3 no daemon answers, 4 busy, 5 t
 
 
 def seconds(text: str, least: float = 0.0, most: float = math.inf) -> float:
-    """Read a number of seconds within bounds; argparse shows the user the error's message."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
+    """Read a duration within bounds; argparse shows the user the error's message."""
+    number = seconds_in(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration: {HOW_TO_WRITE}")
     if not least <= number <= most or not 0 < number < math.inf:
-        bounds = f"from {least:g} to {most:g} seconds" if least else "a positive number of seconds"
+        bounds = f"from {least:g} to {most:g} seconds" if least else "more than nothing"
         raise argparse.ArgumentTypeError(f"must be {bounds}, not {text}")
     return number
 

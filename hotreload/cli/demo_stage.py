@@ -18,15 +18,12 @@ from hotreload.cli.demo_clients import request_for
 from hotreload.cli.demo_story import words
 from hotreload.cli.exits import Unreachable
 from hotreload.cli.status_text import older_text
+from hotreload.cli.tiny import QUICK
 from hotreload.errors import HotReloadError
 from hotreload.figures import duration
 
 START_SECONDS = 180
 CHAPTER_SECONDS = 60
-ENGINE_ARGS = (
-    "{context_length=256, max_total_tokens=4096, max_running_requests=8, chunked_prefill_size=256}"
-)
-"""Small limits make quick answers: on a CPU each step is padded to the largest size allowed."""
 
 Fields = dict[str, Any]
 
@@ -72,8 +69,7 @@ class Stage:
     def _command(self) -> list[str]:
         sets: Fields = {
             "engine.model": self.checkpoints / "step_1",
-            "engine.args": ENGINE_ARGS,
-            "engine.warm_batches": 0,
+            **QUICK,
             "source.path": self.checkpoints,
             "source.settle": 0.5,
             "source.patience": 1.0,
@@ -145,10 +141,9 @@ def free_port() -> int:
 
 
 def environment() -> dict[str, str]:
-    """The daemon's environment: on the CPU, and without XLA's remarks in its log."""
-    defaults = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    """The daemon's environment: on the CPU."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOTRELOAD_")}
-    return {**defaults, **kept, "JAX_PLATFORMS": "cpu"}
+    return {**kept, "JAX_PLATFORMS": "cpu"}
 
 
 def say(line: str) -> None:

@@ -60,8 +60,8 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--meet",
         type=seconds,
-        metavar="S",
-        help="also meet the other hosts of the engine, and compare; wait so many seconds",
+        metavar="TIME",
+        help="also meet the other hosts of the engine, and compare; wait so long (90, 30s, 5m)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)

@@ -80,25 +80,20 @@ def _run(args: argparse.Namespace) -> int:
     import asyncio
 
     from hotreload import failpoints
-    from hotreload.cli.check_config import check_engine_args
+    from hotreload.cli.xla_log import keep_remarks_out
+    from hotreload.life.acceptance import accepted
     from hotreload.observe.log import configure
-    from hotreload.settings.load import check_servable, config_file, load
+    from hotreload.settings.load import config_file, load
 
     file = config_file(args.config, os.environ)
-
-    def read() -> "Loaded":
-        loaded = load(file, args.set, os.environ)
-        check_servable(loaded.settings)
-        check_engine_args(loaded.settings)
-        return loaded
-
-    loaded = read()
+    loaded = load(file, args.set, os.environ)
     settings = loaded.settings
     configure(settings.log.level, settings.log.format)
+    keep_remarks_out(settings.engine.device)
     logging.getLogger("hotreload").info("daemon.starting", extra=_start(loaded, file))
     _tell_where_it_hangs()
     _arm(os.environ.get(failpoints.VARIABLE, ""))
-    return asyncio.run(_serve(settings, lambda: read().settings))
+    return asyncio.run(_serve(settings, lambda: accepted(file, args.set, os.environ).settings))
 
 
 def _start(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
@@ -162,13 +157,15 @@ def _arm(text: str) -> None:
 
 async def _serve(settings: "Settings", read: "Callable[[], Settings]") -> int:
     from hotreload.engine.versions import imports_explained
+    from hotreload.life.acceptance import check_at_start
+    from hotreload.life.mounts import until_state_is_mounted
     from hotreload.threads import all_left_behind
 
+    await until_state_is_mounted(settings.state.directory)
+    await check_at_start(settings)
     with imports_explained():
         from hotreload.daemon import Daemon
-        from hotreload.life.mounts import until_state_is_mounted
 
-    await until_state_is_mounted(settings.state.directory)
     code = await Daemon(settings, read).run()
     work = ", ".join(all_left_behind())
     if work:

@@ -67,6 +67,9 @@ def run(args: argparse.Namespace) -> int:
     import asyncio
     from contextlib import closing, redirect_stdout
 
+    from hotreload.cli.xla_log import keep_remarks_out
+
+    keep_remarks_out(args.device or "auto")
     names = ("model", "checkpoint", "prompt", "max_new_tokens", "device", "tp", "dtype", "cast")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     out, engine_args = sys.stdout, _engine_args(args.engine_arg)

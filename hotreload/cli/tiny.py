@@ -1,10 +1,15 @@
 """`hotreload tiny`: write a tiny checkpoint that says a sentence."""
 
 import argparse
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hotreload.cli.exits import Misused
+from hotreload.types import LONGEST_SOCKET_PATH
 
 EXPLAINED = """\
 Write a tiny checkpoint that says a sentence.
@@ -18,13 +23,21 @@ examples:
   hotreload tiny ./checkpoints/step-17 --say "served by step 17" --shards 2
   hotreload tiny ./checkpoints/step-18 --damage nan
 
-A new folder appears at once and whole, as a trainer should write it, too."""
+A new folder appears at once and whole, as a trainer should write it, too. Nothing is written into
+a folder that holds anything, but with --force into that of another tiny checkpoint."""
 
 DAMAGES = (
     "truncated, missing-tensor, extra-tensor, wrong-shape, wrong-dtype, nan, inf, zeros, "
     "gibberish, bad-index, traversal, duplicate-key"
 )
 ARCHS = "qwen3, qwen2, llama"
+QUICK = {
+    "engine.warm_batches": "0",
+    "engine.args": "{context_length=256, max_total_tokens=4096, max_running_requests=8, "
+    "chunked_prefill_size=256}",
+}
+"""Settings for quick answers: on a CPU each step is padded to the largest size allowed."""
+NEXT = "served by step 2"
 
 
 def add(verbs: Any) -> None:
@@ -40,6 +53,9 @@ def add(verbs: Any) -> None:
     parser.add_argument("--arch", default="qwen3", metavar="ARCH", help=f"one of: {ARCHS}")
     parser.add_argument("--shards", type=int, default=1, metavar="N", help="how many files (1)")
     parser.add_argument("--damage", metavar="KIND", help=f"spoil it: {DAMAGES}")
+    parser.add_argument(
+        "--force", action="store_true", help="replace the tiny checkpoint that DIR holds"
+    )
     parser.set_defaults(run=run)
 
 
@@ -49,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
     say = args.say or SAY_DEFAULT
     try:
-        write_tiny(args.directory, say, args.arch, args.shards, args.damage)
+        write_tiny(args.directory, say, args.arch, args.shards, args.damage, force=args.force)
     except ValueError as error:
         raise Misused(str(error)) from None
     except OSError as error:
@@ -59,12 +75,46 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _told(args: argparse.Namespace, say: str) -> str:
-    size = sum(file.stat().st_size for file in args.directory.iterdir())
+    directory = args.directory
+    size = sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
     spoiled = f", spoiled: {args.damage}" if args.damage else ""
-    return (
-        f"{args.directory}: {args.arch} in {size / 2**20:.1f} MiB that says {say!r}{spoiled}\n"
-        f"  what the checks think of it:  hotreload check {args.directory}\n"
-        "  serve it:                     hotreload serve "
-        f"--set engine.model={args.directory} --set source.path=CHECKPOINTS\n"
-        "  make it live:                 write it into CHECKPOINTS, the folder that `serve` watches"
+    lines = (
+        f"{directory}: {args.arch} in {size / 2**20:.1f} MiB that says {say!r}{spoiled}",
+        f"  check it:           hotreload check {shlex.quote(_near(directory, directory))}",
+        *(_to_serve(directory) if not args.damage else ()),
+        "  drop it:            write it into the folder that a daemon watches",
     )
+    return "\n".join(lines)
+
+
+def _to_serve(directory: Path) -> Iterator[str]:
+    """Yield the commands that serve it, ask it, and replace it by the next one.
+
+    What the daemon writes lies beside the checkpoint, where no daemon takes it for another one.
+    """
+    whole = directory.resolve()
+    state = whole.with_name(f".{whole.name}.served")
+    model, socket = _near(directory, whole), _near(directory, state / "socket")
+    if len(os.fsencode(state / "socket")) > LONGEST_SOCKET_PATH:
+        socket = f"{tempfile.gettempdir()}/hotreload-{os.getuid()}.sock"
+    settings = {
+        "engine.model": model,
+        "source.path": model,
+        "server.socket": socket,
+        "state.directory": _near(directory, state),
+        "metrics.address": "",
+        **QUICK,
+    }
+    sets = (shlex.join(("--set", f"{name}={value}")) for name, value in settings.items())
+    words = ("Who serves?", "--socket", socket)
+    yield " \\\n      ".join(("  serve it:           hotreload serve", *sets))
+    yield f"  ask it:             {shlex.join(('hotreload', 'generate', *words))}"
+    following = ("hotreload", "tiny", model, "--force", "--say", NEXT)
+    yield f"  make the next live: {shlex.join(following)}"
+
+
+def _near(directory: Path, path: Path) -> str:
+    """Write a path as the folder was given: whole, or from here. None is mistaken for a number."""
+    if directory.is_absolute():
+        return str(path)
+    return f"./{os.path.relpath(path)}"

@@ -5,7 +5,7 @@ The shipped units work as they are; only what differs here is replaced in their 
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,13 +22,19 @@ SHIPPED_COMMAND = "/usr/local/bin/hotreload"
 SHIPPED_CREDENTIAL = "LoadCredential=hf-token:/etc/hotreload/hf-token\n"
 STATE = Path("/var/lib/hotreload")
 CACHE = Path("/var/cache/hotreload")
-SECRETS = ("token_file", "webhook")
-"""The settings of [source] that may name a file which root alone may read."""
+SECRETS = (
+    ("source", "token_file"),
+    ("source", "webhook"),
+    ("server", "api_keys_file"),
+    ("engine", "join_secret_file"),
+)
+"""The settings that may name a file which root alone may read."""
 UNITS = Path("etc/systemd/system")
-OURS = DEVICES, MOUNTS, HUB, PATHS, MEMORY, HOSTS = (
+OURS = DEVICES, MOUNTS, HUB, KEYS, PATHS, MEMORY, HOSTS = (
     "10-devices.conf",
     "15-mounts.conf",
     "20-hub.conf",
+    "25-api-keys.conf",
     "30-paths.conf",
     "40-memory.conf",
     "50-hosts.conf",
@@ -45,6 +51,11 @@ Environment=JAX_PLATFORMS=cpu
 SECRETS_BEGIN = """\
 # For [source] kind = "huggingface": systemd reads each secret as root, and the daemon alone sees
 # the copy of it (it looks for a credential of the file's name).
+"""
+KEYS_BEGIN = """\
+# [server] api_keys_file: systemd reads it as root, and the daemon alone sees the copy of it. Keys
+# that change count from a restart on: systemctl restart.
+[Service]
 """
 PATHS_BEGIN = """\
 # Folders of this installation that the service's sandbox must not hide or protect.
@@ -139,16 +150,20 @@ def _drop_ins(installation: Installation, settings: dict[str, Any]) -> Iterator[
         yield DEVICES, _devices(installation.devices)
     if used := _used(installation.config, settings):
         yield MOUNTS, f"{MOUNTS_BEGIN}RequiresMountsFor={' '.join(map(unit_words.word, used))}\n"
+    credentials = _credentials(installation.config, settings)
+    keys = credentials.pop("api_keys_file", None)
+    join_secret = credentials.pop("join_secret_file", None)
     if _setting(settings, "source", "kind") == "huggingface":
-        yield HUB, _hub(_credentials(installation.config, settings))
+        yield HUB, _hub(credentials.values())
+    if keys is not None:
+        yield KEYS, KEYS_BEGIN + _loaded(keys)
     if lines := list(_paths(installation, settings)):
         yield PATHS, PATHS_BEGIN + "".join(f"{line}\n" for line in lines)
     if limits := installation.memory:
         yield MEMORY, f"{MEMORY_BEGIN}MemoryHigh={limits.high}\nMemoryMax={limits.most}\n"
     if unit_hosts.rank_of(settings) is not None:
         config, socket = installation.config, _socket(installation, settings)
-        secret = _placed(config, settings, "engine", "join_secret_file")
-        yield HOSTS, unit_hosts.drop_in(settings, installation.command, config, socket, secret)
+        yield HOSTS, unit_hosts.drop_in(settings, installation.command, config, socket, join_secret)
 
 
 def config_of(instance: str) -> Path:
@@ -251,24 +266,29 @@ def _devices(nodes: Sequence[Path]) -> str:
 
 
 def _credentials(config: Path, settings: dict[str, Any]) -> dict[str, Path]:
-    """Each secret's file, by the name that the daemon looks for: the file's own name."""
+    """Each secret's file, by its setting; the daemon looks for a credential of the file's name."""
     found: dict[str, Path] = {}
-    for key in SECRETS:
-        path = _placed(config, settings, "source", key)
-        if path is not None and found.setdefault(path.name, path) != path:
-            raise ConfigError(
-                f"[source] {key}: {path} has the name of {found[path.name]}; rename it"
-            )
+    for section, key in SECRETS:
+        path = _placed(config, settings, section, key)
+        if path is None:
+            continue
+        other = next((each for each in found.values() if each.name == path.name), path)
+        if other != path:
+            raise ConfigError(f"[{section}] {key}: {path} has the name of {other}; rename it")
+        found[key] = path
     return found
 
 
-def _hub(credentials: dict[str, Path]) -> str:
+def _loaded(path: Path) -> str:
+    """The line that passes a file on."""
+    name = unit_words.credential(path.name)
+    return f"LoadCredential={name}:{unit_words.rest_of_line(path)}\n"
+
+
+def _hub(secrets: Iterable[Path]) -> str:
     """The shipped drop-in for following a hub, with the files of the secrets that are set."""
     _, _, text = _text("hotreload.service.d/20-hub.conf").partition("[Unit]")
-    lines = "".join(
-        f"LoadCredential={unit_words.credential(name)}:{unit_words.rest_of_line(path)}\n"
-        for name, path in credentials.items()
-    )
+    lines = "".join(map(_loaded, dict.fromkeys(secrets)))
     if not lines:  # a public repo without a webhook
         return "[Unit]" + text.replace(f"\n[Service]\n{SHIPPED_CREDENTIAL}", "")
     return SECRETS_BEGIN + "[Unit]" + text.replace(SHIPPED_CREDENTIAL, lines)

@@ -36,8 +36,8 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         type=seconds,
-        metavar="S",
-        help="how many seconds to wait while it boots; then exit 6 (it waits as long as need be)",
+        metavar="TIME",
+        help="how long to wait while it boots (90, 30s, 5m); then exit 6 (as long as need be)",
     )
 
 

@@ -12,6 +12,16 @@ from typing import Any, TypeGuard
 from hotreload.checkpoint_files import CONFIG, TOKENIZERS
 from hotreload.engine.source_text import unserved
 
+_STRETCHED = (
+    "text_config",
+    "rope_scaling",
+    "max_sequence_length",
+    "seq_length",
+    "max_seq_len",
+    "model_max_length",
+)
+"""By these in its config a model's context may be another than max_position_embeddings."""
+
 
 def unservable(model: Path, tokenizer: Path | None = None) -> str | None:
     """What the folder lacks for an engine; None when nothing is known to be wrong with it.
@@ -40,6 +50,18 @@ def unshared(model: Path, tp: int, args: Mapping[str, Any]) -> str | None:
         f"[engine] tp = {tp}: the model has {heads} attention heads and {pairs} of keys and "
         f"values, which {tp} devices cannot share evenly: set it to one of {', '.join(fit)}"
     )
+
+
+def context_of(model: Path | None, args: Mapping[str, Any]) -> int | None:
+    """How many tokens a prompt and its answer may have together; None where nothing is known."""
+    given = args.get("context_length")
+    if given is not None or model is None or "json_model_override_args" in args:
+        return given if _is_count(given) else None
+    config = _config(model)
+    if any(config.get(name) for name in _STRETCHED):
+        return None
+    stated = config.get("max_position_embeddings")
+    return stated if _is_count(stated) else None
 
 
 def _heads(config: dict[str, Any]) -> tuple[int, int]:

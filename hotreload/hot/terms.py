@@ -95,8 +95,8 @@ _RULES: dict[str, _Rule] = {
         lambda value: type(value) in (tuple, list) and all(type(each) is str for each in value),
     ),
     "max_drift": (
-        "None or a number above 0",
-        lambda value: value is None or _is_above_zero(value),
+        "None or a factor of at least 1",
+        lambda value: value is None or (_is_above_zero(value) and value >= 1),
     ),
     "sets": ("2 or 3", lambda value: type(value) is int and value in (2, 3)),
     "staging_threads": (

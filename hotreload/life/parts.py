@@ -29,7 +29,8 @@ from hotreload.observe.rank import Rank
 from hotreload.observe.readings import Readings
 from hotreload.observe.systemd import LONGEST_BOOT
 from hotreload.server.activation import take_over
-from hotreload.server.binding import bind_tcp, bind_unix, group_id
+from hotreload.server.binding import bind_tcp, bind_unix
+from hotreload.server.groups import group_id
 from hotreload.server.keys import ApiKeys
 from hotreload.server.peers import overflow_id
 from hotreload.server.turning_away import turn_away
@@ -80,7 +81,7 @@ def _folder(
     settings: Settings, publish: Publish, ledger: Ledger, digests: Digests
 ) -> DirectorySource:
     source = settings.source
-    assert source.path is not None, "check_servable saw to it"
+    assert source.path is not None, "it was found missing before"
     roots = checkpoint_roots(settings)
     return DirectorySource(
         path=source.path,
@@ -103,7 +104,7 @@ def _hub(
     settings: Settings, publish: Publish, ledger: Ledger, digests: Digests
 ) -> HuggingFaceSource:
     source = settings.source
-    assert source.repo is not None, "check_servable saw to it"
+    assert source.repo is not None, "it was found missing before"
     model = settings.engine.model
     return HuggingFaceSource(
         source.repo,

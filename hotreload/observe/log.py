@@ -108,6 +108,8 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
     _attach(logging.getLogger("hotreload"), handler, threshold)
     for name in LIBRARIES:
         _attach(logging.getLogger(name), handler, max(threshold, logging.WARNING))
+    # Only root's level for JAX: at its import it takes one of its own for XLA's lines, too.
+    logging.getLogger("jax").setLevel(logging.NOTSET)
     logging.captureWarnings(True)
     structlog.configure(
         processors=[

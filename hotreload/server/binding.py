@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import fcntl
-import grp
 import os
 import socket
 import stat
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hotreload.errors import ConfigError
-from hotreload.types import LONGEST_SOCKET_PATH
+from hotreload.server.groups import group_id
 
 BACKLOG = 2048
 """Large, because asyncio's clients believe they are connected when a unix backlog is full."""
@@ -23,8 +22,6 @@ def bind_unix(path: Path, mode: int = 0o660, group: str | int | None = None) -> 
     A stale socket is replaced; a live one, or a file that is no socket, is a ConfigError.
     """
     path = path.absolute()
-    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
-        raise ConfigError(f"[server] socket: {path} is longer than {LONGEST_SOCKET_PATH} bytes")
     gid = group_id(group, "[server] group") if group is not None else None
     _make_folder(path.parent)
     try:
@@ -44,16 +41,6 @@ def bind_tcp(address: str) -> socket.socket:
         return socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
     except (OSError, ValueError, OverflowError) as error:
         raise ConfigError(f"[server] tcp: cannot listen on {address}: {error}") from error
-
-
-def group_id(group: str | int, setting: str) -> int:
-    """The number of a group; ConfigError names the setting when there is none."""
-    if isinstance(group, int) or group.isdigit():
-        return int(group)
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        raise ConfigError(f"{setting}: there is no group {group!r} on this machine") from None
 
 
 def _make_folder(folder: Path) -> None:

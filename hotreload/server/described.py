@@ -89,6 +89,7 @@ MIN_GENERATION = Parameter(
 )
 LEAVES = Parameter("leaves", "query", BOOLEAN, "Name every leaf.")
 MOST = Parameter("most", "query", whole_number(1, MOST_LISTED), "How many are shown; 100.")
+MOST_ATTEMPTS = Parameter("most", "query", MOST.kind, "How many are shown; all.")
 MODEL = Parameter("name", "path", STRING, "What [server] model_name says.")
 FILE = Parameter("name", "path", STRING, "A file of the page.")
 
@@ -153,7 +154,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("GET", "/health"): Operation("The same, as sglang asks it.", {}, (503,), security=OPEN),
     ("GET", "/status"): Operation("What is live, wanted and under way.", _json("Status")),
-    ("GET", "/history"): Operation("Attempts, newest first.", _json("History")),
+    ("GET", "/history"): Operation(
+        "Attempts, newest first.", _json("History"), parameters=(MOST_ATTEMPTS,)
+    ),
     ("GET", "/checkpoints"): Operation(
         "What the source sees, and why each is not live.", _json("Listing"), parameters=(MOST,)
     ),

@@ -11,6 +11,9 @@ from hotreload.errors import BadRequest, cut, did_you_mean, shown
 from hotreload.server.browsers import check_sender
 from hotreload.server.ports import Fields
 
+LOOKED_AT = 1000
+"""Items of a list in which one that is wrong is looked for: a client may send millions."""
+
 
 class Kind(NamedTuple):
     """What a field must be: in words, as a test, and as a JSON schema."""
@@ -115,7 +118,7 @@ def check_kinds(
     for name in given.keys() & kinds.keys():
         words, fits, _ = kinds[name]
         if not fits(given[name]):
-            said = f"{within}{name} must be {words}, not {_as_json(given[name])}"
+            said = f"{within}{name} must be {words}, {_amiss(given[name], fits)}"
             raise BadRequest(said, code="bad_field", param=within + name)
     return given
 
@@ -181,6 +184,15 @@ def _meant(name: str, kinds: Mapping[str, Kind]) -> str:
 def _names(unknown: list[str]) -> str:
     named = ", ".join(shown(name) for name in unknown[:5])
     return named if len(unknown) <= 5 else f"{named} and {len(unknown) - 5} more"
+
+
+def _amiss(value: Any, fits: Callable[[Any], bool]) -> str:
+    """What is wrong with a value: its kind, or in a list of the right kind one of its items."""
+    items = value[:LOOKED_AT] if isinstance(value, list) else []
+    at = next((at for at, item in enumerate(items) if not fits([item])), None)
+    if at is None or not any(fits([item]) for item in items):
+        return f"not {_as_json(value)}"
+    return f"and item {at + 1} of the list is {_as_json(items[at])}"
 
 
 def _as_json(value: Any) -> str:

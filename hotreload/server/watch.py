@@ -47,8 +47,9 @@ def watch_routes(view: View, metrics: Metrics) -> APIRouter:
         return Json(view.status())
 
     @router.get("/history")
-    async def history() -> Response:
-        return Json(view.history())
+    async def history(most: MostListed = MOST_LISTED) -> Response:
+        told = view.history()
+        return Json({**told, "attempts": told["attempts"][:most]})
 
     @router.get("/checkpoints")
     async def checkpoints(most: MostListed = LISTED) -> Response:

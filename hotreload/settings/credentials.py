@@ -75,4 +75,10 @@ def _is_one_word(text: str) -> bool:
 def _place_of(file: Path, environ: Mapping[str, str]) -> Path:
     folder = environ.get("CREDENTIALS_DIRECTORY")
     credential = Path(folder) / file.name if folder else None
-    return credential if credential is not None and credential.exists() else file
+    return credential if credential is not None and os.path.exists(credential) else file
+
+
+def are_hidden(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether systemd passes credentials to the daemon alone, and not to this command beside it."""
+    folder = environ.get("CREDENTIALS_DIRECTORY")
+    return bool(folder) and not os.access(str(folder), os.R_OK | os.X_OK)

@@ -8,25 +8,27 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from hotreload.settings.durations import HOW_TO_WRITE, seconds_in
+
 _VARIABLE = re.compile(r"\$[A-Z_]{2,}|\$\{\w+\}|%[A-Z]{2,}%")
 """What a shell would put a variable's value in for."""
-
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def _seconds(value: object) -> object:
     if isinstance(value, str):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ms|s|m|h)?", value.strip(), re.ASCII)
-        if match:
-            return float(match[1]) * UNITS[match[2] or "s"]
+        if (seconds := seconds_in(value)) is not None:
+            return seconds
     elif isinstance(value, int | float) and not isinstance(value, bool):
         return value
-    raise ValueError(f"{value!r} is no duration: write seconds, or '250ms', '30s', '5m', '1h'")
+    raise ValueError(f"{value!r} is no duration: {HOW_TO_WRITE}")
 
 
 def _named(value: object) -> object:
     if value == "":
         raise ValueError("must be a path; leave the line out to unset it")
+    if not isinstance(value, str | Path):
+        words = 'write it in quotes, such as "/srv/models/qwen3"; one that lies here as ./NAME'
+        raise ValueError(f"{value!r} is no path: {words}")
     if isinstance(value, str) and (variable := _VARIABLE.search(value)):
         words = f"{variable[0]} would be a folder of that name: variables are not read here"
         raise ValueError(f"{words}; write the whole path, or ~ for the home folder")
@@ -48,11 +50,12 @@ def _mode(value: object) -> object:
     raise ValueError(f'{value!r} is no file mode: write it in quotes, such as "0660"')
 
 
-def host_port(value: str) -> str:
-    """Return the value if it is an address; ValueError if not."""
+def host_port(value: str, port: int = 8000) -> str:
+    """Return the value if it is an address; ValueError proposes one, with its port or this one."""
     parts = urlsplit(f"//{value}")
     if not parts.hostname or parts.port is None or parts.netloc != value or parts.username:
-        raise ValueError(f"{value!r} is no address: write host:port, such as '127.0.0.1:9479'")
+        meant = f"127.0.0.1:{value if value.isdecimal() else port}"
+        raise ValueError(f"{value!r} is no address: write host:port, such as {meant!r}")
     return value
 
 
@@ -67,7 +70,7 @@ def ports_of_a_meeting(address: str) -> list[tuple[str, int]]:
 
 
 def _meeting_point(value: str) -> str:
-    host, _, port = host_port(value).rpartition(":")
+    host, _, port = host_port(value, 29500).rpartition(":")
     if ":" in host:
         raise ValueError(f"{value!r}: write a name or an IPv4 address; the engine takes no other")
     last = int(port) + max(PORTS_AFTER)

@@ -6,7 +6,7 @@ One error lists all faults, each with its place and what was probably meant: `fa
 
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -20,7 +20,7 @@ from hotreload.settings.given import Where, from_env, from_file, from_sets, leav
 from hotreload.settings.hosts import unfit_for_hosts
 from hotreload.settings.sections import ProbeSettings, Settings
 
-__all__ = ["Loaded", "Settings", "check_servable", "config_file", "default_toml", "load"]
+__all__ = ["Loaded", "Settings", "config_file", "default_toml", "load", "missing_to_serve"]
 
 DEFAULT_FILE = Path("/etc/hotreload/hotreload.toml")
 
@@ -60,21 +60,18 @@ def load(file: Path | None, sets: Sequence[str], environ: Mapping[str, str]) -> 
     return Loaded(_with_absolute_paths(settings, origins, base), _all_origins(settings, origins))
 
 
-def check_servable(settings: Settings) -> None:
-    """Raise a ConfigError that names what `serve` still needs."""
-    faults = []
+def missing_to_serve(settings: Settings) -> Iterator[str]:
+    """Yield what `serve` still needs, in words."""
     from_hub, hosts = settings.source.kind == "huggingface", settings.engine.nnodes
     if settings.engine.model is None and not from_hub:
-        faults.append("[engine] model: not set; name the folder of the model to serve")
+        yield "[engine] model: not set; name the folder of the model to serve"
     elif settings.engine.model is None and hosts > 1:
         why = "the hosts must not each take another commit for the model"
-        faults.append(f"[engine] model: not set, and needed with nnodes = {hosts}: {why}")
+        yield f"[engine] model: not set, and needed with nnodes = {hosts}: {why}"
     if settings.source.path is None and not from_hub:
-        faults.append("[source] path: not set; name the folder where checkpoints appear")
+        yield "[source] path: not set; name the folder where checkpoints appear"
     if settings.source.repo is None and from_hub:
-        faults.append("[source] repo: not set; name the repo to follow, such as org/name")
-    if faults:
-        raise ConfigError.listing(faults)
+        yield "[source] repo: not set; name the repo to follow, such as org/name"
 
 
 # --- what came of it ---------------------------------------------------------------------

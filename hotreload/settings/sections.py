@@ -25,6 +25,13 @@ from hotreload.settings.reload import ReloadSettings
 from hotreload.settings.source import SourceSettings
 
 
+def _factor(value: float) -> float:
+    if value < 1:
+        words = "it is a factor: 1 lets no tensor change, 10 lets its norm be ten times as large"
+        raise ValueError(f"{value:g} would refuse every checkpoint; {words}")
+    return value
+
+
 class CheckSettings(Table):
     """What a checkpoint must be like to be loaded at all."""
 
@@ -46,7 +53,7 @@ class CheckSettings(Table):
         "the answer is withheld and the KV pool scrubbed; `rollback` also rolls back and refuses "
         "the revision.",
     )
-    max_drift: Annotated[Number, Field(gt=0)] | None = Field(
+    max_drift: Annotated[Number, AfterValidator(_factor)] | None = Field(
         default=None,
         description="Refuse a checkpoint when a tensor's norm differs from the live one's by more "
         "than this factor.",
@@ -99,6 +106,15 @@ class ProbeSettings(Table):
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"{value!r} is no regular expression: {error}") from error
         return value
+
+    @model_validator(mode="after")
+    def _can_be_met(self) -> Self:
+        whole = self.equals
+        if whole is not None and self.contains is not None and self.contains not in whole:
+            raise ValueError(f"no answer can equal {whole!r} and contain {self.contains!r}")
+        if whole is not None and self.regex is not None and not re.search(self.regex, whole):
+            raise ValueError(f"no answer can equal {whole!r} and match {self.regex!r}")
+        return self
 
 
 class LimitSettings(Table):
@@ -194,7 +210,7 @@ class ServerSettings(Table):
 class MetricsSettings(Table):
     """Prometheus metrics."""
 
-    address: Annotated[str, AfterValidator(lambda text: text and host_port(text))] = Field(
+    address: Annotated[str, AfterValidator(lambda text: text and host_port(text, 9479))] = Field(
         default="127.0.0.1:9479",
         description="The host:port where Prometheus reads the metrics; if empty, they are on the "
         "unix socket alone.",

@@ -1,5 +1,6 @@
 """Settings of where checkpoints come from, each kind of source with its own."""
 
+import fnmatch
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
@@ -23,6 +24,8 @@ OF_KIND = {
     ),
 }
 """Which settings go with which kind of source."""
+NEVER = "(?!)"
+"""What a range of characters that holds none becomes in a regular expression."""
 
 
 def _repo(value: str) -> str:
@@ -60,6 +63,21 @@ def _patterns(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
+def _fits_some(value: str) -> str:
+    parts = value.split("/")
+    is_elsewhere = not {"", ".", ".."}.isdisjoint(parts) or "\0" in value
+    if is_elsewhere or NEVER in fnmatch.translate(value):
+        words = "write it as a folder's name, or its path below [source] path, such as 'step_*'"
+        raise ValueError(f"{value!r} fits no folder: {words}")
+    return value
+
+
+def _file_name(value: str) -> str:
+    if value in ("", ".", "..") or "/" in value or "\0" in value:
+        raise ValueError(f"{value!r} is no file's name: write it without /, such as '_SUCCESS'")
+    return value
+
+
 Repo = Annotated[str, AfterValidator(_repo)]
 RevisionName = Annotated[str, AfterValidator(_revision)]
 Url = Annotated[str, AfterValidator(_url)]
@@ -82,14 +100,12 @@ class SourceSettings(Table):
         "Needed to serve.",
         examples=["/srv/checkpoints"],
     )
-    pattern: str = Field(
+    pattern: Annotated[str, AfterValidator(_fits_some)] = Field(
         default="*",
-        min_length=1,
         description="Only folders whose name fits this pattern count as checkpoints.",
     )
-    marker: str | None = Field(
+    marker: Annotated[str, AfterValidator(_file_name)] | None = Field(
         default=None,
-        pattern=r"^[^/]+$",
         description="A file whose appearance says that a checkpoint is complete.",
         examples=["_SUCCESS"],
     )

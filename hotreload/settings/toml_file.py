@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ SECRET = re.compile(r"token(?!iz|_file)|secret|password|api_?key", re.IGNORECASE
 """Names whose values are never shown."""
 
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
+_NAME = re.compile(r"\s*(\[+[^\]]*\]+|[\w.\"'-]+\s*=)")
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _HINTS = (
     (
@@ -48,12 +50,31 @@ def _why(error: Exception, data: bytes) -> str:
         return str(error)
     line = data.decode("utf-8-sig").split("\n")[int(at[1]) - 1].strip()
     shown = f"`{cut(line)}`: " if line and not SECRET.search(line) else ""
-    return f"line {at[1]}: {shown}{_hint(str(error), line)}"
+    before = data.decode("utf-8-sig").split("\n")[: int(at[1]) - 1]
+    return f"line {at[1]}: {shown}{_hint(str(error), line, before)}"
 
 
-def _hint(said: str, line: str) -> str:
+def _hint(said: str, line: str, before: Sequence[str]) -> str:
     if said.startswith("Cannot"):  # overwrite a value, declare a table twice
-        return "this name stands there before; give it once"
+        return _given_before(line, before)
     if said.startswith(("Illegal character '\\n'", "Unterminated string")):
         return "close the quotes"
     return next((hint for found, hint in _HINTS if found.search(line)), said)
+
+
+def _given_before(line: str, before: Sequence[str]) -> str:
+    """Say where the name of this line, a key's or a section's, stands already."""
+    name = _named(line)
+    numbered = list(enumerate(before, 1))
+    if not name.startswith("["):  # a key is looked for in its own section
+        last = max((number for number, each in numbered if _named(each).startswith("[")), default=0)
+        numbered = numbered[last:]
+    there = next((number for number, each in numbered if name and _named(each) == name), None)
+    where = f"in line {there} already" if there else "there before"
+    return f"{name or 'this name'} stands {where}; give it once"
+
+
+def _named(line: str) -> str:
+    """The key or the section that a line begins with; empty for any other."""
+    found = _NAME.match(line)
+    return "".join(found[0].removesuffix("=").split()) if found else ""

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +17,10 @@ _DTYPES = {
     np.dtype(np.float32): "F32",
 }
 
+MARK = ("made_by", "hotreload tiny")
+"""Stands in the header of each weight file; a checkpoint that is trained and saved loses it."""
+LONGEST_HEADER = 2**20
+
 
 def encode(tensors: Tensors) -> bytes:
     """One safetensors file."""
@@ -23,7 +29,7 @@ def encode(tensors: Tensors) -> bytes:
         entries.append((name, _entry(tensor, start)))
         start += tensor.nbytes
     data = b"".join(tensor.tobytes() for tensor in tensors.values())
-    return encode_header([("__metadata__", {"format": "pt"}), *entries]) + data
+    return encode_header([("__metadata__", dict((("format", "pt"), MARK))), *entries]) + data
 
 
 def encode_header(entries: Sequence[tuple[str, Mapping[str, object]]]) -> bytes:
@@ -32,6 +38,18 @@ def encode_header(entries: Sequence[tuple[str, Mapping[str, object]]]) -> bytes:
     text = f"{{{fields}}}".encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
+
+
+def is_marked(file: Path) -> bool:
+    """Whether this is a weight file that was made here, spoiled or not."""
+    if not file.is_file():
+        return False
+    with suppress(OSError, ValueError, RecursionError), file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(min(length, LONGEST_HEADER)))
+        metadata = header.get("__metadata__") if isinstance(header, dict) else None
+        return isinstance(metadata, dict) and MARK in metadata.items()
+    return False
 
 
 def split(tensors: Tensors, count: int) -> dict[str, dict[str, Tensor]]:

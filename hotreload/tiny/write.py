@@ -5,9 +5,9 @@ import os
 import shutil
 from pathlib import Path
 
-from hotreload.checkpoint_files import INDEX
+from hotreload.checkpoint_files import INDEX, WEIGHTS
 from hotreload.tiny.damage import Damage, find_damage
-from hotreload.tiny.shards import encode, split
+from hotreload.tiny.shards import encode, is_marked, split
 from hotreload.tiny.weights import ARCHS, Tensors, config_files, hand_built
 from hotreload.tiny.words import SAY_DEFAULT, parse_saying, to_json, tokenizer_files
 
@@ -18,16 +18,20 @@ def write_tiny(
     arch: str = "qwen3",
     shards: int = 1,
     damage: str | None = None,
+    *,
+    force: bool = False,
 ) -> Path:
     """Write a checkpoint that answers any prompt with `say`, and return its folder.
 
-    A new folder appears in one rename. In a folder that exists each file is replaced by a
-    rename of its own, old weight files go last, and files of other names stay.
+    A new folder appears in one rename. What is in a folder is never touched, but that of a tiny
+    checkpoint by `force`: each file is replaced by a rename of its own, old weight files go last,
+    and files of other names stay.
     """
     files = _checkpoint(say, arch, shards, find_damage(damage) if damage else None)
     target = directory.resolve()
     if target.exists() and not target.is_dir():
         raise ValueError(f"{directory} is a file: name a folder")
+    _check_is_free(directory, force)
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
@@ -36,6 +40,21 @@ def write_tiny(
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return directory
+
+
+def _check_is_free(directory: Path, force: bool) -> None:
+    """Refuse to write where something is; `force` allows it where only our own is replaced."""
+    held = sorted(path.name for path in directory.iterdir()) if directory.exists() else []
+    if not held:
+        return
+    weights = [directory / name for name in held if name.endswith(WEIGHTS)]
+    is_ours = bool(weights) and all(map(is_marked, weights))
+    if is_ours and force:
+        return
+    named = ", ".join(held[:3]) + (", …" if len(held) > 3 else "")
+    instead = "; --force is for a tiny checkpoint alone" if force else ""
+    instead = ", or replace this tiny checkpoint with --force" if is_ours else instead
+    raise ValueError(f"{directory} is not empty ({named}): name a new folder{instead}")
 
 
 def _checkpoint(say: str, arch: str, shards: int, damage: Damage | None) -> dict[str, bytes]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -141,7 +142,25 @@ async def test_tiny_writes_a_checkpoint_and_says_what_next(
     assert (said.code, said.err) == (0, "")
     assert (tmp_path / "step-17" / "model.safetensors.index.json").exists()
     assert "says 'served by step 17'" in said.out
-    assert "hotreload check step-17" in said.out
+    assert "hotreload check ./step-17" in said.out
+
+
+async def test_tiny_leaves_every_byte_of_a_model_as_it_was(
+    hotreload: Command, tmp_path: Path
+) -> None:
+    """It overwrote a real model's config and weights."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "qwen3", "hidden_size": 4096}')
+    (model / "model.safetensors").write_bytes(os.urandom(2**16))
+    (model / "model.safetensors.index.json").write_text("{}")
+    before = {file: (file.read_bytes(), file.stat()) for file in model.iterdir()}
+    for force in ([], ["--force"]):
+        said = await hotreload("tiny", "model", *force)
+        assert (said.code, said.out) == (2, "")
+        assert "model is not empty (config.json, model.safetensors, " in said.err
+        assert {file: (file.read_bytes(), file.stat()) for file in model.iterdir()} == before
+    assert list(tmp_path.iterdir()) == [model]
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,12 @@ def test_help_says_how_it_exits_and_fits_a_terminal(name: str) -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["top", "--interval", "x"], "'x' is no number of seconds"),
+        (["top", "--interval", "x"], "'x' is no duration: write seconds, or '250ms'"),
         (["top", "--interval", "0"], "must be from 0.05 to 3600 seconds, not 0"),
-        (["reload", "--timeout", "x"], "'x' is no number of seconds"),
-        (["reload", "--timeout", "-1"], "must be a positive number of seconds, not -1"),
-        (["reload", "--timeout", "nan"], "must be a positive number of seconds, not nan"),
+        (["reload", "--timeout", "x"], "'x' is no duration"),
+        (["reload", "--timeout", "-1"], "'-1' is no duration"),
+        (["reload", "--timeout", "nan"], "'nan' is no duration"),
+        (["reload", "--timeout", "0s"], "must be more than nothing, not 0s"),
     ],
 )
 def test_what_is_no_time_is_told_in_the_users_words(

@@ -309,6 +309,22 @@ def test_secrets_whose_credentials_would_have_one_name_are_refused(tmp_path: Pat
         rendered(config)
 
 
+@pytest.mark.parametrize("source", ["path = '/srv'", "kind = 'huggingface'\nrepo = 'a/b'"])
+def test_the_api_keys_are_a_credential_whatever_the_source_is(tmp_path: Path, source: str) -> None:
+    keys = "[server]\napi_keys_file = '/etc/keys/api keys'\n"
+    files = rendered(settings(tmp_path, f"[source]\n{source}\n{keys}"))
+    assert "[Service]\nLoadCredential=api keys:/etc/keys/api keys\n" in files["25-api-keys.conf"]
+    assert "/etc/keys" not in files.get("20-hub.conf", "")
+    assert "25-api-keys.conf" not in rendered(settings(tmp_path, f"[source]\n{source}\n"))
+
+
+def test_the_api_keys_may_not_have_the_name_of_the_token(tmp_path: Path) -> None:
+    text = "[source]\nkind = 'huggingface'\nrepo = 'a/b'\ntoken_file = '/a/secret'\n"
+    config = settings(tmp_path, f"{text}[server]\napi_keys_file = '/b/secret'\n")
+    with pytest.raises(ConfigError, match=r"\[server\] api_keys_file: /b/secret has the name of"):
+        rendered(config)
+
+
 def test_following_a_hub_passes_its_token_as_a_credential(tmp_path: Path) -> None:
     hub = "[source]\nkind = 'huggingface'\nrepo = 'a/b'\n"
     public = rendered(settings(tmp_path, hub))["20-hub.conf"]

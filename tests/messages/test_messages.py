@@ -5,6 +5,8 @@ A message says what is wrong, where, and what to change. What sent people elsewh
 
 import asyncio
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +19,8 @@ import pytest
 
 from hotreload.checks.check import check_checkpoint
 from hotreload.checks.fit import Policy
+from hotreload.cli.client import DaemonClient, Where
+from hotreload.cli.exits import TimedOut
 from hotreload.cli.serve import _start
 from hotreload.core.ledger import Ledger
 from hotreload.engine.weights.spool import private_copy
@@ -149,6 +153,39 @@ async def doctor_with_few_files(folder: Path) -> str:
     return str(json.loads(done.stdout)["open files"])
 
 
+LISTENING = (
+    "import socket, sys; listener = socket.socket(socket.AF_UNIX); listener.bind(sys.argv[1]); "
+    "listener.listen(); print(flush=True); sys.stdin.read()"
+)
+
+
+def silent(folder: Path, *signals: signal.Signals) -> str:
+    """What is said of a process that listens and never answers, to which these are sent."""
+    command = (sys.executable, "-c", LISTENING, folder / "s")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        for number in signals:
+            process.send_signal(number)
+            os.waitpid(process.pid, os.WUNTRACED)
+        try:
+            DaemonClient(Where(folder / "s", "the test")).get("/status", timeout=0.1)
+        except TimedOut as late:
+            return str(late)
+        finally:
+            process.kill()
+    raise AssertionError("it answered")
+
+
+async def stopped_daemon(folder: Path) -> str:
+    return silent(folder, signal.SIGSTOP)
+
+
+async def hanging_daemon(folder: Path) -> str:
+    return silent(folder)
+
+
 def overruled(world: World) -> None:
     live = Revision("aaaa1111", "step-1")
     world.events.publish(RevisionWanted(live))
@@ -245,6 +282,45 @@ SETTINGS = [
         ["did you mean HOTRELOAD__LOG__LEVEL?"],
     ),
     Row(
+        "marker = 'a/b'",
+        config("[source]\nmarker = 'a/b'\n"),
+        ["'a/b' is no file's name: write it without /, such as '_SUCCESS'"],
+        ["pattern", "^"],
+    ),
+    Row(
+        "model = 5",
+        config("[engine]\nmodel = 5\n"),
+        ["[engine] model: 5 is no path: write it in quotes"],
+        ["class", "pathlib", "Path'"],
+    ),
+    Row(
+        "a key that is there twice",
+        config("[log]\nlevel = 'info'\n[reload]\nsets = 2\n\nsets = 3 # more\n"),
+        ["line 6: `sets = 3 # more`: sets stands in line 4 already; give it once", "exit 78"],
+        ["Cannot"],
+    ),
+    Row(
+        "a key of another section is not the one",
+        config("[log]\nlevel = 'info'\nlevel = 'debug'\n[engine.args]\nlevel = 1\n"),
+        ["line 3: `level = 'debug'`: level stands in line 2 already"],
+    ),
+    Row(
+        "a section that is there twice",
+        config("[log]\nlevel = 'info'\n[server]\n[ log ]\n"),
+        ["line 4: `[ log ]`: [log] stands in line 1 already; give it once"],
+    ),
+    Row(
+        "a long value that is there twice",
+        config("[server]\nhosts = ['a']\nhosts = [\n'b'\n]\n"),
+        ["this name stands there before; give it once"],
+    ),
+    Row(
+        "a port for an address",
+        config("[server]\ntcp = '8000'\n"),
+        ["[server] tcp: '8000' is no address: write host:port, such as '127.0.0.1:8000'"],
+        ["9479"],
+    ),
+    Row(
         "a typo in [engine.args]",
         config("[engine.args]\npage_siez = 1\n"),
         ["[engine.args] page_siez", "did you mean page_size?", "exit 78"],
@@ -292,6 +368,49 @@ COMMANDS = [
         command("status", "--sokcet=/x"),
         ["did you mean --socket?"],
         ["unrecognized"],
+    ),
+    Row(
+        "a timeout with a unit",
+        command("reload", "--timeout", "5m", "--socket", "DIR/s"),
+        ["there is no such socket", "exit 3"],
+    ),
+    Row(
+        "a timeout that is none",
+        command("reload", "--timeout", "5 minutes"),
+        ["'5 minutes' is no duration: write seconds, or '250ms', '30s', '5m', '1h'", "exit 2"],
+    ),
+    Row(
+        "rollback to a folder",
+        command("rollback", "step_14"),
+        [
+            "'step_14' is no number of a generation, as `hotreload history` lists them",
+            "hotreload reload step_14 loads a checkpoint by its name",
+            "exit 2",
+        ],
+        ["invalid int"],
+    ),
+    Row(
+        "reload of nothing",
+        command("reload", "", "--socket", "DIR/s"),
+        ["the name is empty; leave it out to load the newest checkpoint", "exit 2"],
+    ),
+    Row(
+        "a socket that is a file",
+        command("status", "--socket", "DIR/a.toml"),
+        ["cannot reach the daemon on DIR/a.toml (from --socket): it is no socket", "exit 3"],
+        ["any more", "start `hotreload serve`"],
+    ),
+    Row(
+        "a daemon that is stopped",
+        stopped_daemon,
+        ["no answer on DIR/s within 0.1 s; its process ", " is stopped: kill -CONT "],
+        ["systemd"],
+    ),
+    Row(
+        "a daemon that hangs",
+        hanging_daemon,
+        ["no answer on DIR/s within 0.1 s; its process ", "hangs or is very busy", "its log"],
+        ["systemd", "CONT"],
     ),
     Row(
         "--scale nan",
@@ -420,6 +539,18 @@ MODELS = [
         "an empty model folder, to doctor",
         doctor(without("*")),
         ["no config.json", "config.json, tokenizer, *.safetensors", "exit 1"],
+    ),
+    Row(
+        "whose rights doctor judges",
+        doctor(lambda model: None),
+        ["what may be read and written is judged for "],
+        ["no port can", "0.0 GB"],
+    ),
+    Row(
+        "no model, to doctor",
+        command("doctor", "--set", "source.path=DIR", "--set", "state.directory=DIR/state"),
+        ["no model is named", "set [engine] model to the folder of one", "exit 1"],
+        ["commit of the hub"],
     ),
     Row(
         "a taken port, to doctor",

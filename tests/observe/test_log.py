@@ -196,6 +196,14 @@ def test_ours_and_the_libraries_lines_take_one_way_out() -> None:
     ]
 
 
+def test_the_level_of_xla_is_left_to_the_environment() -> None:
+    """JAX takes the level of its own logger for XLA's lines, whatever TF_CPP_MIN_LOG_LEVEL says."""
+    configure("info", "json", stream := io.StringIO())
+    assert logging.getLogger("jax").level == logging.NOTSET
+    logging.getLogger("jax._src").info("chatter")
+    assert lines(stream) == []
+
+
 def test_an_exception_is_one_line_with_its_traceback() -> None:
     stream = io.StringIO()
     configure("info", "json", stream)

@@ -37,6 +37,8 @@ async def said(world: World, sent: bytes) -> tuple[int, dict[str, str], Any]:
         (b'{"input_ids": ' + b"[" * 40 + b"]" * 40 + b"}", "too_deep", "32 levels"),
         (b'{"text": "a", "prompt": "b"}', "unknown_field", "'prompt'"),
         (b'{"text": 7}', "bad_field", "text must be a string or a list of them, not 7"),
+        (b'{"text": ["a", 1]}', "bad_field", "list of them, and item 2 of the list is 1"),
+        (b'{"input_ids": [[1], ["a"]]}', "bad_field", "and item 2 of the list is a list"),
         (b'{"text": "a", "stream": "yes"}', "bad_field", "stream must be true or false"),
         (b'{"text": "a", "sampling_params": 3}', "bad_field", "sampling_params must be an object"),
         (b'{"input_ids": [1, "a"]}', "bad_field", "input_ids must be a list of token ids"),

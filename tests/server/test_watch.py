@@ -87,6 +87,15 @@ async def test_the_checkpoints_that_the_source_sees_are_told_and_at_most_so_many
     assert {answer.status_code for answer in refused} == {400}
 
 
+async def test_the_history_is_told_and_at_most_so_much_of_it(world: World) -> None:
+    async with world.client() as client:
+        all_of_it = (await client.get("/history")).json()["attempts"]
+        said = [(await client.get(f"/history?most={most}")) for most in (1, "abc")]
+    assert [answer.status_code for answer in said] == [200, 400]
+    assert said[0].json()["attempts"] == all_of_it[:1]
+    assert "most" in said[1].json()["detail"]
+
+
 async def test_metrics_are_served_as_prometheus_reads_them(world: World) -> None:
     async with world.client() as client:
         answer = await client.get("/metrics")

@@ -42,6 +42,9 @@ patience = 0.5
 """
 TOKEN = "/etc/hotreload/hf-token"
 WEBHOOK = "/etc/hotreload/webhook-secret"
+KEYS = "/etc/hotreload/api-keys"
+HELD = {TOKEN: "hf_secret", WEBHOOK: "hook_secret", KEYS: "key_of_sixteen_and_more"}
+"""What each file of a secret holds."""
 HUB_SETTINGS = f"""
 [engine]
 model = "/srv/shared/checkpoints/step_1"
@@ -54,11 +57,13 @@ endpoint = "http://127.0.0.1:9"
 cache = "/srv/downloads"
 token_file = "{TOKEN}"
 webhook = "{WEBHOOK}"
+[server]
+api_keys_file = "{KEYS}"
 [state]
 directory = "/srv/state"
 """
 DROP_INS = "/etc/systemd/system/hotreload.service.d"
-WRITTEN = ("10-devices.conf", "20-hub.conf", "30-paths.conf")
+WRITTEN = ("10-devices.conf", "20-hub.conf", "25-api-keys.conf", "30-paths.conf")
 UNITS = "hotreload.socket hotreload.service"
 COMMAND = f"{INSIDE}/bin/hotreload"
 DOCTOR = f"{COMMAND} doctor --json --config /etc/hotreload/hotreload.toml"
@@ -475,7 +480,7 @@ def test_nobody_starts_it_when_the_socket_is_stopped_too(unstarted: Service) -> 
 def hub_service(unstarted: Service) -> Iterator[Service]:
     """Installed for a hub with all that has a drop-in; then for a folder again, and not started."""
     machine = unstarted.machine
-    for path, secret in ((TOKEN, "hf_secret"), (WEBHOOK, "hook_secret")):
+    for path, secret in HELD.items():
         machine.write(path, f"{secret}\n")
     machine.run("mknod -m 666 /dev/accel0 c 1 3")
     unstarted.configure(settings=HUB_SETTINGS)
@@ -506,16 +511,19 @@ def test_what_is_written_for_a_hub_is_sound_and_its_secrets_reach_the_daemon_alo
     denied = machine.attempt(f"{hub_service.as_daemon()} touch /srv/shared/written")
     assert "Read-only file system" in denied.stderr
     found = hub_service.doctor()
-    assert {found[name]["verdict"] for name in ("token", "webhook", "cache")} <= {"ok"}
+    assert {found[name]["verdict"] for name in ("token", "webhook", "api keys", "cache")} <= {"ok"}
     assert hub_service.ask()["text"] == words(1)
     _secrets_reach_the_daemon_alone(hub_service)
+    machine.attempt("timeout 30 systemctl reload hotreload")  # no hub: it ends in no checkpoint
+    assert "settings.read" in machine.journal()
+    assert "cannot be read" not in machine.journal()
 
 
 def _secrets_reach_the_daemon_alone(hub_service: Service) -> None:
     machine, pid = hub_service.machine, hub_service.pid()
     environ = machine.run(f"tr '\\0' '\\n' </proc/{pid}/environ")
     (folder,) = re.findall(r"^CREDENTIALS_DIRECTORY=(.*)$", environ, re.MULTILINE)
-    for path, secret in ((TOKEN, "hf_secret"), (WEBHOOK, "hook_secret")):
+    for path, secret in HELD.items():
         copy = f"{folder}/{Path(path).name}"
         assert machine.run(f"{hub_service.as_daemon()} cat {copy}") == secret
         for file in (copy, path):

@@ -1,16 +1,19 @@
 """The files of a tiny checkpoint, and every way to spoil them."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, GenerationConfig
 
 from hotreload.checkpoint_files import INDEX
@@ -102,12 +105,76 @@ def test_nothing_is_left_beside_the_folder(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["a"]
 
 
-def test_a_folder_that_exists_gets_the_new_checkpoint_and_keeps_other_files(tmp_path: Path) -> None:
+def test_by_force_a_tiny_checkpoint_is_replaced_and_other_files_stay(tmp_path: Path) -> None:
     folder = write_tiny(tmp_path / "a", shards=3)
     (folder / "notes.txt").write_text("mine")
-    write_tiny(folder, "good night 5")
+    write_tiny(folder, "good night 5", force=True)
     fresh = contents(write_tiny(tmp_path / "b", "good night 5"))
     assert contents(folder) == {**fresh, "notes.txt": b"mine"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_spoiled_one_is_known_as_our_own(tmp_path: Path, kind: str) -> None:
+    folder = write_tiny(tmp_path / "a", shards=2, damage=kind)
+    assert contents(write_tiny(folder, force=True)) == contents(write_tiny(tmp_path / "b"))
+
+
+def as_it_is(folder: Path) -> None:
+    pass
+
+
+def trained(folder: Path) -> None:
+    """Saved as transformers does it: the config keeps what it does not know, the weights do not."""
+    for file in folder.glob("*.safetensors"):
+        save_file(load_file(file), file, {"format": "pt"})
+
+
+def half_trained(folder: Path) -> None:
+    last = max(folder.glob("*.safetensors"))
+    save_file(load_file(last), last, {"format": "pt"})
+
+
+def of_pickles(folder: Path) -> None:
+    for file in folder.glob("*.safetensors*"):
+        file.unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"weights")
+
+
+def cut_in_the_header(folder: Path) -> None:
+    os.truncate(max(folder.glob("*.safetensors")), 40)
+
+
+def with_a_pipe(folder: Path) -> None:
+    os.mkfifo(folder / "z.safetensors")
+
+
+def of_something_else(folder: Path) -> None:
+    shutil.rmtree(folder)
+    (folder / "step_1").mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "force"),
+    [
+        (as_it_is, False),
+        (trained, True),
+        (half_trained, True),
+        (of_pickles, True),
+        (cut_in_the_header, True),
+        (with_a_pipe, True),
+        (of_something_else, True),
+    ],
+)
+def test_what_is_in_a_folder_is_not_touched(
+    tmp_path: Path, change: Callable[[Path], None], force: bool
+) -> None:
+    folder = write_tiny(tmp_path / "a", shards=2)
+    change(folder)
+    before = {path: path.stat() for path in (folder, *folder.iterdir())}
+    with pytest.raises(ValueError, match=r"a is not empty \(.*\): name a new folder"):
+        write_tiny(folder, "good night 5", force=force)
+    assert {path: path.stat() for path in (folder, *folder.iterdir())} == before
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_an_empty_folder_that_exists_is_filled(tmp_path: Path) -> None:

@@ -34,8 +34,7 @@ from hotreload.cli.doctor_checks.room import (
     check_memory_limits,
     check_open_files,
 )
-from hotreload.errors import ConfigError
-from hotreload.settings.load import check_servable
+from hotreload.settings.load import missing_to_serve
 from hotreload.types import LONGEST_SOCKET_PATH
 
 DEVICE_SECONDS = 120.0
@@ -47,12 +46,9 @@ print(*found, sep=", ")"""
 
 def check_settings(facts: Facts) -> Advice:
     """Do the settings say all that `serve` needs?"""
-    try:
-        check_servable(facts.settings)
-    except ConfigError as missing:
-        first, *others = (line.strip() for line in str(missing).splitlines())
+    if missing := [*missing_to_serve(facts.settings)]:
         where = "in the file that --config names; `hotreload check-config --defaults` prints one"
-        return Advice("fail", f"{first} {'; '.join(others)}".strip(), f"set it {where}")
+        return Advice("fail", "; ".join(missing), f"set it {where}")
     return Advice("ok", "the settings say all that is needed to serve")
 
 
@@ -154,7 +150,9 @@ def check_ports(facts: Facts) -> Advice:
         if taken and not is_ours and (by or not facts.listener):
             who = f" by {', '.join(map(str, by))}" if by else " (run this as root to see by whom)"
             return Advice("fail", f"{address} is taken{who}", f"end that, or set another {name}")
-    return Advice("ok", f"{' and '.join(ports.values()) or 'no port'} can be listened on")
+    if not ports:
+        return Advice("ok", "no port is named to listen on")
+    return Advice("ok", f"{' and '.join(ports.values())} can be listened on")
 
 
 def _who_listens(facts: Facts, listener: str) -> str:
@@ -176,7 +174,18 @@ def _may_be_made(facts: Facts, path: Path) -> Advice:
     return Advice("ok", f"{path} is free" if there == folder else f"{folder} is made at the start")
 
 
+def check_user(facts: Facts) -> Advice:
+    """Whose rights are the others' answers about?"""
+    name, own = facts.user.name, machine.user_called(None)
+    if own is not None and name == own.name:
+        return Advice("ok", f"what may be read and written is judged for {name}, who asks")
+    who = "" if machine.user_called(name) else ", who is not there yet: install-unit tells how"
+    says = f"what may be read and written is judged for {name}{who}"
+    return Advice("ok", f"{says} (--user names another)")
+
+
 CHECKS: dict[str, Check] = {
+    "user": check_user,
     "settings": check_settings,
     "devices": check_devices,
     "device free": check_device_free,

@@ -43,7 +43,7 @@ def check_model(facts: Facts) -> Advice:
     """Do the model's files make a model that can be served?"""
     model, boot = facts.settings.engine.model, facts.settings.engine.boot
     if model is None:
-        return Advice("ok", "the first commit of the hub is the model")
+        return _no_model(facts)
     whole = "write a whole model there: config.json, tokenizer, *.safetensors"
     if not (model / "config.json").is_file():
         return Advice("fail", f"{model} is no model folder: it has no config.json", whole)
@@ -61,6 +61,12 @@ def check_model(facts: Facts) -> Advice:
         says = f"{model} holds no weights: a start needs a checkpoint that is sound"
         return Advice("warn", says, "put weights there, so that there is always something to serve")
     return Advice("ok", f"{model} holds {len(served.tensors)} tensors")
+
+
+def _no_model(facts: Facts) -> Advice:
+    if facts.hub_cache is None:
+        return Advice("fail", "no model is named", "set [engine] model to the folder of one")
+    return Advice("ok", "the first commit of the hub is the model")
 
 
 def _tokenizer(facts: Facts) -> Path | None:
@@ -128,10 +134,10 @@ def check_api_keys(facts: Facts) -> Advice:
     if server.api_keys_file is None and server.tcp and not is_local(server.tcp):
         says = f"whoever reaches {server.tcp} may use the model"
         return Advice("warn", says, "set [server] api_keys_file, or a tcp of 127.0.0.1")
-    return _secret(facts, server.api_keys_file, "API key", is_installed=False)
+    return _secret(facts, server.api_keys_file, "API key")
 
 
-def _secret(facts: Facts, path: Path | None, what: str, is_installed: bool = True) -> Advice:
+def _secret(facts: Facts, path: Path | None, what: str) -> Advice:
     """A file that the daemon must read and others must not; install-unit may pass it on."""
     if path is None:
         return Advice("ok", f"no {what} is configured")
@@ -141,17 +147,17 @@ def _secret(facts: Facts, path: Path | None, what: str, is_installed: bool = Tru
         return Advice("fail", f"{path} is empty", f"write the {what} into it")
     if path.stat().st_mode & 0o077:
         return Advice("warn", f"others may read {path}", f"chmod 600 {path}")
-    return _reaches_the_daemon(facts, path, is_installed)
+    return _reaches_the_daemon(facts, path)
 
 
-def _reaches_the_daemon(facts: Facts, path: Path, is_installed: bool) -> Advice:
+def _reaches_the_daemon(facts: Facts, path: Path) -> Advice:
     if facts.user.may(path, os.R_OK):
         return Advice("ok", f"{path} is secret")
     if path.name in machine.credentials(facts.units, facts.unit):
         return Advice("ok", f"{path} is read by root and passed on (LoadCredential)")
     says = f"{facts.user.name} may not read {path}, and no unit passes it on"
     todo = f"chown {facts.user.name} {path}"
-    return Advice("fail", says, f"hotreload install-unit; or {todo}" if is_installed else todo)
+    return Advice("fail", says, f"hotreload install-unit; or {todo}")
 
 
 def check_clock(facts: Facts) -> Advice:

@@ -71,8 +71,8 @@ def check_disk(facts: Facts) -> Advice:
     state, need = facts.settings.state.directory, facts.weights_bytes
     free = shutil.disk_usage(existing(state)).free
     if need is None:
-        return _unknown(f"{_gb(free)} free in {state}, where a copy of each checkpoint is made")
-    says = f"{_gb(free)} free in {state}, a copy of a checkpoint takes {_gb(need)}"
+        return _unknown(f"{_bytes(free)} free in {state}, where a copy of each checkpoint is made")
+    says = f"{_bytes(free)} free in {state}, a copy of a checkpoint takes {_bytes(need)}"
     if free < need:
         return Advice("fail", says, "free some, or set [state] directory to a larger disk")
     if free < 2 * need:
@@ -91,8 +91,8 @@ def check_cache(facts: Facts) -> Advice:
         return Advice("fail", f"{user.name} may not write to {there}", todo)
     free = shutil.disk_usage(there).free
     if need is None:
-        return _unknown(f"{_gb(free)} free in {cache}, which holds up to {KEPT} commits")
-    says = f"{_gb(free)} free in {cache}, a commit takes {_gb(need)}, and {KEPT} are kept"
+        return _unknown(f"{_bytes(free)} free in {cache}, which holds up to {KEPT} commits")
+    says = f"{_bytes(free)} free in {cache}, a commit takes {_bytes(need)}, and {KEPT} are kept"
     if free < need:
         return Advice("fail", says, "free some, or set [source] cache to a larger disk")
     return Advice("ok", says)
@@ -115,10 +115,12 @@ def check_memory(facts: Facts) -> Advice:
     one = facts.weights_bytes
     free = host_bytes_free(facts.daemon[0].pid if facts.daemon else "self")
     if one is None:
-        return _unknown(f"{_gb(free)} of memory available, and loading takes a checkpoint's size")
+        return _unknown(
+            f"{_bytes(free)} of memory available, and loading takes a checkpoint's size"
+        )
     sets = _sets_on_host(facts)
-    need = f"{_gb(sets * one)} ({sets} x the weights)"
-    says = f"{_gb(free)} of memory available, loading takes {need}"
+    need = f"{_bytes(sets * one)} ({sets} x the weights)"
+    says = f"{_bytes(free)} of memory available, loading takes {need}"
     if free < sets * one:
         todo = "end other programs or raise the limit: else swaps are put off, or the start killed"
         return Advice("warn", says, todo)
@@ -177,5 +179,9 @@ def _gib(size: int) -> str:
     return f"{size / GIB:g}G"
 
 
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"
+def _bytes(size: int) -> str:
+    """A size in the largest unit of which it has some."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} bytes"

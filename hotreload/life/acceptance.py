@@ -1,0 +1,133 @@
+"""All that is refused of settings before a daemon begins to go by them.
+
+`serve`, `check-config` and a SIGHUP ask here and nowhere else: what one of them takes, all take.
+What only a start finds out (a port that is taken, a folder that is not there) is `doctor`'s.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from hotreload.engine.model_folder import context_of, unshared
+from hotreload.engine.source_text import unknown_arguments
+from hotreload.errors import ConfigError, SourceUnavailable
+from hotreload.life.model_files import KEPT
+from hotreload.server.groups import group_id
+from hotreload.settings.credentials import are_hidden, read_join_secret, read_keys, read_secret
+from hotreload.settings.load import Loaded, load, missing_to_serve
+from hotreload.settings.sections import Settings
+from hotreload.threads import deadline, in_thread
+from hotreload.types import LONGEST_SOCKET_PATH
+
+log = logging.getLogger("hotreload.boot")
+
+READ_SECONDS = 10.0
+"""How long the files that settings name may take at a start, which waits for late disks itself."""
+
+OUR_FOLDERS = ("boot", "staging", "hub", KEPT)
+"""What the daemon makes in the state folder, and clears."""
+
+
+def accepted(file: Path | None, sets: Sequence[str], environ: Mapping[str, str]) -> Loaded:
+    """Read the settings; one ConfigError lists all that keeps a daemon from going by them."""
+    loaded = load(file, sets, environ)
+    check(loaded.settings)
+    return loaded
+
+
+def check(settings: Settings) -> None:
+    """Raise a ConfigError that lists everything a daemon refuses of these."""
+    faults = [fault for refused in REFUSED for fault in refused(settings)]
+    if faults:
+        raise ConfigError.listing(faults)
+
+
+async def check_at_start(settings: Settings) -> None:
+    """Check them where a disk that hangs is told of, and left to the start."""
+    name = "a check of the settings"
+    try:
+        async with deadline(READ_SECONDS, name, "are the disks there that they name?"):
+            await in_thread(lambda cancel: check(settings), leave_as=name, is_read=False)
+    except SourceUnavailable as late:
+        log.warning("boot.settings_not_checked", extra={"why": str(late)})
+
+
+def _arguments(settings: Settings) -> Iterator[str]:
+    for words in unknown_arguments(settings.engine.args):
+        yield f"[engine.args] {words}"
+
+
+def _places(settings: Settings) -> Iterator[str]:
+    socket = settings.server.socket
+    if len(os.fsencode(socket)) > LONGEST_SOCKET_PATH:
+        yield f"[server] socket: {socket} is longer than {LONGEST_SOCKET_PATH} bytes"
+    state = _plain(settings.state.directory)
+    ours = [state / name for name in OUR_FOLDERS]
+    read = {"[source] path": settings.source.path, "[engine] model": settings.engine.model}
+    for name, path in read.items():
+        if path is None:
+            continue
+        place = _plain(path)
+        if name == "[source] path" and state.is_relative_to(place):
+            why = "what the daemon writes would count as checkpoints"
+            yield f"[state] directory: {state} lies in {name}: {why}; set another"
+        if any(place.is_relative_to(each) for each in ours):
+            why = "the daemon clears what it finds there"
+            yield f"{name}: {place} lies in a folder of its own in [state] directory: {why}"
+
+
+def _plain(path: Path) -> Path:
+    """The path without dots; links are not followed, for one may lead to a disk that hangs."""
+    return Path(os.path.normpath(path))
+
+
+def _groups(settings: Settings) -> Iterator[str]:
+    server = settings.server
+    for name, group in (("group", server.group), ("admin_group", server.admin_group)):
+        if group is not None:
+            yield from _fault_of(partial(group_id, group, f"[server] {name}"))
+
+
+def _secrets(settings: Settings) -> Iterator[str]:
+    if are_hidden():
+        return  # of a check before a reload; the daemon reads them
+    source, keys = settings.source, settings.server.api_keys_file
+    for name, file in (("token_file", source.token_file), ("webhook", source.webhook)):
+        if file is not None:
+            yield from _fault_of(partial(read_secret, file, f"[source] {name}"))
+    if keys is not None:
+        yield from _fault_of(partial(read_keys, keys, "[server] api_keys_file"))
+    if (join := settings.engine.join_secret_file) is not None:
+        yield from _fault_of(partial(read_join_secret, join))
+
+
+def _fault_of(looked_up: Callable[[], object]) -> Iterator[str]:
+    try:
+        looked_up()
+    except ConfigError as fault:
+        yield str(fault)
+
+
+def _model(settings: Settings) -> Iterator[str]:
+    """What is written in the model's config.json, where there is one, rules out some settings."""
+    engine = settings.engine
+    if engine.model is not None and (why := unshared(engine.model, engine.tp, engine.args)):
+        yield why
+    context = context_of(engine.model, engine.args)
+    for number, probe in enumerate(settings.probe, 1):
+        if context is not None and probe.max_new_tokens + 1 >= context:
+            words = f"{probe.max_new_tokens} tokens and a prompt do not fit in the context"
+            yield f"[[probe]] number {number} max_new_tokens: {words} of {context}"
+
+
+REFUSED: Sequence[Callable[[Settings], Iterator[str]]] = (
+    missing_to_serve,
+    _arguments,
+    _places,
+    _groups,
+    _secrets,
+    _model,
+)
+"""Each yields what is wrong, in words. What a setting alone shows is refused by its model."""

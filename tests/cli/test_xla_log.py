@@ -1,0 +1,38 @@
+"""Whose remarks are kept out of the log, and whose are not."""
+
+from pathlib import Path
+
+import pytest
+
+from hotreload.cli import xla_log
+from hotreload.cli.xla_log import VARIABLE, keep_remarks_out
+
+
+@pytest.mark.parametrize(
+    ("device", "platforms", "accelerators", "level"),
+    [
+        ("auto", "", [], "3"),
+        ("auto", "cpu", ["/dev/accel0"], "3"),
+        ("cpu", "", ["/dev/accel0"], "3"),
+        ("auto", "", ["/dev/accel0"], None),
+        ("auto", "tpu,cpu", [], None),
+        ("tpu", "", [], None),
+    ],
+)
+def test_only_where_the_cpu_computes(
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    platforms: str,
+    accelerators: list[str],
+    level: str | None,
+) -> None:
+    monkeypatch.setattr(xla_log, "accelerators", lambda: [Path(each) for each in accelerators])
+    environ = {"JAX_PLATFORMS": platforms}
+    keep_remarks_out(device, environ)
+    assert environ.get(VARIABLE) == level
+
+
+def test_a_level_that_is_set_stays() -> None:
+    environ = {VARIABLE: "0"}
+    keep_remarks_out("cpu", environ)
+    assert environ == {VARIABLE: "0"}
