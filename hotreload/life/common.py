@@ -8,6 +8,9 @@ from hotreload.core.entrance import Entrance
 from hotreload.core.rules import Rules
 from hotreload.events import Publish
 from hotreload.life.checking import Checking
+from hotreload.life.doubt import Doubt
+from hotreload.life.files_gone import FilesGone
+from hotreload.life.gone import Gone
 from hotreload.life.joints import Arrival
 from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine, RunningSource
@@ -28,6 +31,9 @@ class Common:
     state: StateFile
     entrance: Entrance[RunningEngine]
     arrival: Arrival
+    doubt: Doubt
+    gone: Gone
+    files_gone: FilesGone
     publish: Publish
     take_signals: Callable[[], None]
     """After an engine is started: XLA installs a handler for SIGTERM."""

@@ -15,10 +15,11 @@ from hotreload.core.ledger import (
     Ledger,
     Overrule,
     PastGeneration,
+    ServedBy,
 )
 from hotreload.types import Attempt, By, Refusal, Revision
 
-VERSION = 4
+VERSION = 5
 """The version of the state file; a change of `Memory` raises it and adds to `_MIGRATIONS`."""
 
 
@@ -37,6 +38,8 @@ class Memory:
     numbers_given: int
     overruled: Overrule | None
     pins: list[By]
+    served_by: ServedBy | None
+    missed: PastGeneration | None
 
 
 _MEMORY = TypeAdapter(Memory)
@@ -56,6 +59,8 @@ def to_json(ledger: Ledger) -> bytes:
         numbers_given=ledger.numbers_given,
         overruled=ledger.overruled,
         pins=list(ledger.pins),
+        served_by=ledger.served_by,
+        missed=ledger.missed,
     )
     # By its own way an infinity (how much a leaf of zeros changed) would be null, and no number.
     return pydantic_core.to_json(memory, indent=1, inf_nan_mode="constants")
@@ -77,10 +82,15 @@ def _from_3(memory: dict[str, Any]) -> dict[str, Any]:
     return memory  # only the history knows words that it did not: dry runs, steps of a start
 
 
+def _from_4(memory: dict[str, Any]) -> dict[str, Any]:
+    return {"served_by": None, "missed": None, **memory}
+
+
 _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     1: _from_1,
     2: _from_2,
     3: _from_3,
+    4: _from_4,
 }
 """For each older version, how to turn its data into the next version's."""
 
@@ -115,4 +125,6 @@ def from_json(data: bytes) -> Ledger:
         numbers_given=memory.numbers_given,
         overruled=memory.overruled,
         pins=deque(memory.pins, maxlen=KEPT_PINS),
+        served_by=memory.served_by,
+        missed=memory.missed,
     )
