@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,15 @@ from hotreload.core.attempts import Attempts
 from hotreload.core.course import Course
 from hotreload.core.ledger import Ledger, ServedBy
 from hotreload.engine.upstream.build import DOES_NOT_START
-from hotreload.errors import CheckpointCorrupt, ConfigError, EngineLost, ProbeFailed
+from hotreload.errors import (
+    CheckpointCorrupt,
+    CheckpointIncompatible,
+    ConfigError,
+    EngineLost,
+    ProbeFailed,
+)
 from hotreload.events import AttemptFinished, Event, PhaseEntered, TroubleTold, Waiting
-from hotreload.life import boot, mounts
+from hotreload.life import boot, first_switch, mounts
 from hotreload.life.boot import Start, served_from
 from hotreload.life.doubt import Doubt
 from hotreload.life.first_switch import FirstSwitch
@@ -25,7 +32,7 @@ from hotreload.life.model_files import keep_model
 from hotreload.life.parts import make_rules
 from hotreload.life.refusal import UNFIT_MODEL
 from hotreload.life.running import RunningEngine
-from hotreload.life.state_json import to_json
+from hotreload.life.state_json import from_json, to_json
 from hotreload.settings.load import Settings
 from hotreload.tiny import write_tiny
 from hotreload.troubles import OLDER_ANSWERS, PROBE_DOUBTED, WAITS_FOR_FILES
@@ -617,3 +624,233 @@ async def test_checkpoints_that_are_not_mounted_yet_are_waited_for_where_nothing
     (point / "step_3").mkdir()
     await asyncio.wait_for(starting, PATIENCE)
     assert len(machine.attempts) == tried + 1  # nothing was tried while nothing had changed
+
+
+# --- what was live is not to blame for what it answers ------------------------------------------
+
+
+def was_live(machine: Machine, fingerprint: str) -> None:
+    machine.forget()
+    live = Generation(1, GOOD, fingerprint, 0.0)
+    machine.ledger.went_live(live, str(machine.source.folder / GOOD.label))
+
+
+@pytest.fixture
+def proven(machine: Machine) -> Machine:
+    """A machine whose last good generation was live with the very weights that it has."""
+    was_live(machine, "fp-good")
+    machine.ledger.served_by = ENGINE
+    machine.steps.faults["probe"] = ProbeFailed("probe 'hi': expected 'Paris' in it")
+    return machine
+
+
+@pytest.mark.parametrize(
+    "before", [ENGINE, None, replace(ENGINE, model="/elsewhere")], ids=["same", "unknown", "moved"]
+)
+async def test_weights_that_were_live_answer_though_they_fail_a_probe_and_are_never_refused(
+    proven: Machine, before: ServedBy | None
+) -> None:
+    """A folder that has moved, with the same files in it, is the same model."""
+    for _ in range(3):
+        proven.ledger.served_by = before
+        live = await proven.run()
+        assert (live.number, live.revision) == (1, GOOD)
+        assert proven.ledger.refused == {}
+    told = await proven.has_told(PROBE_DOUBTED)
+    assert (
+        "probe 'hi': expected 'Paris' in it; generation 1, step_1 (good), live since 1970" in told
+    )
+    assert proven.ledger.served_by == ENGINE
+    proven.steps.faults.clear()
+    proven.events.clear()
+    await proven.run()
+    assert proven.trouble(PROBE_DOUBTED) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [
+        (replace(ENGINE, sglang_jax="0.0.1"), "sglang-jax 0.0.1 then, 0.0.2 now"),
+        (replace(ENGINE, args="more"), r"\[engine.args\] are others"),
+        (replace(ENGINE, files="x", model="/m"), r"model folder /m then, /srv/model now"),
+    ],
+)
+async def test_with_another_engine_a_failed_probe_is_a_setting_that_names_both(
+    proven: Machine, before: ServedBy, named: str
+) -> None:
+    proven.ledger.served_by = before
+    with pytest.raises(ConfigError, match=rf"expected 'Paris'.*{named}.*correct the \[\[probe\]\]"):
+        await proven.run()
+    assert proven.answers is None
+    assert proven.ledger.refused == {}
+    assert proven.ledger.served_by == before
+
+
+async def test_no_answer_at_all_accuses_the_engine(
+    proven: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_switch, "FIRST_ANSWER_SECONDS", 0.01)
+    proven.steps.faults["probe"] = HANG
+    with pytest.raises(
+        EngineLost, match=r"no answer to the probe in 0\.01 s, by weights that answered"
+    ):
+        await proven.run()
+    assert (proven.ledger.refused, proven.ledger.under_way) == ({}, None)
+
+
+async def test_other_weights_under_a_name_that_was_live_are_judged(proven: Machine) -> None:
+    was_live(proven, "other weights")
+    with pytest.raises(EngineLost, match="what the engine started with is refused"):
+        await proven.run()
+    assert list(proven.ledger.refused) == [GOOD.id]
+
+
+# --- what is gone --------------------------------------------------------------------------------
+
+
+def live_before(machine: Machine, *names: str) -> None:
+    """These were live, one after the other, and lie where they lay."""
+    machine.forget()
+    machine.source.known.clear()
+    for number, name in enumerate(names, start=1):
+        path = machine.model if name == "model" else weights(machine.source.folder / name)
+        live = Generation(number, Revision(f"id of {name}", name), f"fp-id of {name}", 0.0)
+        machine.ledger.went_live(live, str(path))
+
+
+def set_engine(machine: Machine, **engine: str) -> None:
+    raw = {"engine": {"model": str(machine.model), **engine}}
+    machine.settings = Settings.model_validate(raw)
+
+
+def put(machine: Machine, name: str) -> None:
+    weights(machine.source.folder / name)
+    machine.source.known[name] = Revision(f"id of {name}", name)
+
+
+def gone(machine: Machine, *names: str) -> None:
+    for name in names:
+        shutil.rmtree(machine.source.folder / name)
+
+
+async def test_where_all_that_was_live_is_gone_it_waits_and_goes_on_with_the_same_generation(
+    machine: Machine,
+) -> None:
+    """The bare model answered, as if all were well, and became the last good generation."""
+    live_before(machine, "model", "step_4", "step_5")
+    gone(machine, "step_4", "step_5")
+    starting = asyncio.create_task(machine.run())
+    told = await machine.has_told(WAITS_FOR_FILES)
+    assert "the start waits for generation 3, step_5" in told
+    assert f"{machine.source.folder / 'step_5'} is gone" in told
+    tried = len(machine.attempts)
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+    assert (len(machine.attempts), machine.started, machine.ledger.refused) == (tried, [], {})
+    weights(machine.source.folder / "step_5")
+    assert (await asyncio.wait_for(starting, PATIENCE)).number == 3
+    assert machine.trouble(WAITS_FOR_FILES) is None
+    assert machine.trouble(OLDER_ANSWERS) is None
+
+
+@pytest.mark.parametrize(
+    ("when_gone", "there", "newest", "answers"),
+    [
+        ("older", ["step_4"], None, "step_4"),
+        ("older", ["step_4"], "step_3", "step_4"),
+        ("older", [], "step_3", "step_3"),
+        ("older", ["step_4"], "step_9", "step_9"),
+        ("wait", ["step_4"], None, None),
+        ("wait", ["step_4"], "step_3", None),
+        ("wait", ["step_4"], "step_9", "step_9"),
+    ],
+)
+async def test_an_older_one_answers_if_it_may_and_is_told_and_a_newer_one_always_may(
+    machine: Machine, when_gone: str, there: list[str], newest: str | None, answers: str | None
+) -> None:
+    set_engine(machine, when_gone=when_gone)
+    live_before(machine, "model", "step_4", "step_5")
+    gone(machine, *{"step_4", "step_5"} - set(there))
+    if newest is not None:
+        put(machine, newest)
+    starting = asyncio.create_task(machine.run())
+    if answers is None:
+        await machine.has_told(WAITS_FOR_FILES)
+        put(machine, "step_10")
+        answers = "step_10"
+    live = await asyncio.wait_for(starting, PATIENCE)
+    assert live.revision.label == answers
+    told, missed = machine.trouble(OLDER_ANSWERS), machine.ledger.missed
+    if answers in ("step_9", "step_10"):
+        assert (told, missed) == (None, None)
+    else:
+        assert told is not None
+        assert f"{live.revision} answers instead of generation 3, step_5" in told
+        assert missed is not None
+        assert missed.number == 3
+
+
+async def test_what_is_missed_is_missed_at_the_next_start_too_until_its_files_are_back(
+    machine: Machine,
+) -> None:
+    live_before(machine, "model", "step_4", "step_5")
+    gone(machine, "step_5")
+    for _ in range(2):
+        machine.ledger = from_json(to_json(machine.ledger))
+        machine.events.clear()
+        assert (await machine.run()).revision.label == "step_4"
+        assert "instead of generation 3, step_5" in await machine.has_told(OLDER_ANSWERS)
+    weights(machine.source.folder / "step_5")
+    machine.events.clear()
+    assert (await machine.run()).revision.label == "step_5"
+    assert machine.trouble(OLDER_ANSWERS) is None
+    assert machine.ledger.missed is None
+
+
+async def test_a_pin_holds_against_newer_ones_where_its_files_are_gone(machine: Machine) -> None:
+    live_before(machine, "step_5")
+    set_engine(machine, when_gone="wait")
+    machine.ledger.pinned = True
+    gone(machine, "step_5")
+    put(machine, "step_9")
+    starting = asyncio.create_task(machine.run())
+    await machine.has_told(WAITS_FOR_FILES)
+    weights(machine.source.folder / "step_5")
+    assert (await asyncio.wait_for(starting, PATIENCE)).revision.label == "step_5"
+
+
+@pytest.mark.parametrize("decided", ["boot", "rollback", "only the model was live"])
+async def test_the_model_answers_where_it_is_meant(machine: Machine, decided: str) -> None:
+    live_before(machine, "model", "step_5", *["model"] * (decided == "rollback"))
+    if decided == "only the model was live":
+        live_before(machine, "model")
+    if decided == "boot":
+        set_engine(machine, boot="model")
+    assert (await asyncio.wait_for(machine.run(), PATIENCE)).revision.label == "model"
+    assert machine.trouble(WAITS_FOR_FILES) is machine.trouble(OLDER_ANSWERS) is None
+
+
+async def test_the_model_is_no_fallback_as_the_newest_of_the_source_either(
+    machine: Machine,
+) -> None:
+    live_before(machine, "model", "step_5")
+    gone(machine, "step_5")
+    machine.source.known["model"] = Revision("id of model", "model")
+    starting = asyncio.create_task(machine.run())
+    await machine.has_told(WAITS_FOR_FILES)
+    weights(machine.source.folder / "step_5")
+    assert (await asyncio.wait_for(starting, PATIENCE)).revision.label == "step_5"
+
+
+async def test_what_does_not_fit_the_model_any_more_is_a_setting_and_no_file_to_wait_for(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live_before(machine, "model", "step_5")
+
+    async def check(revision: Revision, path: Path) -> Checkpoint:
+        raise CheckpointIncompatible("wider than the model", code="shape")
+
+    monkeypatch.setattr(machine, "check", check)
+    with pytest.raises(ConfigError, match=r'(?s)boot = "model" to start without it.*wider than'):
+        await machine.run()
+    assert machine.ledger.refused == {}
