@@ -140,7 +140,8 @@ class Candidates:
         """The newest of the source, where that is no older one than what was live last."""
         revision = await self._resolved(wish)
         if meant is not None and await self._is_older(revision, meant):
-            raise Absent(f"{revision} is the newest, and older than what was live last")
+            words = f"{revision} is the newest, and would answer in the place of {meant.revision}"
+            raise Absent(words)
         return self._anew("the newest checkpoint", revision, revision)
 
     async def _older(self, wish: Revision | None, meant: PastGeneration) -> Revision:
@@ -148,7 +149,7 @@ class Candidates:
         revision = await self._resolved(wish)
         was_live = self._ledger.past_of(revision) is not None
         if was_live or not await self._is_older(revision, meant):
-            raise Absent(f"{revision} is the newest, and was judged before")
+            raise Absent(f"{revision} is the newest, and is listed already")
         return self._anew("an older checkpoint", revision, revision)
 
     async def _resolved(self, wish: Revision | None) -> Revision:
