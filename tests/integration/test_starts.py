@@ -80,7 +80,7 @@ def test_a_mistaken_probe_refuses_nothing_that_was_live_however_often_it_starts(
         process.assert_answers(1, generation=1)
         process.kill()
     process.config.write_text(PROBE.format("Paris"))
-    for _ in range(3):
+    for start in range(3):
         with process.running():
             process.assert_answers(1, generation=1)
             assert process.status["refused"] == []
@@ -88,7 +88,7 @@ def test_a_mistaken_probe_refuses_nothing_that_was_live_however_often_it_starts(
             assert told is not None
             assert "expected a match of 'Paris', got 'served by step 1'" in told
             assert re.search(r"generation 1, step_1 .*, live since 20\d\d-", told)
-            if _ < 2:
+            if start < 2:
                 process.kill()
                 continue
             process.drop(2)  # what is new is judged as ever
