@@ -456,9 +456,11 @@ async def test_bytes_that_are_not_the_commits_are_never_started(tmp_path: Path) 
         await asyncio.wait_for(again.has_waited.wait(), PATIENCE)
         assert not running.done()
         assert again.started == []
+        assert "the start waits for generation 1" in await again.has_told(WAITS_FOR_FILES)
         trouble.times = 0
         live = await asyncio.wait_for(running, PATIENCE)
         assert live.revision.id == sha
+        assert again.trouble(WAITS_FOR_FILES) is None
         assert again.models == [folder]
 
 
