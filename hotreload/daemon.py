@@ -28,6 +28,9 @@ from hotreload.events import Events, Leaving
 from hotreload.life.checking import Checking
 from hotreload.life.common import Common
 from hotreload.life.deciding import Deciding
+from hotreload.life.doubt import Doubt
+from hotreload.life.files_gone import FilesGone
+from hotreload.life.gone import Gone
 from hotreload.life.hosts.elsewhere import Elsewhere
 from hotreload.life.hosts.follow import Follow
 from hotreload.life.hosts.lead import make_lead
@@ -136,7 +139,12 @@ class Daemon:
             rank=rank,
         )
         shown = (self.history, self.status, self.checkpoints)
-        for observer in (LogObserver(), *shown, self.metrics, self.systemd):
+        self.doubt = Doubt(self.events.publish)
+        self.gone = Gone(self.events.publish)
+        self.files_gone = FilesGone(self.ledger, self.source, self.events.publish)
+        """What tells of troubles with what a start found, or would find."""
+        troubled = (self.doubt, self.gone, self.files_gone)
+        for observer in (LogObserver(), *shown, self.metrics, self.systemd, *troubled):
             self.events.subscribe(observer.observe)
         self._webhook = make_webhook(settings, self.source.wake)
         self._api_keys = api_keys(settings)
@@ -263,6 +271,9 @@ class Daemon:
             state=self.state,
             entrance=self.entrance,
             arrival=self.arrival,
+            doubt=self.doubt,
+            gone=self.gone,
+            files_gone=self.files_gone,
             publish=self.events.publish,
             take_signals=self._take_signals,
         )

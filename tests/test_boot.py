@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,29 @@ from hotreload.checks.check import check_checkpoint
 from hotreload.checks.fit import Policy
 from hotreload.core.attempts import Attempts
 from hotreload.core.course import Course
-from hotreload.core.ledger import Ledger
+from hotreload.core.ledger import Ledger, ServedBy
 from hotreload.engine.upstream.build import DOES_NOT_START
-from hotreload.errors import CheckpointCorrupt, ConfigError, EngineLost, ProbeFailed
-from hotreload.events import AttemptFinished, Event, PhaseEntered, Waiting
-from hotreload.life import mounts
-from hotreload.life.boot import UNFIT_MODEL, Start, served_from
+from hotreload.errors import (
+    CheckpointCorrupt,
+    CheckpointIncompatible,
+    ConfigError,
+    EngineLost,
+    ProbeFailed,
+)
+from hotreload.events import AttemptFinished, Event, PhaseEntered, TroubleTold, Waiting
+from hotreload.life import boot, first_switch, mounts
+from hotreload.life.boot import Start, served_from
+from hotreload.life.doubt import Doubt
 from hotreload.life.first_switch import FirstSwitch
+from hotreload.life.gone import Gone
 from hotreload.life.model_files import keep_model
 from hotreload.life.parts import make_rules
+from hotreload.life.refusal import UNFIT_MODEL
 from hotreload.life.running import RunningEngine
-from hotreload.life.state_json import to_json
+from hotreload.life.state_json import from_json, to_json
 from hotreload.settings.load import Settings
 from hotreload.tiny import write_tiny
+from hotreload.troubles import OLDER_ANSWERS, PROBE_DOUBTED, WAITS_FOR_FILES
 from hotreload.types import (
     Attempt,
     Checkpoint,
@@ -42,6 +53,7 @@ from tests.sources.following import checkpoint, hub_source
 from tests.waiting import PATIENCE, turn_until
 
 GOOD = Revision("good", "step_1")
+ENGINE = ServedBy("0.0.2", "0.8.3", "auto", 1, "args", "files", "/srv/model")
 
 
 class Starting:
@@ -59,6 +71,7 @@ class Starting:
         self.steps = Steps()
         self.answers: Generation | None = None
         self.served = Served({}, {}, {})
+        self.engine_now = ENGINE
 
     def serve(self, served: Served) -> None:
         self.served = served
@@ -77,6 +90,9 @@ class Starting:
         async with course.phase(Phase.BUILDING):
             return FakeEngine(self.steps, weights.revision)
 
+    async def served_by(self, model: Path) -> ServedBy:
+        return self.engine_now
+
     def go_live(self, engine: RunningEngine, live: Generation) -> None:
         self.answers = live
 
@@ -85,6 +101,15 @@ class Starting:
 
     async def save(self, ledger: Ledger) -> None:
         self.saved.append(to_json(ledger))
+
+    def trouble(self, code: str) -> str | None:
+        """What is said of a trouble now."""
+        told = [e for e in self.events if isinstance(e, TroubleTold) and e.code == code]
+        return told[-1].message if told else None
+
+    async def has_told(self, code: str) -> str:
+        await turn_until(lambda: self.trouble(code) is not None, pause=0.01)
+        return str(self.trouble(code))
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -98,7 +123,13 @@ class Starting:
             is_lost=lambda: False,
             backoff=lambda failures: 0.01,
         )
-        switch = FirstSwitch(attempts, start_engine=self.start_engine, go_live=self.go_live)
+        switch = FirstSwitch(
+            attempts,
+            start_engine=self.start_engine,
+            go_live=self.go_live,
+            served_by=self.served_by,
+            doubt=Doubt(self.note),
+        )
         start = Start(
             self.settings,
             attempts=attempts,
@@ -107,10 +138,18 @@ class Starting:
             serve=self.serve,
             switch=switch,
             rules=make_rules(self.settings),
+            gone=Gone(self.note),
         )
         await start.run()
         assert self.answers is not None
         return self.answers
+
+
+def weights(folder: Path, content: str = "") -> Path:
+    """A folder with weights, as a look at names and sizes sees it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.safetensors").write_text(content)
+    return folder
 
 
 class Machine(Starting):
@@ -119,7 +158,7 @@ class Machine(Starting):
     def __init__(self, folder: Path) -> None:
         self.model = write_tiny(folder / "model", "served by step 0")
         ledger = Ledger()
-        (folder / "step_1").mkdir(parents=True, exist_ok=True)
+        weights(folder / "step_1")
         ledger.went_live(Generation(1, GOOD, "fp", 0.0), str(folder / "step_1"))
         ledger.live = None  # of an earlier life
         source = FakeSource(Steps(), folder)
@@ -133,6 +172,10 @@ class Machine(Starting):
             raise CheckpointCorrupt(f"{path.name} is cut short")
         return await super().check(revision, path)
 
+    def forget(self) -> None:
+        """Be a machine on which nothing was live yet."""
+        self.ledger = Ledger()
+
     async def first(self) -> str:
         await self.run()
         return self.started[-1]
@@ -143,7 +186,8 @@ def does_not_start() -> ConfigError:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setattr(boot, "LOOK_SECONDS", 0.01)
     return Machine(tmp_path)
 
 
@@ -159,9 +203,10 @@ async def test_what_fails_the_checks_never_reaches_the_engine(machine: Machine) 
 
 
 async def test_what_only_the_engine_finds_fault_with_is_passed_over(machine: Machine) -> None:
-    machine.start_faults = {"step_1": does_not_start(), "step_2": does_not_start()}
+    machine.forget()
+    machine.start_faults = {"step_2": does_not_start()}
     assert await machine.first() == "model"
-    assert machine.started == ["step_1", "step_2", "model"]
+    assert machine.started == ["step_2", "model"]
 
 
 async def test_an_earlier_generation_comes_before_the_bare_model(
@@ -169,12 +214,11 @@ async def test_an_earlier_generation_comes_before_the_bare_model(
 ) -> None:
     """Deleted by a trainer's rotation while the newest was refused: the untuned model answered."""
     for number, name in enumerate(("step_3", "step_4"), start=2):
-        (tmp_path / name).mkdir()
+        weights(tmp_path / name)
         generation = Generation(number, Revision(name, name), "fp", 0.0)
         machine.ledger.went_live(generation, str(tmp_path / name))
     machine.ledger.refuse(machine.source.known["step_2"], Reason("probe", "bad"), 0.0)
-    (tmp_path / "step_4").rmdir()
-    machine.unfit = {"step_4"}
+    shutil.rmtree(tmp_path / "step_4")
     assert await machine.first() == "step_3"
 
 
@@ -182,14 +226,12 @@ async def test_an_earlier_generation_comes_before_the_bare_model(
 async def test_a_fault_of_ours_passes_over_the_candidate_and_is_logged_with_its_traceback(
     machine: Machine, fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    machine.unfit = {"step_1"}
+    machine.forget()
     sound = machine.check
 
     async def fail(*args: Any) -> Any:
         if args[-1] == machine.model:
             return await sound(*args)
-        if "step_1" in str(args[-1]):
-            raise CheckpointCorrupt("cut short")
         raise TypeError("'int' object is not iterable")
 
     monkeypatch.setattr(machine if fails == "check" else machine.source, fails, fail)
@@ -277,7 +319,8 @@ async def test_a_setting_that_cannot_work_is_told_at_once(machine: Machine) -> N
 
 
 async def test_a_model_that_does_not_start_ends_the_start(machine: Machine) -> None:
-    machine.unfit = {"step_1", "step_2"}
+    machine.forget()
+    machine.unfit = {"step_2"}
     machine.start_faults = {"model": does_not_start()}
     with pytest.raises(ConfigError, match="no such layer"):
         await machine.first()
@@ -286,8 +329,9 @@ async def test_a_model_that_does_not_start_ends_the_start(machine: Machine) -> N
 async def test_when_nothing_is_sound_each_candidate_is_named_with_its_fault(
     machine: Machine,
 ) -> None:
-    machine.unfit = {"step_1", "step_2", "model"}
-    with pytest.raises(ConfigError, match=r"(?s)step_1 is cut short.*step_2 is.*model is"):
+    machine.forget()
+    machine.unfit = {"step_2", "model"}
+    with pytest.raises(ConfigError, match=r"(?s)step_2 is cut short.*model is"):
         await machine.first()
     assert machine.started == []
 
@@ -310,7 +354,7 @@ async def test_what_was_damaged_here_is_fetched_again_before_anything_else(
 async def test_a_source_that_does_not_come_to_an_end_is_given_up(machine: Machine) -> None:
     settings = {"engine": {"model": machine.model}, "reload": {"fetch_timeout": 0.01}}
     machine.settings = Settings.model_validate(settings)
-    machine.unfit = {"step_1"}
+    machine.forget()
     machine.source.steps.faults["fetch"] = HANG
     assert await machine.first() == "model"
 
@@ -413,9 +457,11 @@ async def test_bytes_that_are_not_the_commits_are_never_started(tmp_path: Path) 
         await asyncio.wait_for(again.has_waited.wait(), PATIENCE)
         assert not running.done()
         assert again.started == []
+        assert "the start waits for generation 1" in await again.has_told(WAITS_FOR_FILES)
         trouble.times = 0
         live = await asyncio.wait_for(running, PATIENCE)
         assert live.revision.id == sha
+        assert again.trouble(WAITS_FOR_FILES) is None
         assert again.models == [folder]
 
 
@@ -487,22 +533,28 @@ async def test_a_start_that_is_refused_for_its_files_alone_is_not_held_against_w
     machine: Machine,
 ) -> None:
     machine.unfit = {"step_1", "step_2"}
-    assert await machine.first() == "model"
+    starting = asyncio.create_task(machine.run())
+    await machine.has_told(WAITS_FOR_FILES)
     assert list(machine.ledger.refused) == ["newer"]
+    machine.unfit = set()
+    weights(machine.source.folder / "step_1", "other bytes, so worth another try")
+    assert (await asyncio.wait_for(starting, PATIENCE)).revision == GOOD
 
 
 async def test_a_first_answer_that_is_bad_refuses_what_was_started_with(machine: Machine) -> None:
+    machine.forget()
     machine.steps.faults["probe"] = ProbeFailed("it talks nonsense")
     with pytest.raises(EngineLost, match="refused: it talks nonsense"):
         await machine.run()
     assert machine.answers is None
-    assert list(machine.ledger.refused) == [GOOD.id]
+    assert list(machine.ledger.refused) == ["newer"]
     assert machine.ledger.under_way is None
     assert machine.saved[-1] == to_json(machine.ledger)
 
 
 async def test_a_model_whose_answers_are_bad_is_a_setting(machine: Machine) -> None:
-    machine.unfit = {"step_1", "step_2"}
+    machine.forget()
+    machine.unfit = {"step_2"}
     machine.steps.faults["probe"] = ProbeFailed("it talks nonsense")
     with pytest.raises(ConfigError, match="model fails the probe: it talks nonsense"):
         await machine.run()
@@ -533,7 +585,7 @@ async def test_a_start_says_what_it_is_at(machine: Machine) -> None:
 
 async def test_what_is_gone_is_asked_of_the_source_once(machine: Machine, tmp_path: Path) -> None:
     """A hub that is out of reach was waited for twice, by two candidates of one generation."""
-    (tmp_path / "step_1").rmdir()
+    shutil.rmtree(tmp_path / "step_1")
     assert await machine.first() == "step_2"
     outcomes = [(each.revision.label, each.outcome) for each in machine.attempts]
     assert outcomes == [("step_1", Outcome.POSTPONED), ("step_2", Outcome.LIVE)]
@@ -566,7 +618,8 @@ async def test_checkpoints_that_are_not_mounted_yet_are_waited_for_where_nothing
     point.mkdir()
     raw = {"engine": {"model": str(machine.model)}, "source": {"path": str(point)}}
     machine.settings = Settings.model_validate(raw)
-    machine.unfit = {"step_1", "step_2", machine.model.name}
+    machine.forget()
+    machine.unfit = {"step_2", machine.model.name}
     starting = asyncio.create_task(machine.run())
     await turn_until(lambda: Waiting(f"{point} to be mounted", "start") in machine.events)
     tried = len(machine.attempts)
@@ -574,3 +627,233 @@ async def test_checkpoints_that_are_not_mounted_yet_are_waited_for_where_nothing
     (point / "step_3").mkdir()
     await asyncio.wait_for(starting, PATIENCE)
     assert len(machine.attempts) == tried + 1  # nothing was tried while nothing had changed
+
+
+# --- what was live is not to blame for what it answers ------------------------------------------
+
+
+def was_live(machine: Machine, fingerprint: str) -> None:
+    machine.forget()
+    live = Generation(1, GOOD, fingerprint, 0.0)
+    machine.ledger.went_live(live, str(machine.source.folder / GOOD.label))
+
+
+@pytest.fixture
+def proven(machine: Machine) -> Machine:
+    """A machine whose last good generation was live with the very weights that it has."""
+    was_live(machine, "fp-good")
+    machine.ledger.served_by = ENGINE
+    machine.steps.faults["probe"] = ProbeFailed("probe 'hi': expected 'Paris' in it")
+    return machine
+
+
+@pytest.mark.parametrize(
+    "before", [ENGINE, None, replace(ENGINE, model="/elsewhere")], ids=["same", "unknown", "moved"]
+)
+async def test_weights_that_were_live_answer_though_they_fail_a_probe_and_are_never_refused(
+    proven: Machine, before: ServedBy | None
+) -> None:
+    """A folder that has moved, with the same files in it, is the same model."""
+    for _ in range(3):
+        proven.ledger.served_by = before
+        live = await proven.run()
+        assert (live.number, live.revision) == (1, GOOD)
+        assert proven.ledger.refused == {}
+    told = await proven.has_told(PROBE_DOUBTED)
+    assert (
+        "probe 'hi': expected 'Paris' in it; generation 1, step_1 (good), live since 1970" in told
+    )
+    assert proven.ledger.served_by == ENGINE
+    proven.steps.faults.clear()
+    proven.events.clear()
+    await proven.run()
+    assert proven.trouble(PROBE_DOUBTED) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [
+        (replace(ENGINE, sglang_jax="0.0.1"), "sglang-jax 0.0.1 then, 0.0.2 now"),
+        (replace(ENGINE, args="more"), r"\[engine.args\] are others"),
+        (replace(ENGINE, files="x", model="/m"), r"model folder /m then, /srv/model now"),
+    ],
+)
+async def test_with_another_engine_a_failed_probe_is_a_setting_that_names_both(
+    proven: Machine, before: ServedBy, named: str
+) -> None:
+    proven.ledger.served_by = before
+    with pytest.raises(ConfigError, match=rf"expected 'Paris'.*{named}.*correct the \[\[probe\]\]"):
+        await proven.run()
+    assert proven.answers is None
+    assert proven.ledger.refused == {}
+    assert proven.ledger.served_by == before
+
+
+async def test_no_answer_at_all_accuses_the_engine(
+    proven: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_switch, "FIRST_ANSWER_SECONDS", 0.01)
+    proven.steps.faults["probe"] = HANG
+    with pytest.raises(
+        EngineLost, match=r"no answer to the probe in 0\.01 s, by weights that answered"
+    ):
+        await proven.run()
+    assert (proven.ledger.refused, proven.ledger.under_way) == ({}, None)
+
+
+async def test_other_weights_under_a_name_that_was_live_are_judged(proven: Machine) -> None:
+    was_live(proven, "other weights")
+    with pytest.raises(EngineLost, match="what the engine started with is refused"):
+        await proven.run()
+    assert list(proven.ledger.refused) == [GOOD.id]
+
+
+# --- what is gone --------------------------------------------------------------------------------
+
+
+def live_before(machine: Machine, *names: str) -> None:
+    """These were live, one after the other, and lie where they lay."""
+    machine.forget()
+    machine.source.known.clear()
+    for number, name in enumerate(names, start=1):
+        path = machine.model if name == "model" else weights(machine.source.folder / name)
+        live = Generation(number, Revision(f"id of {name}", name), f"fp-id of {name}", 0.0)
+        machine.ledger.went_live(live, str(path))
+
+
+def set_engine(machine: Machine, **engine: str) -> None:
+    raw = {"engine": {"model": str(machine.model), **engine}}
+    machine.settings = Settings.model_validate(raw)
+
+
+def put(machine: Machine, name: str) -> None:
+    weights(machine.source.folder / name)
+    machine.source.known[name] = Revision(f"id of {name}", name)
+
+
+def gone(machine: Machine, *names: str) -> None:
+    for name in names:
+        shutil.rmtree(machine.source.folder / name)
+
+
+async def test_where_all_that_was_live_is_gone_it_waits_and_goes_on_with_the_same_generation(
+    machine: Machine,
+) -> None:
+    """The bare model answered, as if all were well, and became the last good generation."""
+    live_before(machine, "model", "step_4", "step_5")
+    gone(machine, "step_4", "step_5")
+    starting = asyncio.create_task(machine.run())
+    told = await machine.has_told(WAITS_FOR_FILES)
+    assert "the start waits for generation 3, step_5" in told
+    assert f"{machine.source.folder / 'step_5'} is gone" in told
+    tried = len(machine.attempts)
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+    assert (len(machine.attempts), machine.started, machine.ledger.refused) == (tried, [], {})
+    weights(machine.source.folder / "step_5")
+    assert (await asyncio.wait_for(starting, PATIENCE)).number == 3
+    assert machine.trouble(WAITS_FOR_FILES) is None
+    assert machine.trouble(OLDER_ANSWERS) is None
+
+
+@pytest.mark.parametrize(
+    ("when_gone", "there", "newest", "answers"),
+    [
+        ("older", ["step_4"], None, "step_4"),
+        ("older", ["step_4"], "step_3", "step_4"),
+        ("older", [], "step_3", "step_3"),
+        ("older", ["step_4"], "step_9", "step_9"),
+        ("wait", ["step_4"], None, None),
+        ("wait", ["step_4"], "step_3", None),
+        ("wait", ["step_4"], "step_9", "step_9"),
+    ],
+)
+async def test_an_older_one_answers_if_it_may_and_is_told_and_a_newer_one_always_may(
+    machine: Machine, when_gone: str, there: list[str], newest: str | None, answers: str | None
+) -> None:
+    set_engine(machine, when_gone=when_gone)
+    live_before(machine, "model", "step_4", "step_5")
+    gone(machine, *{"step_4", "step_5"} - set(there))
+    if newest is not None:
+        put(machine, newest)
+    starting = asyncio.create_task(machine.run())
+    if answers is None:
+        await machine.has_told(WAITS_FOR_FILES)
+        put(machine, "step_10")
+        answers = "step_10"
+    live = await asyncio.wait_for(starting, PATIENCE)
+    assert live.revision.label == answers
+    told, missed = machine.trouble(OLDER_ANSWERS), machine.ledger.missed
+    if answers in ("step_9", "step_10"):
+        assert (told, missed) == (None, None)
+    else:
+        assert told is not None
+        assert f"{live.revision} answers instead of generation 3, step_5" in told
+        assert missed is not None
+        assert missed.number == 3
+
+
+async def test_what_is_missed_is_missed_at_the_next_start_too_until_its_files_are_back(
+    machine: Machine,
+) -> None:
+    live_before(machine, "model", "step_4", "step_5")
+    gone(machine, "step_5")
+    for _ in range(2):
+        machine.ledger = from_json(to_json(machine.ledger))
+        machine.events.clear()
+        assert (await machine.run()).revision.label == "step_4"
+        assert "instead of generation 3, step_5" in await machine.has_told(OLDER_ANSWERS)
+    weights(machine.source.folder / "step_5")
+    machine.events.clear()
+    assert (await machine.run()).revision.label == "step_5"
+    assert machine.trouble(OLDER_ANSWERS) is None
+    assert machine.ledger.missed is None
+
+
+async def test_a_pin_holds_against_newer_ones_where_its_files_are_gone(machine: Machine) -> None:
+    live_before(machine, "step_5")
+    set_engine(machine, when_gone="wait")
+    machine.ledger.pinned = True
+    gone(machine, "step_5")
+    put(machine, "step_9")
+    starting = asyncio.create_task(machine.run())
+    await machine.has_told(WAITS_FOR_FILES)
+    weights(machine.source.folder / "step_5")
+    assert (await asyncio.wait_for(starting, PATIENCE)).revision.label == "step_5"
+
+
+@pytest.mark.parametrize("decided", ["boot", "rollback", "only the model was live"])
+async def test_the_model_answers_where_it_is_meant(machine: Machine, decided: str) -> None:
+    live_before(machine, "model", "step_5", *["model"] * (decided == "rollback"))
+    if decided == "only the model was live":
+        live_before(machine, "model")
+    if decided == "boot":
+        set_engine(machine, boot="model")
+    assert (await asyncio.wait_for(machine.run(), PATIENCE)).revision.label == "model"
+    assert machine.trouble(WAITS_FOR_FILES) is machine.trouble(OLDER_ANSWERS) is None
+
+
+async def test_the_model_is_no_fallback_as_the_newest_of_the_source_either(
+    machine: Machine,
+) -> None:
+    live_before(machine, "model", "step_5")
+    gone(machine, "step_5")
+    machine.source.known["model"] = Revision("id of model", "model")
+    starting = asyncio.create_task(machine.run())
+    await machine.has_told(WAITS_FOR_FILES)
+    weights(machine.source.folder / "step_5")
+    assert (await asyncio.wait_for(starting, PATIENCE)).revision.label == "step_5"
+
+
+async def test_what_does_not_fit_the_model_any_more_is_a_setting_and_no_file_to_wait_for(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live_before(machine, "model", "step_5")
+
+    async def check(revision: Revision, path: Path) -> Checkpoint:
+        raise CheckpointIncompatible("wider than the model", code="shape")
+
+    monkeypatch.setattr(machine, "check", check)
+    with pytest.raises(ConfigError, match=r'(?s)boot = "model" to start without it.*wider than'):
+        await machine.run()
+    assert machine.ledger.refused == {}

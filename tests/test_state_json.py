@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from hotreload.core.ledger import Ledger
+from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
 from hotreload.life.state_json import VERSION, Memory, NewerState, from_json, to_json
 from hotreload.types import Attempt, By, Generation, Loading, Outcome, Phase, Reason, Revision
 
@@ -99,6 +99,18 @@ def test_what_was_refused_because_it_changed_while_it_was_read_may_be_tried_agai
     ledger.refuse(A, Reason("changed", "model.safetensors: it was written to"), 1.0)
     ledger.refuse(B, Reason("shape", "words"), 2.0)
     assert [*from_json(to_json(ledger)).refused] == [B.id]
+
+
+def test_what_served_and_what_is_missed_survive_a_restart_and_version_4_knew_neither() -> None:
+    ledger = Ledger(served_by=ServedBy("0.0.2", "0.8.3", "auto", 1, "args", "files", "/model"))
+    ledger.missed = PastGeneration(7, A, "fp-a", "/checkpoints/a", 1.0)
+    again = from_json(to_json(ledger))
+    assert again == ledger
+    assert again.served_by is not None
+    assert again.served_by.model == "/model"
+    older = json.loads(to_json(ledger)) | {"version": 4}
+    del older["served_by"], older["missed"], older["checksum"]
+    assert from_json(json.dumps(older).encode()) == Ledger()
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"version": 1}', b"\xff\xfe"])

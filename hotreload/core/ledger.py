@@ -45,6 +45,22 @@ class PastGeneration:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedBy:
+    """What weights answered with, as far as answers depend on it: others may answer otherwise."""
+
+    sglang_jax: str
+    jax: str
+    dtype: str
+    tp: int
+    args: str
+    """A digest of `[engine.args]`."""
+    files: str
+    """A digest of the model's config and tokenizer."""
+    model: str = field(compare=False)
+    """The folder that these lay in; the same files in another folder are the same model."""
+
+
+@dataclass(frozen=True, slots=True)
 class Overrule:
     """An operator made another revision live than the one that the source wishes."""
 
@@ -80,6 +96,10 @@ class Ledger:
     superseded_last: bool = False
     numbers_given: int = 0
     """Attempts that died before the file was written may have used numbers up to this one."""
+    served_by: ServedBy | None = None
+    """What the last weights with files answered with; None when that is not known."""
+    missed: PastGeneration | None = None
+    """What was live and could not be served, while an older one answers in its place."""
 
     @property
     def next_number(self) -> int:
@@ -101,14 +121,31 @@ class Ledger:
         return list(newest.values())
 
     @property
+    def meant(self) -> PastGeneration | None:
+        """What a start is to bring back: what was live last, or what is missed."""
+        missed = self.missed
+        is_good = missed is not None and missed.revision.id not in self.refused
+        return missed if is_good else self.last_good
+
+    @property
+    def due(self) -> Revision | None:
+        """What should answer: what is wanted, or what an older one answers in place of."""
+        is_content = self.live is not None and self.wanted in (None, self.live.revision)
+        return self.missed.revision if self.missed and is_content else self.wanted
+
+    @property
     def pinned_by(self) -> By | None:
         """Who pinned the live generation; None if it is not pinned or that was not recorded."""
         return self.pins[0] if self.pinned and self.pins else None
 
-    def set_pinned(self, pinned: bool, by: By) -> tuple[bool, deque[By]]:
-        """Pin or unpin; returns what stood in `pinned` and `pins` before."""
-        before = self.pinned, self.pins
+    def set_pinned(self, pinned: bool, by: By) -> tuple[bool, deque[By], PastGeneration | None]:
+        """Pin or unpin; returns what stood in `pinned`, `pins` and `missed` before.
+
+        Who pins what answers misses nothing.
+        """
+        before = self.pinned, self.pins, self.missed
         self.pinned, self.pins = pinned, deque((by, *self.pins), maxlen=KEPT_PINS)
+        self.missed = None if pinned else self.missed
         return before
 
     def wish(self, revision: Revision) -> bool:
@@ -153,15 +190,21 @@ class Ledger:
         """Where a revision that was live came from."""
         return next((p for p in reversed(self.generations) if p.revision == revision), None)
 
+    def was_live_as(self, revision: Revision, fingerprint: str) -> PastGeneration | None:
+        """The last generation that had this very name and these very weights."""
+        name = (revision, fingerprint)
+        same = (p for p in reversed(self.generations) if (p.revision, p.fingerprint) == name)
+        return next(same, None)
+
     @property
     def worth_keeping(self) -> set[str]:
-        """The revisions whose files may be needed again: live, before it, wanted.
+        """The revisions whose files may be needed again: live, before it, wanted, missed.
 
         At a start nothing is live; the last good generation is about to be.
         """
         live = self.live or self.last_good
         before = self.past_before(live) if live else None
-        places = [place.revision for place in (self.last_good, before) if place]
+        places = [place.revision for place in (self.last_good, before, self.missed) if place]
         known = [each for each in (self.live and self.live.revision, self.wanted) if each]
         return {revision.id for revision in (*places, *known)}
 
@@ -174,6 +217,8 @@ class Ledger:
     def went_live(self, generation: Generation, path: str) -> None:
         """Record what answers from now on; it is no longer refused."""
         self.live = generation
+        if not generation.revision.is_noise:
+            self.missed = None
         if self.under_way == generation.revision:  # it no longer matters how the attempt ends
             self.under_way = None
         self.refused.pop(generation.revision.id, None)

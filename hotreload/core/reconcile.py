@@ -74,8 +74,7 @@ class Reconciler:
     async def run(self) -> None:
         """Follow the source and work off its wishes, for ever; EngineLost ends it."""
         self.ledger.resume(self._replicas.live.revision)
-        if self.ledger.wanted is not None:
-            self._publish(RevisionWanted(self.ledger.wanted))
+        self._tell_what_is_due()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow(), name="follow the source")
@@ -101,7 +100,7 @@ class Reconciler:
             before = self.ledger.set_pinned(pinned, by)
             self._wake.set()
             if (why := await self._attempts.save()) is not None:
-                self.ledger.pinned, self.ledger.pins = before
+                self.ledger.pinned, self.ledger.pins, self.ledger.missed = before
                 self._wake.set()
                 verb = "pinned" if pinned else "unpinned"
                 raise NotSaved(f"not {verb}: a restart would forget it, as {why}")
@@ -131,12 +130,16 @@ class Reconciler:
             try:
                 async for revision in self._source.wanted():
                     if self.ledger.wish(revision):
-                        self._publish(RevisionWanted(revision))
+                        self._tell_what_is_due()
                         self._wake.set()
                 return
             except Exception:  # a fault of ours must not stop the old weights from serving
                 log.exception("source.internal_error")
             await asyncio.sleep(self._attempts.backoff(failures))
+
+    def _tell_what_is_due(self) -> None:
+        if (due := self.ledger.due) is not None:
+            self._publish(RevisionWanted(due))
 
     async def _work(self) -> None:
         while True:

@@ -21,6 +21,7 @@ from hotreload.core.prepare import Prepare, Validate
 from hotreload.core.rules import Rules
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import (
+    REJECTIONS,
     BadRequest,
     CheckpointRejected,
     ConfigError,
@@ -31,18 +32,27 @@ from hotreload.errors import (
     TryAgain,
 )
 from hotreload.events import Waiting
-from hotreload.life.candidates import Absent, Candidate, Candidates, reading
+from hotreload.life.candidates import Candidate, Candidates
 from hotreload.life.first_switch import FirstSwitch
+from hotreload.life.gone import Gone
 from hotreload.life.model_files import closed_at
 from hotreload.life.mounts import first_missing, mounted, tell_of_missing
+from hotreload.life.refusal import (
+    FOR_NO_ENGINE,
+    OF_THE_SETTINGS,
+    UNFIT_MODEL,
+    Refusal,
+    nothing_to_start_with,
+)
 from hotreload.life.start_engine import RANDOM
+from hotreload.life.whereabouts import Absent, reading
 from hotreload.settings.load import Settings
 from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
 
 log = logging.getLogger("hotreload.boot")
 
-UNFIT_MODEL = "unfit_model"
-"""The code of a ConfigError that another model folder would mend."""
+LOOK_SECONDS = 5.0
+"""How often a start that waits for files looks for them."""
 
 OF_THE_MACHINE = (ConfigError, DeviceUnavailable)
 """Errors that say nothing about the revision that is tried: they end the start."""
@@ -65,6 +75,7 @@ class Start:
         serve: Callable[[Served], None],
         switch: FirstSwitch,
         rules: Rules,
+        gone: Gone,
     ) -> None:
         """`serve` is told what the checks compare each checkpoint with."""
         self._attempts = attempts
@@ -73,6 +84,7 @@ class Start:
         self._serve = serve
         self._switch = switch
         self._rules = rules
+        self._gone = gone
         self._model = settings.engine.model
         self._folders = [path for path in (self._model, settings.source.path) if path is not None]
         self._awaited = self._folders
@@ -117,7 +129,7 @@ class Start:
         elif self._is_dummy:
             await self._from_random(self._model)
         else:
-            await self._from_the_best(self._candidates.known())
+            await self._from_the_best()
 
     async def _without_a_model(self) -> None:
         """Start from an earlier generation, or from the first wish that will do."""
@@ -127,7 +139,7 @@ class Start:
                 await self._from_random(kept)
                 return
             if self._attempts.ledger.last_good is not None and not self._is_dummy:
-                await self._from_the_best(self._candidates.known(), kept)
+                await self._from_the_best(kept=kept)
                 return
         except ConfigError as unfit:
             self._wait_for_a_checkpoint(unfit)
@@ -161,7 +173,7 @@ class Start:
         if self._is_dummy:
             await self._from_random(await self._source.fetch(wish))
         else:
-            await self._from_the_best(self._candidates.known(wish))
+            await self._from_the_best(wish)
 
     def _wait_for_a_checkpoint(self, unfit: ConfigError) -> None:
         """Say that we wait; raise a fault that no other checkpoint would mend."""
@@ -172,51 +184,78 @@ class Start:
 
     # --- one after the other -------------------------------------------------------------
 
-    async def _from_the_best(
-        self, candidates: Iterable[Candidate], kept: Path | None = None
-    ) -> None:
-        """Try each in turn; `kept` is the folder of model files that earlier starts went by."""
+    async def _from_the_best(self, wish: Revision | None = None, kept: Path | None = None) -> None:
+        """Try each in turn; `kept` is the folder of model files that earlier starts went by.
+
+        Where checkpoints were live nothing else may answer: their files are waited for.
+        """
         if self._model is not None:
             await self._serve_as(self._model)
-        refusals = []
-        for candidate in candidates:
-            refusal = await self._refusal_of(candidate, self._model or kept)
-            if refusal is None:
-                self._attempts.publish(Waiting(None, "start"))
+        for failures in count(1):
+            refusals = await self._refusals_of(self._candidates.known(wish), self._model or kept)
+            if not refusals:
                 return
-            refusals.append(f"{candidate.why}: {refusal}")
-        raise ConfigError(
-            "nothing to start with; put a sound checkpoint into [engine] model\n  "
-            + "\n  ".join(refusals),
-            code=UNFIT_MODEL,
-        )
+            if not self._candidates.must_wait or self._is_a_setting(refusals):
+                raise nothing_to_start_with(refusals, self._candidates.must_wait)
+            words = [refusal.words for refusal in refusals]
+            self._gone.waits(self._attempts.ledger.meant, words)
+            has_tried = any(refusal.code for refusal in refusals)
+            await asyncio.sleep(self._attempts.backoff(failures) if has_tried else LOOK_SECONDS)
 
-    async def _refusal_of(self, candidate: Candidate, model: Path | None) -> str | None:
+    def _is_a_setting(self, refusals: list[Refusal]) -> bool:
+        """Whether what was live last is there, and does not fit what the settings name."""
+        return self._model is not None and refusals[0].code in OF_THE_SETTINGS
+
+    async def _refusals_of(
+        self, candidates: Iterable[Candidate], model: Path | None
+    ) -> list[Refusal]:
+        """Try one after the other; empty when one answers, else why each does not."""
+        refusals: list[Refusal] = []
+        for candidate in candidates:
+            refusal = await self._refusal_of(candidate, model)
+            if refusal is None:
+                self._tell_what_answers(candidate, refusals)
+                return []
+            refusals.append(refusal)
+        return refusals
+
+    def _tell_what_answers(self, candidate: Candidate, refusals: list[Refusal]) -> None:
+        self._attempts.publish(Waiting(None, "start"))
+        self._gone.waits_no_more()
+        live = self._attempts.ledger.live
+        if candidate.instead_of is not None and live is not None:
+            self._gone.answers(live.revision, candidate.instead_of, refusals[0].words)
+
+    async def _refusal_of(self, candidate: Candidate, model: Path | None) -> Refusal | None:
         """Try one candidate; return None when it answers, else why it does not."""
         named = {"candidate": candidate.why}
         try:
             revision = await _foreseen(candidate.find())
         except Absent as nothing:
             log.info("boot.no_candidate", extra={**named, "why": str(nothing)})
-            return str(nothing)
+            return Refusal(candidate, str(nothing))
         except (CheckpointRejected, TryAgain) as fault:
             log.warning("boot.passed_over", extra={**named, "why": str(fault)})
-            return str(fault)
+            return Refusal(candidate, str(fault))
         attempt = await self._attempted(self._attempts.course(revision, unarmed), candidate, model)
         if attempt.reason is None:
             return None
-        log.warning("boot.passed_over", extra={**named, "why": attempt.reason.message})
-        if attempt.reason.code in (UNFIT_MODEL, DOES_NOT_START):
+        code, words = attempt.reason.code, attempt.reason.message
+        log.warning("boot.passed_over", extra={**named, "why": words})
+        if code in FOR_NO_ENGINE:
             self._unfit.add(revision.id)
-        return attempt.reason.message
+        is_final = code in FOR_NO_ENGINE or code in REJECTIONS
+        self._candidates.note_failure(candidate, words, is_final=is_final)
+        return Refusal(candidate, words, code)
 
     async def _attempted(self, course: Course, candidate: Candidate, model: Path | None) -> Attempt:
         """Make the attempt; damaged files do not refuse a revision that was good before."""
-        attempts, was_live = self._attempts, self._attempts.ledger.past_of(course.revision)
+        attempts = self._attempts
+        is_good = candidate.is_configured or attempts.ledger.past_of(course.revision) is not None
         terms = Terms(
             by=_start(candidate.why),
-            blame=not (candidate.is_configured or candidate.is_last_good),
-            refuse_files=not (candidate.is_configured or was_live),
+            blame=not is_good,
+            refuse_files=not candidate.is_configured,
             raises=OF_THE_MACHINE,
         )
         work = partial(self._work, course, candidate, model)
@@ -244,7 +283,8 @@ class Start:
         checkpoint = await prepare.run()
         log.info("boot.chosen", extra={"path": str(checkpoint.path), "why": candidate.why})
         try:
-            await self._switch.to(course, model or checkpoint.path, checkpoint)
+            to = model or checkpoint.path
+            await self._switch.to(course, to, checkpoint, candidate.instead_of)
         except ConfigError as fault:
             is_the_model = model is None or checkpoint.path == model
             if fault.code != DOES_NOT_START or is_the_model:

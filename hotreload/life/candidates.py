@@ -1,12 +1,12 @@
 """What a start may serve, the best first.
 
-The last good generation, else the newest checkpoint, else an earlier generation, else the model
-that the operator configured. So neither a power cut loses a good checkpoint nor a bad one makes a
-restart loop.
+What was live last, else a newer checkpoint, else, in its place, an older one. The model that the
+operator configured answers only until a checkpoint has: later it would be other weights than
+everybody expects. So neither a power cut loses a good checkpoint nor a bad one makes a restart
+loop.
 """
 
 import logging
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -18,15 +18,11 @@ from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.core.ports import Source
 from hotreload.errors import ConfigError, HotReloadError, SourceUnavailable
 from hotreload.life.model_files import kept_model
+from hotreload.life.whereabouts import Absent, files_in, is_newer, reading, require_disks
 from hotreload.settings.load import Settings
-from hotreload.threads import in_thread
 from hotreload.types import Revision
 
 log = logging.getLogger("hotreload.boot")
-
-
-class Absent(Exception):
-    """There is no such candidate, and nobody is at fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +36,11 @@ class Candidate:
     fetch: Callable[[Revision], Awaitable[Path]]
     """Bring its files here; TryAgain or CheckpointRejected when that cannot be."""
     is_configured: bool = False
-    """Whether it is the operator's own model, the last resort."""
-    is_last_good: bool = False
+    """Whether it is the operator's own model."""
+    instead_of: PastGeneration | None = None
+    """What should answer, where this one would answer in its place."""
+    is_tried_once: bool = False
+    """Whether it is worth another try only when its files have changed."""
 
 
 class Candidates:
@@ -52,20 +51,42 @@ class Candidates:
         self._source = source
         self._model = settings.engine.model
         self._state = settings.state.directory
-        self._starts_from_model = settings.engine.boot == "model"
+        self._starts_from_model = settings.engine.boot == "model" and self._model is not None
+        self._may_be_older = settings.engine.when_gone == "older"
+        is_folder = settings.source.kind == "directory"
+        self._order = settings.source.order if is_folder else None
+        """None for a hub, which shows its newest alone."""
+        self._seen: dict[str, object] = {}
+        self._failed: dict[str, tuple[object, str]] = {}
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether checkpoints were live, so that nothing but one of them or a newer may answer."""
+        if self._model is None:
+            return self._ledger.meant is not None
+        return bool(self._others) and not self._starts_from_model
+
+    @property
+    def _others(self) -> list[PastGeneration]:
+        """The generations with files that are not the model's."""
+        places = [place for place in self._ledger.generations if place.path]
+        return [place for place in places if not self._is_the_model(place.revision)]
+
+    def _is_the_model(self, revision: Revision) -> bool:
+        places = (place for place in self._ledger.generations if place.revision == revision)
+        return self._model is not None and any(p.path == str(self._model) for p in places)
 
     def known(self, newest: Revision | None = None) -> Iterator[Candidate]:
         """Every candidate, the best first; `newest` is the source's wish, if it is known."""
-        place = self._ledger.last_good
-        if self._model is None or not self._starts_from_model:
-            if place is not None:
-                yield from self._last_good(place)
-            yield Candidate("the newest checkpoint", partial(self._newest, newest), self._fetched)
-            for older in self._ledger.good[1:]:
-                why = f"generation {older.number}, {older.path}"
-                # A source fetches its newest alone, so older ones are taken from where they lay.
-                yield Candidate(why, partial(_where_it_lay, older), partial(_lies_at, older.path))
-        if self._model is not None:
+        meant = self._ledger.meant
+        if not self._starts_from_model:
+            if meant is not None:
+                yield from self._last_good(meant)
+            find = partial(self._newest, newest, meant)
+            yield Candidate("the newest checkpoint", find, self._fetched)
+            if meant is not None and self._may_be_older:
+                yield from self._instead_of(meant, newest)
+        if self._model is not None and (not self.must_wait or self._is_meant(meant)):
             model = self._model
             yield Candidate(
                 f"the configured model, {model}",
@@ -74,17 +95,66 @@ class Candidates:
                 is_configured=True,
             )
 
-    def _last_good(self, place: PastGeneration) -> Iterator[Candidate]:
-        async def find() -> Revision:
-            return place.revision
+    def _is_meant(self, meant: PastGeneration | None) -> bool:
+        return meant is not None and self._is_the_model(meant.revision)
 
+    def _last_good(self, place: PastGeneration) -> Iterator[Candidate]:
         why = f"the last good generation, {place.path}"
-        yield Candidate(why, find, partial(self._folder_of, place), is_last_good=True)
+        find = partial(self._last_known, why, place)
+        yield Candidate(why, find, partial(self._folder_of, place))
         # The copy here may be damaged; a hub still has the bytes. A copy that is gone was fetched.
         why = f"the last good generation, {place.revision}, fetched again"
-        yield Candidate(why, partial(_where_it_lay, place), self._fetched, is_last_good=True)
+        find = partial(self._where_it_lay, why, place)
+        yield Candidate(why, find, self._fetched, is_tried_once=self._order is not None)
 
-    async def _newest(self, wish: Revision | None) -> Revision:
+    def _instead_of(self, meant: PastGeneration, newest: Revision | None) -> Iterator[Candidate]:
+        """What was live before it, the newest first, else an older one that never was."""
+        for older in self._ledger.good:
+            if older.revision != meant.revision and not self._is_no_fallback(older.revision):
+                why = f"generation {older.number}, {older.path}"
+                find = partial(self._where_it_lay, why, older)
+                # A source fetches its newest alone, so older ones are taken from where they lay.
+                yield Candidate(why, find, partial(_lies_at, older.path), instead_of=meant)
+        find = partial(self._older, newest, meant)
+        yield Candidate("an older checkpoint", find, self._fetched, instead_of=meant)
+
+    def _is_no_fallback(self, revision: Revision) -> bool:
+        return self.must_wait and self._is_the_model(revision)
+
+    # --- finding one ---------------------------------------------------------------------
+
+    async def _last_known(self, why: str, place: PastGeneration) -> Revision:
+        """What was live last. Where its files are gone the source is asked for it once."""
+        try:
+            return await self._where_it_lay(why, place)
+        except Absent:
+            if why in self._failed:
+                raise
+            self._seen[why] = None
+            return place.revision
+
+    async def _where_it_lay(self, why: str, place: PastGeneration) -> Revision:
+        return self._anew(why, place.revision, await files_in(Path(place.path)))
+
+    async def _newest(self, wish: Revision | None, meant: PastGeneration | None) -> Revision:
+        """The newest of the source, where that is no older one than what was live last."""
+        revision = await self._resolved(wish)
+        if meant is not None and await self._is_older(revision, meant):
+            words = f"{revision} is the newest, and would answer in the place of {meant.revision}"
+            raise Absent(words)
+        return self._anew("the newest checkpoint", revision, revision)
+
+    async def _older(self, wish: Revision | None, meant: PastGeneration) -> Revision:
+        """The newest that the source has left, where it was never live."""
+        revision = await self._resolved(wish)
+        was_live = self._ledger.past_of(revision) is not None
+        if was_live or not await self._is_older(revision, meant):
+            raise Absent(f"{revision} is the newest, and is listed already")
+        return self._anew("an older checkpoint", revision, revision)
+
+    async def _resolved(self, wish: Revision | None) -> Revision:
+        """The newest of the source, unless something is known against it."""
+        require_disks()
         try:
             revision = wish or await self._source.resolve(None)
         except HotReloadError as none:
@@ -94,18 +164,57 @@ class Candidates:
         has_crashed = revision.id in ledger.crashes and not is_all_there_is
         if has_crashed or revision.id in ledger.refused:
             raise Absent(f"{revision} is the newest, and was refused or ended a process")
+        if self._is_no_fallback(revision) and not self._is_meant(ledger.meant):
+            raise Absent(f"{revision} is the newest, and the model that all began with")
         return revision
+
+    async def _is_older(self, revision: Revision, meant: PastGeneration) -> bool:
+        """Whether it would answer in the place of what is meant, and not after it.
+
+        A pin holds what it holds against newer ones, too.
+        """
+        if revision == meant.revision:
+            return False
+        if self._ledger.pinned or self._ledger.past_of(revision) is not None:
+            return True
+        if self._order is None or self._is_the_model(meant.revision):
+            return False
+        try:
+            folder = await self._source.fetch(revision)
+        except HotReloadError as gone:
+            raise Absent(str(gone)) from gone
+        return not await is_newer(self._order, folder, meant)
+
+    # --- what has failed -----------------------------------------------------------------
+
+    def _anew(self, why: str, revision: Revision, seen: object) -> Revision:
+        """Absent if this candidate has failed and nothing has changed since."""
+        failed = self._failed.get(why)
+        if failed is not None and failed[0] == seen:
+            raise Absent(failed[1])
+        self._seen[why] = seen
+        return revision
+
+    def note_failure(self, candidate: Candidate, words: str, *, is_final: bool) -> None:
+        """Do not list it again before its files have changed; only that, if they are gone."""
+        seen = self._seen.get(candidate.why)
+        if is_final or seen is None or candidate.is_tried_once:
+            self._failed[candidate.why] = (seen, words)
+
+    # --- fetching it ---------------------------------------------------------------------
 
     async def _folder_of(self, place: PastGeneration, revision: Revision) -> Path:
         """Where a generation's files lie; the source fetches them again if they are gone."""
         folder = Path(place.path)
-        if not await reading(folder, lambda: os.path.exists(folder)):
+        try:
+            await files_in(folder)
+        except Absent as absent:
             try:
                 return await self._fetched(revision)
             except HotReloadError as gone:
                 why = {"path": place.path, "why": str(gone)}
                 log.warning("boot.last_good_is_gone", extra=why)
-                raise SourceUnavailable(f"{place.path} is gone: {gone}") from gone
+                raise SourceUnavailable(f"{absent}: {gone}") from gone
         return folder
 
     async def _fetched(self, revision: Revision) -> Path:
@@ -114,13 +223,6 @@ class Candidates:
     async def kept_model(self) -> Path | None:
         """The model's files that earlier starts were served with, where none is configured."""
         return await reading(self._state, lambda: kept_model(self._state))
-
-
-async def _where_it_lay(place: PastGeneration) -> Revision:
-    folder = Path(place.path)
-    if not await reading(folder, folder.is_dir):
-        raise Absent("it is gone")
-    return place.revision
 
 
 async def _lies_at(path: str | Path, revision: Revision) -> Path:
@@ -134,8 +236,3 @@ async def revision_of_model(model: Path) -> Revision:
         why = most_telling(looked.findings).message if looked.findings else looked.waiting_for
         raise ConfigError(f"[engine] model: {model} has no weights to load: {why}")
     return Revision(await reading(model, lambda: content_id(looked)), model.name)
-
-
-async def reading[T](what: Path, read: Callable[[], T]) -> T:
-    """Read from a disk in a thread, which is left behind if it hangs."""
-    return await in_thread(lambda cancel: read(), leave_as=f"a read of {what}")

@@ -9,6 +9,9 @@ from hotreload.core.ports import Source
 from hotreload.core.rules import Rules
 from hotreload.events import Publish
 from hotreload.life.checking import Checking
+from hotreload.life.doubt import Doubt
+from hotreload.life.files_gone import FilesGone
+from hotreload.life.gone import Gone
 from hotreload.life.joints import Arrival
 from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
@@ -29,6 +32,9 @@ class Common:
     state: StateFile
     entrance: Entrance[RunningEngine]
     arrival: Arrival
+    doubt: Doubt
+    gone: Gone
+    files_gone: FilesGone
     publish: Publish
     take_signals: Callable[[], None]
     """After an engine is started: XLA installs a handler for SIGTERM."""

@@ -29,6 +29,7 @@ from hotreload.life.lasting import tasks_of
 from hotreload.life.parts import choose_mode
 from hotreload.life.replica_life import ReplicaLife, Shared
 from hotreload.life.running import RunningEngine
+from hotreload.life.served_by import served_by_now
 from hotreload.life.start_engine import start_engine, start_twin
 from hotreload.threads import uninterrupted
 from hotreload.types import Checkpoint, Generation
@@ -62,7 +63,13 @@ class Deciding:
 
     async def _boot_and_reconcile(self) -> None:
         common = self._common
-        switch = FirstSwitch(common.attempts, start_engine=self._start_engine, go_live=self.join)
+        switch = FirstSwitch(
+            common.attempts,
+            start_engine=self._start_engine,
+            go_live=self.join,
+            served_by=partial(served_by_now, common.settings),
+            doubt=common.doubt,
+        )
         start = Start(
             common.settings,
             attempts=common.attempts,
@@ -71,6 +78,7 @@ class Deciding:
             serve=common.checking.serve,
             switch=switch,
             rules=common.rules,
+            gone=common.gone,
         )
         try:
             await start.run()
@@ -160,6 +168,10 @@ class Deciding:
         return {
             "reconcile": reconciler.run,
             "save what is not": partial(common.state.keep_trying, common.attempts.ledger),
+            "ask doubted probes again": partial(
+                common.doubt.run, replicas, lambda: reconciler.rules.probe_timeout
+            ),
+            "look for files": partial(common.files_gone.run, replicas.keeps),
             "reread the settings": partial(common.rereading.run, replicas, reconciler),
             **lives,
         }

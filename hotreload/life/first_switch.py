@@ -1,19 +1,23 @@
 """The switch of a start: makes an engine with the weights, probes it and lets requests in."""
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from hotreload.core.attempts import Attempts
 from hotreload.core.course import Course
-from hotreload.core.ledger import Ledger, PastGeneration
+from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
 from hotreload.core.rules import FIRST_ANSWER_SECONDS
-from hotreload.errors import CheckpointRejected, ProbeFailed
+from hotreload.errors import ConfigError, EngineLost
+from hotreload.life.doubt import Doubt, NoAnswer, verdict_of
 from hotreload.life.running import RunningEngine
+from hotreload.life.served_by import changes
 from hotreload.types import Checkpoint, Generation, Phase, Staged
 
 log = logging.getLogger("hotreload.boot")
+
+OTHER_ENGINE = "other_engine"
+"""The code of a ConfigError that a probe told: what was live is served by something else now."""
 
 StartEngine = Callable[[Path, Checkpoint | None, Course], Awaitable[RunningEngine]]
 """Make an engine with a model's config and tokenizer and a checkpoint's weights, or random ones.
@@ -30,31 +34,58 @@ class FirstSwitch:
         *,
         start_engine: StartEngine,
         go_live: Callable[[RunningEngine, Generation], None],
+        served_by: Callable[[Path], Awaitable[ServedBy]],
+        doubt: Doubt,
     ) -> None:
-        """`go_live` lets requests in."""
+        """`go_live` lets requests in; `served_by` says what a model's folder is served by now."""
         self.engine: RunningEngine | None = None
         """The engine, once there is one; whoever ends the start closes it."""
         self._attempts = attempts
         self._start_engine = start_engine
         self._go_live = go_live
+        self._served_by = served_by
+        self._doubt = doubt
 
-    async def to(self, course: Course, model: Path, checkpoint: Checkpoint | None) -> None:
-        """Start an engine with these weights, prove them, and let requests in."""
-        self.engine = engine = await self._start_engine(model, checkpoint, course)
-        if checkpoint is not None:  # random weights have no answers to be judged by
-            await self._prove(course, engine)
-        path = checkpoint.path if checkpoint else None
-        course.generation = self._minted(engine.live, path)
+    async def to(
+        self,
+        course: Course,
+        model: Path,
+        checkpoint: Checkpoint | None,
+        instead_of: PastGeneration | None = None,
+    ) -> None:
+        """Start an engine with these weights, prove them, and let requests in.
+
+        `instead_of` is what should answer and cannot be served.
+        """
+        ledger = self._attempts.ledger
+        if checkpoint is None:  # random weights have no answers to be judged by
+            self.engine = engine = await self._start_engine(model, None, course)
+            course.generation = self._minted(engine.live, None)
+        else:
+            by = await self._served_by(model)
+            self.engine = engine = await self._start_engine(model, checkpoint, course)
+            await self._prove(course, engine, by)
+            course.generation = self._minted(engine.live, checkpoint.path)
+            ledger.served_by, ledger.missed = by, instead_of
         self._go_live(engine, course.generation)
 
-    async def _prove(self, course: Course, engine: RunningEngine) -> None:
-        try:
-            async with course.phase(Phase.PROBING), asyncio.timeout(FIRST_ANSWER_SECONDS):
-                await engine.probe()
-        except (CheckpointRejected, TimeoutError) as bad:
-            late = f"no answer in {FIRST_ANSWER_SECONDS:g} s"
-            course.verdict = bad if isinstance(bad, CheckpointRejected) else ProbeFailed(late)
-            raise course.verdict from bad
+    async def _prove(self, course: Course, engine: RunningEngine, by: ServedBy) -> None:
+        """Ask the probes. What was live before is never refused for what it answers."""
+        async with course.phase(Phase.PROBING):
+            verdict = await verdict_of(engine, FIRST_ANSWER_SECONDS)
+        if verdict is None:
+            return
+        ledger, live = self._attempts.ledger, engine.live
+        past = ledger.was_live_as(live.revision, live.fingerprint)
+        if past is None:
+            course.verdict = verdict
+            raise verdict
+        if ledger.served_by is not None and ledger.served_by != by:
+            raise _another_engine(past, verdict, changes(ledger.served_by, by)) from verdict
+        if isinstance(verdict, NoAnswer):
+            raise EngineLost(f"{verdict}, by weights that answered before: {past.revision}")
+        await engine.scrub()  # an answer that was no number may have left its like in the cache
+        self._doubt.of(past, verdict)
 
     def _minted(self, staged: Staged, path: Path | None) -> Generation:
         """Give the weights their old number if they answered last, else a new one."""
@@ -65,6 +96,16 @@ class FirstSwitch:
         generation = self._attempts.mint(staged, _number_again(ledger, staged))
         self._attempts.record(generation, path)
         return generation
+
+
+def _another_engine(past: PastGeneration, verdict: Exception, what: str) -> ConfigError:
+    """Why neither the weights nor the probe are to blame: what they are served by is another."""
+    return ConfigError(
+        f"{verdict}; generation {past.number}, {past.revision}, passed before, and is served by "
+        f"something else now: {what}. Go back to that; or, if the answers are good, correct the "
+        "[[probe]]",
+        code=OTHER_ENGINE,
+    )
 
 
 def _number_again(ledger: Ledger, staged: Staged) -> int | None:

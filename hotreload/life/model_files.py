@@ -5,18 +5,33 @@ files are kept in the state folder, so that a restart answers as the life before
 """
 
 import asyncio
+import hashlib
 import logging
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from hotreload.checkpoint_files import CONFIG, SIDE_FILES
+from hotreload.errors import ConfigError
 from hotreload.types import holds_weights
 
 log = logging.getLogger("hotreload.boot")
 
 KEPT = "model"
 OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".msgpack", ".h5", ".onnx")
+
+
+def digests_of_side_files(model: Path) -> Iterator[tuple[str, str]]:
+    """Each file that a model's answers depend on beside the weights, and the digest of it."""
+    for name in (CONFIG, *SIDE_FILES):
+        try:
+            yield name, hashlib.sha256((model / name).read_bytes()).hexdigest()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as fault:
+            words = f"[engine] model: {model / name} cannot be read: {fault.strerror}"
+            raise ConfigError(words) from fault
 
 
 def copy_side_files(model: Path, to: Path) -> None:

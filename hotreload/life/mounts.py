@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from hotreload.life.candidates import reading
+from hotreload.life.whereabouts import reading
 from hotreload.observe.systemd import Notifier, extension
 
 log = logging.getLogger("hotreload.boot")

@@ -16,11 +16,12 @@ from hotreload.core.ledger import (
     Ledger,
     Overrule,
     PastGeneration,
+    ServedBy,
 )
 from hotreload.errors import CheckpointChanged
 from hotreload.types import Attempt, By, Refusal, Revision
 
-VERSION = 4
+VERSION = 5
 """The version of the state file; a change of `Memory` raises it and adds to `_MIGRATIONS`."""
 
 
@@ -39,6 +40,8 @@ class Memory:
     numbers_given: int
     overruled: Overrule | None
     pins: list[By]
+    served_by: ServedBy | None
+    missed: PastGeneration | None
 
 
 _MEMORY = TypeAdapter(Memory)
@@ -60,6 +63,8 @@ def to_json(ledger: Ledger) -> bytes:
         numbers_given=ledger.numbers_given,
         overruled=ledger.overruled,
         pins=list(ledger.pins),
+        served_by=ledger.served_by,
+        missed=ledger.missed,
     )
     fields = _MEMORY.dump_python(memory, mode="json")
     lines = (f'"{name}": {json.dumps(value)}' for name, value in fields.items())
@@ -87,10 +92,15 @@ def _from_3(memory: dict[str, Any]) -> dict[str, Any]:
     return memory  # only the history knows words that it did not: dry runs, steps of a start
 
 
+def _from_4(memory: dict[str, Any]) -> dict[str, Any]:
+    return {"served_by": None, "missed": None, **memory}
+
+
 _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     1: _from_1,
     2: _from_2,
     3: _from_3,
+    4: _from_4,
 }
 """For each older version, how to turn its data into the next version's."""
 
@@ -141,4 +151,6 @@ def from_json(data: bytes) -> Ledger:
         numbers_given=memory.numbers_given,
         overruled=memory.overruled,
         pins=deque(memory.pins, maxlen=KEPT_PINS),
+        served_by=memory.served_by,
+        missed=memory.missed,
     )

@@ -47,7 +47,7 @@ class Booting:
                 self._enter(None, None)
             case Progress(revision, phase, done, total) if phase is self._phase:
                 self._done = (done, total)
-            case Waiting(str() as waiting_for, "start"):
+            case Waiting(str() as waiting_for, "start") if waiting_for != self._waits_for:
                 self._enter(None, None)
                 self._waits_for = waiting_for
 

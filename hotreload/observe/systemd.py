@@ -95,7 +95,9 @@ class Systemd:
         self._rank = rank
         self._notifier = notifier
         self._is_alive = is_alive
+        self._longest_boot = longest_boot
         self._boot_ends = time.monotonic() + longest_boot
+        self._waits_to_start = False
         self._replicas = ReplicasNow(replicas)
         self._doing = ""
         """What the last STATUS said behind what serves."""
@@ -123,6 +125,7 @@ class Systemd:
             case GateChanged():
                 self._gate_moved(event)
             case Waiting(str() as waiting_for, "start"):
+                self._waits_to_start = True
                 self._tell(f"starting: waiting for {waiting_for}", extension())
             case PhaseEntered(revision, Phase() as phase):
                 self._phase_entered(revision, phase)
@@ -149,7 +152,8 @@ class Systemd:
             log.critical("systemd.engine_silent", extra={"watchdog_seconds": watchdog})
         self._silent = not is_alive
         lines = ["WATCHDOG=1"] if watchdog else []
-        if self._reloading or (not self._is_ready and time.monotonic() < self._boot_ends):
+        may_start = self._waits_to_start or time.monotonic() < self._boot_ends
+        if self._reloading or (not self._is_ready and may_start):
             lines.append(extension())
         if is_alive and lines:
             self._notifier.send(*lines)
@@ -186,6 +190,9 @@ class Systemd:
     def _phase_entered(self, revision: Revision, phase: Phase) -> None:
         status = self._reloading_to(revision, phase)
         if not self._is_ready:
+            if self._waits_to_start:  # the time it waited for somebody else does not count
+                self._waits_to_start = False
+                self._boot_ends = time.monotonic() + self._longest_boot
             self._tell(status, extension())
             return
         if self._reloading:

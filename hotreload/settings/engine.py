@@ -22,7 +22,14 @@ class EngineSettings(Table):
     boot: Literal["last-good", "model", "dummy"] = Field(
         default="last-good",
         description="What to start from: the last generation that went live (else the newest "
-        "good checkpoint, else the model), always the model, or random weights of its shape.",
+        "good checkpoint; the model, as long as none was live), always the model, or random "
+        "weights of its shape.",
+    )
+    when_gone: Literal["older", "wait"] = Field(
+        default="older",
+        description="What a start does when the files of what was live last are gone: have an "
+        "older checkpoint answer in its place, which is told, or wait for them. The model itself "
+        "answers only until a checkpoint was live, or with boot = 'model'.",
     )
     device: Literal["auto", "cpu", "tpu"] = Field(
         default="auto",

@@ -138,7 +138,7 @@ class DirectorySource:
         if name is None:
             return await self._resolve_newest()
         sighting = self._seen.find(name)
-        if sighting is not None:
+        if sighting is not None and await _in_thread(sighting.folder.is_dir):
             return Revision(name, sighting.folder.name)
         folder = await _in_thread(lambda: self._allowed_folder(name))
         if (stand_in := self._tree.stand_in(folder)) is not None:

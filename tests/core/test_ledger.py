@@ -1,6 +1,6 @@
-from hotreload.core.ledger import KEPT_ATTEMPTS, Ledger, Sleep, Try, decide
+from hotreload.core.ledger import KEPT_ATTEMPTS, Ledger, PastGeneration, Sleep, Try, decide
 from hotreload.life.state_json import from_json, to_json
-from hotreload.types import Attempt, Generation, Outcome, Phase, Reason, Revision
+from hotreload.types import NOISY, Attempt, By, Generation, Outcome, Phase, Reason, Revision
 
 A, B = Revision("a", "step_1"), Revision("b", "step_2")
 
@@ -195,3 +195,58 @@ def test_the_files_of_what_is_live_was_before_or_is_wanted_are_worth_keeping() -
     assert ledger.worth_keeping == {"sha-4", "sha-3", "sha-9"}
     after_restart = restarted(ledger)
     assert after_restart.worth_keeping == {"sha-4", "sha-3"}
+
+
+def place(ledger: Ledger, number: int) -> PastGeneration:
+    found = ledger.past(number)
+    assert found is not None
+    return found
+
+
+def missing(ledger: Ledger) -> Ledger:
+    """The same, where generation 2 was live last and 1 answers in its place as 3."""
+    ledger.went_live(generation(2, B), "/b")
+    missed = place(ledger, 2)
+    ledger.went_live(generation(3, A), "/a")
+    ledger.missed = missed
+    return ledger
+
+
+def test_what_is_missed_is_what_is_due_until_something_else_is_wanted() -> None:
+    ledger = missing(serving())
+    assert ledger.due == B
+    ledger.wish(A)  # all that the source has left
+    assert (ledger.due, decide(ledger, 0.0)) == (B, Sleep(None, None))
+    newer = Revision("c", "step_3")
+    ledger.wish(newer)
+    assert ledger.due == newer
+    ledger.wish(B)  # it is back
+    assert (ledger.due, decide(ledger, 0.0)) == (B, Try(B))
+
+
+def test_what_is_missed_is_what_a_start_brings_back_unless_it_was_refused() -> None:
+    ledger = restarted(missing(serving()))
+    assert ledger.meant == place(ledger, 2)
+    assert B.id in ledger.worth_keeping
+    ledger.refuse(B, Reason("corrupt", "words"), 0.0)
+    assert ledger.meant == ledger.last_good == place(ledger, 3)
+
+
+def test_nothing_is_missed_any_more_once_other_weights_are_live_or_somebody_pins() -> None:
+    by = By("pin", 0, 1, 1.0)
+    ledger = missing(serving())
+    ledger.went_live(generation(4, Revision(NOISY + "a")), "")
+    assert ledger.missed is not None
+    ledger.went_live(generation(5, B), "/b")
+    assert ledger.missed is None
+    ledger = missing(serving())
+    _, _, before = ledger.set_pinned(True, by)
+    assert (ledger.missed, before) == (None, place(ledger, 2))
+
+
+def test_weights_were_live_as_the_last_generation_of_that_name_with_those_very_weights() -> None:
+    ledger = missing(serving())
+    found = ledger.was_live_as(A, "fp-a")
+    assert found is not None
+    assert found.number == 3
+    assert ledger.was_live_as(A, "fp-b") is None

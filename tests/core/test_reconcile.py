@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.ledger import Ledger
+from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import BadRequest, Busy, EngineLost, NothingOfThatName, SourceUnavailable
 from hotreload.events import PhaseEntered, RevisionWanted
@@ -389,3 +389,21 @@ async def test_a_stop_before_an_attempt_has_begun_leaves_nothing_behind(world: W
     turn.cancel()
     with pytest.raises(asyncio.CancelledError):
         await turn
+
+
+async def test_what_is_missed_is_said_to_be_wanted_and_tried_only_when_it_is_back(
+    world: World,
+) -> None:
+    """`wanted` said what is live, while an older generation answered in another's place."""
+    older = world.replica.live.revision
+    world.ledger.missed = PastGeneration(7, TWO, "fp", "/gone", 0.0)
+    async with world.running():
+        world.source.publish(older)  # all that it has left
+        await world.source.heard()
+        wanted = [each for each in world.happened if isinstance(each, RevisionWanted)]
+        assert wanted == [RevisionWanted(TWO)] * 2
+        assert world.attempts == []
+        world.source.publish(TWO)
+        await world.attempted()
+    assert world.replica.live.revision == TWO
+    assert world.ledger.missed is None

@@ -23,7 +23,7 @@ START_SECONDS = 2 * PATIENCE
 
 
 class Process:
-    """`hotreload serve` in a folder, and its log."""
+    """`hotreload serve` in a folder, and its log; a file of settings there is read, too."""
 
     def __init__(self, folder: Path, *sets: str) -> None:
         self.folder = folder
@@ -31,6 +31,7 @@ class Process:
         self.socket = folder / "s"
         self.daemon = DaemonClient(Where(self.socket, "the test"))
         self.log = folder / "log"
+        self.config = folder / "hotreload.toml"
         self.sets = [
             f"engine.model={self.checkpoints / 'step_1'}",
             f"engine.args={ENGINE_ARGS}",
@@ -75,6 +76,8 @@ class Process:
         """Start it, by way of another command if one is given; `sets` are for this life alone."""
         command = [*through, sys.executable, "-m", "hotreload.cli", "serve"]
         options = [f"--set={setting}" for setting in (*self.sets, *sets)]
+        if self.config.exists():
+            options.append(f"--config={self.config}")
         env = {**os.environ, VARIABLE: failpoints}
         with self.log.open("ab") as log:
             self.child = subprocess.Popen([*command, *options], stderr=log, env=env)

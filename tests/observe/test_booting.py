@@ -68,3 +68,11 @@ def test_between_two_candidates_it_waits_for_what_it_says() -> None:
         "waiting for a checkpoint that can be served",
     )
     assert said["revision"] is None
+
+
+def test_a_wait_that_is_told_again_has_not_begun_anew() -> None:
+    clock = iter(range(9)).__next__
+    booting = Booting(clock=clock)
+    for _ in range(3):
+        booting.observe(Waiting("its files", "start"))
+    assert booting.fields()["step_seconds"] == 1

@@ -387,6 +387,20 @@ def test_a_start_is_vouched_for_as_long_as_it_was_given(listener: Listener) -> N
     assert listener.nothing()
 
 
+def test_a_start_that_waits_for_somebody_is_vouched_for_as_long_as_it_waits(
+    listener: Listener,
+) -> None:
+    systemd = Systemd(Notifier(listener.environ), is_alive=lambda within: True, longest_boot=0.0)
+    systemd.observe(Waiting("its files", "start"))
+    listener.heard()
+    systemd._tick()
+    assert listener.heard() == [EXTEND]
+    systemd.observe(PhaseEntered(STEP_1, Phase.BUILDING))
+    listener.heard()
+    systemd._tick()
+    assert listener.nothing()
+
+
 def test_a_start_from_a_hub_is_given_the_time_of_a_download_beside_the_usual() -> None:
     hub = ["source.kind=huggingface", "source.repo=a/b"]
     folder = load(None, ["reload.fetch_timeout=2h"], {}).settings

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hotreload import __version__
-from hotreload.checkpoint_files import CONFIG, SIDE_FILES
-from hotreload.errors import ConfigError
+from hotreload.life.model_files import digests_of_side_files
 from hotreload.observe.metrics import installed
 from hotreload.settings.credentials import read_join_secret
 from hotreload.settings.faults import masked
@@ -86,16 +85,8 @@ def _judged_by(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _files(model: Path | None) -> Iterator[tuple[str, str]]:
-    if model is None:
-        return
-    for name in (CONFIG, *SIDE_FILES):
-        try:
-            yield name, _digest((model / name).read_bytes())
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as fault:
-            words = f"[engine] model: {model / name} cannot be read: {fault.strerror}"
-            raise ConfigError(words) from fault
+    for name, digest in digests_of_side_files(model) if model is not None else ():
+        yield name, DIGEST + digest
 
 
 def _digest(content: bytes) -> str:

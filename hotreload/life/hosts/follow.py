@@ -63,6 +63,7 @@ class Follow:
         self._take_signals = common.take_signals
         self._shows = Shown(common)
         self._keep_saving = partial(common.state.keep_trying, common.attempts.ledger)
+        self._look_for_files = partial(common.files_gone.run, lambda place: True)
         self._lose = lose
         self._copies = AsyncExitStack()
         """The private copy that the engine is built from, until it is."""
@@ -90,6 +91,7 @@ class Follow:
                     tasks.create_task(follower.follow(self._do), name="follow rank 0")
                     tasks.create_task(self._until_dead(), name="watch the engine")
                     tasks.create_task(self._keep_saving(), name="save what is not")
+                    tasks.create_task(self._look_for_files(), name="look for files")
             finally:
                 self._arrival.serving = None
                 await uninterrupted(self._closed())

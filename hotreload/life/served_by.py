@@ -1,0 +1,68 @@
+"""What weights answer with: the versions, settings and small files that their answers depend on.
+
+Weights that were live and answer badly now are to blame for it as little as they were before: if
+all of this is the same the probe is to blame, or the machine; if not, what differs may be.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from hotreload.core.ledger import ServedBy
+from hotreload.life.model_files import digests_of_side_files
+from hotreload.observe.metrics import installed
+from hotreload.settings.load import Settings
+from hotreload.threads import in_thread
+
+WORDS = {
+    "sglang_jax": "sglang-jax",
+    "jax": "jax",
+    "dtype": "[engine] dtype",
+    "tp": "[engine] tp",
+    "args": "[engine.args]",
+    "files": "the model's config or tokenizer",
+}
+
+
+async def served_by_now(settings: Settings, model: Path) -> ServedBy:
+    """What a start with this model's folder serves by."""
+    return await in_thread(
+        lambda cancel: _served_by(settings, model), leave_as=f"a read of {model}'s small files"
+    )
+
+
+def _served_by(settings: Settings, model: Path) -> ServedBy:
+    engine = settings.engine
+    return ServedBy(
+        sglang_jax=installed("sglang-jax"),
+        jax=installed("jax"),
+        dtype=engine.dtype,
+        tp=engine.tp,
+        args=_digest(sorted(engine.args.items())),
+        files=_digest(list(digests_of_side_files(model))),
+        model=str(model),
+    )
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def changes(before: ServedBy, now: ServedBy) -> str:
+    """In what these differ, in words; empty when in nothing."""
+    return ", ".join(_changes(before, now))
+
+
+def _changes(before: ServedBy, now: ServedBy) -> Iterator[str]:
+    for field in fields(ServedBy):
+        was, is_now = getattr(before, field.name), getattr(now, field.name)
+        if not field.compare or was == is_now:
+            continue
+        if field.name == "files":
+            yield f"{WORDS['files']} (model folder {before.model} then, {now.model} now)"
+        elif field.name == "args":
+            yield f"{WORDS['args']} are others"
+        else:
+            yield f"{WORDS[field.name]} {was} then, {is_now} now"

@@ -1,0 +1,83 @@
+"""Are a checkpoint's files there? Looks at names and sizes, and never hangs with a dead mount."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from hotreload.core.ledger import PastGeneration
+from hotreload.core.ports import Source
+from hotreload.errors import HotReloadError, SourceUnavailable
+from hotreload.sources.names import step_of
+from hotreload.threads import deadline, in_thread, left_behind
+from hotreload.types import Revision, holds_weights
+
+LOOK_SECONDS = 30.0
+"""How long a look at a folder may take before its disk counts as away."""
+
+Files = tuple[tuple[str, int, int], ...]
+"""The weight files of a folder: name, size and time; equal ones mean that nobody touched any."""
+
+
+class Absent(Exception):
+    """It is not there, or cannot be looked at, and no checkpoint is at fault."""
+
+
+async def reading[T](what: Path, read: Callable[[], T]) -> T:
+    """Read from a disk in a thread, which is left behind if it hangs."""
+    return await in_thread(lambda cancel: read(), leave_as=f"a read of {what}")
+
+
+async def files_in(folder: Path) -> Files:
+    """The weight files in a folder; Absent without any, as where a mount failed."""
+    require_disks()
+    try:
+        async with deadline(LOOK_SECONDS, f"a look at {folder}", "is its server there?"):
+            files = await reading(folder, lambda: _files_in(folder))
+    except SourceUnavailable as late:
+        raise Absent(str(late)) from late
+    if not files:
+        raise Absent(f"{folder} is gone")
+    return files
+
+
+def require_disks() -> None:
+    """Absent while an earlier look still hangs: the next would only hang beside it."""
+    if (hangs := left_behind()) is not None:
+        raise Absent(f"{hangs} still hangs; is its server there?")
+
+
+def _files_in(folder: Path) -> Files:
+    try:
+        with os.scandir(folder) as entries:
+            named = [entry for entry in entries if holds_weights(entry.name)]
+        stats = [(entry.name, entry.stat()) for entry in named]
+    except OSError:
+        return ()
+    return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
+
+
+async def source_has(source: Source, revision: Revision) -> bool:
+    """Whether the source could bring these bytes, from elsewhere than where they lay."""
+    for name in (revision.label, revision.id):
+        with suppress(HotReloadError):
+            if name and await source.resolve(name) == revision:
+                return True
+    return False
+
+
+Order = Literal["step", "time", "name"]
+
+
+async def is_newer(order: Order, folder: Path, than: PastGeneration) -> bool:
+    """Whether a folder's checkpoint comes after one that was live, as far as can be told.
+
+    In the order of time one comes after it whose files were written since it went live.
+    """
+    if order == "time":
+        return max(time for _, _, time in await files_in(folder)) / 1e9 > than.since
+    if order == "name":
+        return folder.name > Path(than.path).name
+    step, before = step_of(folder.parts), step_of(Path(than.path).parts)
+    return step is None or before is None or step > before

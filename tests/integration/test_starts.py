@@ -1,0 +1,182 @@
+"""A start never answers by other weights than everybody expects, and never does so silently."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from hotreload.tiny import write_tiny
+from hotreload.troubles import FILES_GONE, OLDER_ANSWERS, PROBE_DOUBTED, WAITS_FOR_FILES
+from tests.integration.process import START_SECONDS, Process
+from tests.integration.running import words
+
+pytestmark = pytest.mark.real_engine
+
+PROBE = "[[probe]]\nprompt = 'Who serves?'\nmax_new_tokens = 12\nregex = '{}'\n"
+
+
+class Started(Process):
+    """A daemon whose model lies elsewhere than its checkpoints, as it does in earnest."""
+
+    def __init__(self, folder: Path) -> None:
+        model = write_tiny(folder / "model", words(0))
+        super().__init__(folder, f"engine.model={model}", "source.settle=0", "source.rescan=0.5")
+        self.away = folder / "away"
+        self.away.mkdir()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return self.get("/status") or {}
+
+    def trouble(self, code: str) -> str | None:
+        """What the status says of a trouble that the metrics count, too."""
+        told = {each["code"]: each["message"] for each in self.status.get("troubles", ())}
+        if code not in told:
+            return None
+        stands = f'hotreload_trouble{{code="{code}"}} 1.0'
+        assert stands in self.page("/metrics").text
+        return str(told[code])
+
+    def page(self, route: str) -> httpx.Response:
+        transport = httpx.HTTPTransport(uds=str(self.socket))
+        with httpx.Client(transport=transport, base_url="http://daemon") as client:
+            return client.get(route)
+
+    def assert_answers(self, number: int, generation: int) -> None:
+        status = self.status
+        assert (status["label"], status["generation"]) == (f"step_{number}", generation)
+        assert self.ask()["text"] == words(number)
+
+    def kill(self) -> None:
+        self.child.kill()
+        self.child.wait()
+
+    def look_anew(self) -> None:
+        self.child.send_signal(signal.SIGHUP)
+
+    def take_away(self, number: int) -> None:
+        os.rename(self.checkpoints / f"step_{number}", self.away / f"step_{number}")
+
+    def bring_back(self, number: int) -> None:
+        os.rename(self.away / f"step_{number}", self.checkpoints / f"step_{number}")
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state" / "state.json"
+
+
+def test_a_mistaken_probe_refuses_nothing_that_was_live_however_often_it_starts(
+    tmp_path: Path,
+) -> None:
+    """Three starts refused three good generations, and then the bare model answered."""
+    process = Started(tmp_path)
+    process.drop(1)
+    with process.running():
+        process.assert_answers(1, generation=1)
+        process.kill()
+    process.config.write_text(PROBE.format("Paris"))
+    for start in range(3):
+        with process.running():
+            process.assert_answers(1, generation=1)
+            assert process.status["refused"] == []
+            told = process.trouble(PROBE_DOUBTED)
+            assert told is not None
+            assert "expected a match of 'Paris', got 'served by step 1'" in told
+            assert re.search(r"generation 1, step_1 .*, live since 20\d\d-", told)
+            if start < 2:
+                process.kill()
+                continue
+            process.drop(2)  # what is new is judged as ever
+            process.until(lambda: process.status["refused"])
+            process.assert_answers(1, generation=1)
+            process.config.write_text(PROBE.format("step"))
+            process.look_anew()
+            process.until(lambda: not process.status["troubles"])
+            assert process.trouble(PROBE_DOUBTED) is None
+            process.config.write_text(PROBE.format("Paris"))
+            process.kill()
+    other = json.loads(process.state.read_text())
+    other["served_by"]["sglang_jax"] = "9.9"
+    process.state.write_text(json.dumps(other))
+    process.start()
+    assert process.child.wait(START_SECONDS) == 78
+    (end,) = process.said("daemon.bad_config")
+    assert "expected a match of 'Paris'" in end["cause"]
+    assert re.search(
+        r"served by something else now: sglang-jax 9\.9 then, 0\.\S+ now", end["cause"]
+    )
+    known = json.loads(process.state.read_text())
+    assert [each["revision"]["label"] for each in known["refused"]] == ["step_2"]
+
+
+def test_files_that_are_gone_are_told_before_and_waited_for_or_replaced_by_older_ones(
+    tmp_path: Path,
+) -> None:
+    """The bare model answered, ready, or a checkpoint that was steps older; no alert."""
+    process = Started(tmp_path)
+    process.drop(1)
+    with process.running():
+        process.drop(2)
+        process.live("step_2")
+        process.take_away(2)
+        process.look_anew()
+        process.until(lambda: process.trouble(FILES_GONE))
+        told = process.trouble(FILES_GONE)
+        assert told is not None
+        assert "generation 2, step_2" in told
+        assert f"{process.checkpoints / 'step_2'} is gone; a restart cannot find it" in told
+        process.bring_back(2)
+        process.look_anew()
+        process.until(lambda: not process.status["troubles"])
+        process.kill()
+    waits_where_all_is_gone(process)
+    an_older_one_answers_in_its_place(process)
+    waits_where_that_is_wanted(process)
+
+
+def waits_where_all_is_gone(process: Started) -> None:
+    mounted = process.folder / "mounted"
+    process.checkpoints.rename(mounted)
+    process.checkpoints.mkdir()  # as where a mount failed
+    with process.begun():
+        process.until(lambda: process.trouble(WAITS_FOR_FILES), START_SECONDS)
+        ready = process.page("/readyz")
+        assert ready.status_code == 503
+        assert "generation 2, step_2" in ready.text
+        assert f"{process.checkpoints / 'step_2'} is gone" in ready.text
+        process.checkpoints.rmdir()
+        mounted.rename(process.checkpoints)
+        process.until(lambda: process.get("/readyz"), START_SECONDS)
+        process.assert_answers(2, generation=2)
+        assert process.status["troubles"] == process.status["refused"] == []
+        process.kill()
+
+
+def an_older_one_answers_in_its_place(process: Started) -> None:
+    process.take_away(2)
+    with process.running():
+        process.assert_answers(1, generation=3)
+        process.until(lambda: process.trouble(OLDER_ANSWERS))
+        told = process.trouble(OLDER_ANSWERS)
+        assert told is not None
+        assert re.match(r"step_1 \S+ answers instead of generation 2, step_2 ", told)
+        assert f"{process.checkpoints / 'step_2'} is gone" in told
+        assert process.status["wanted_label"] == "step_2"
+        process.bring_back(2)
+        process.live("step_2")
+        process.until(lambda: not process.status["troubles"])
+        process.assert_answers(2, generation=4)
+        process.kill()
+
+
+def waits_where_that_is_wanted(process: Started) -> None:
+    process.take_away(2)
+    with process.begun(sets=["engine.when_gone=wait"]):
+        process.until(lambda: process.trouble(WAITS_FOR_FILES), START_SECONDS)
+        assert process.page("/readyz").status_code == 503
+        assert process.status["generation"] is None

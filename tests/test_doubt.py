@@ -1,0 +1,93 @@
+"""A doubted probe: asked again when it is another, and no more when other weights are live."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hotreload.core.ledger import PastGeneration
+from hotreload.errors import EngineLost, ProbeFailed
+from hotreload.events import AttemptFinished, Event, SettingsRead, TroubleTold
+from hotreload.life.doubt import Doubt
+from hotreload.types import Attempt, Outcome, Revision
+from tests.fakes import HANG, FakeEngine, Steps
+from tests.waiting import turn_until
+
+GOOD = Revision("good", "step_1")
+LIVE = PastGeneration(7, GOOD, "fp", "/step_1", 0.0)
+OTHER_PROBES = SettingsRead(("[[probe]]",))
+
+
+class World:
+    """A daemon whose live weights failed the probe of its start."""
+
+    def __init__(self) -> None:
+        self.steps = Steps()
+        self.told: list[Event] = []
+        self.doubt = Doubt(self.told.append)
+        self.doubt.of(LIVE, ProbeFailed("expected 'Paris'"))
+
+    @property
+    def says(self) -> str | None:
+        last = self.told[-1]
+        assert isinstance(last, TroubleTold)
+        return last.message
+
+    async def run(self) -> None:
+        replicas: Any = [SimpleNamespace(engine=FakeEngine(self.steps, GOOD))]
+        await self.doubt.run(replicas, lambda: 0.05)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    running = asyncio.create_task(world.run())
+    yield world
+    running.cancel()
+
+
+def ended(outcome: Outcome, generation: int | None) -> AttemptFinished:
+    return AttemptFinished(Attempt(GOOD, outcome, None, {}, 0.0, 1.0, generation), None)
+
+
+async def test_it_ends_when_the_probes_were_mended(world: World) -> None:
+    world.doubt.observe(SettingsRead(("[log] level",)))
+    world.doubt.observe(OTHER_PROBES)
+    await turn_until(lambda: world.says is None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [(ProbeFailed("expected 'Rome'"), "expected 'Rome'; generation 7"), (HANG, "no answer")],
+)
+async def test_it_goes_on_in_other_words_when_they_fail_again(
+    world: World, fault: object, said: str
+) -> None:
+    world.steps.faults["probe"] = fault
+    world.doubt.observe(OTHER_PROBES)
+    await turn_until(lambda: said in str(world.says), pause=0.01)
+
+
+async def test_an_engine_that_is_lost_is_left_to_those_who_look_after_it(world: World) -> None:
+    world.steps.faults["probe"] = [EngineLost("dead")]
+    world.doubt.observe(OTHER_PROBES)
+    await turn_until(lambda: not world.steps.faults["probe"])
+    world.doubt.observe(OTHER_PROBES)
+    await turn_until(lambda: world.says is None)
+
+
+@pytest.mark.parametrize(
+    ("event", "stands"),
+    [
+        (ended(Outcome.LIVE, 7), True),  # the start's own attempt
+        (ended(Outcome.REJECTED, None), True),
+        (ended(Outcome.LIVE, 8), False),
+    ],
+)
+async def test_it_ends_when_another_generation_is_live(
+    world: World, event: Event, stands: bool
+) -> None:
+    world.doubt.observe(event)
+    assert (world.says is not None) is stands
