@@ -19,13 +19,13 @@ def write_tiny(
     shards: int = 1,
     damage: str | None = None,
     *,
-    force: bool = False,
+    force: bool = True,
 ) -> Path:
     """Write a checkpoint that answers any prompt with `say`, and return its folder.
 
     A new folder appears in one rename. What is in a folder is never touched, but that of a tiny
-    checkpoint by `force`: each file is replaced by a rename of its own, old weight files go last,
-    and files of other names stay.
+    checkpoint by `force`, which the command leaves to the user: each file is replaced by a rename
+    of its own, old weight files go last, and files of other names stay.
     """
     files = _checkpoint(say, arch, shards, find_damage(damage) if damage else None)
     target = directory.resolve()
