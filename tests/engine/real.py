@@ -7,6 +7,7 @@ and of two devices run in the same process (each takes only the devices it is to
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -71,6 +72,7 @@ class Folders:
 
     def folder(self, number: int, damage: str | None = None) -> Path:
         folder = self.root / f"step_{number}{'_' + damage if damage else ''}"
+        shutil.rmtree(folder, ignore_errors=True)  # a test may have spoiled what was there
         return write_tiny(folder, f"served by step {number}", damage=damage)
 
     def checkpoint(self, number: int, damage: str | None = None) -> Checkpoint:

@@ -53,6 +53,9 @@ def one_daemon(*sets: str) -> Any:
 class Running(Witness):
     """The daemon, what happened in it, and ways to drop checkpoints and ask."""
 
+    read: Callable[[], Settings] | None = None
+    """Reads the settings again."""
+
     def __init__(self, folder: Path, *sets: str) -> None:
         super().__init__()
         self.folder = folder
@@ -75,8 +78,6 @@ class Running(Witness):
             ],
             {},
         ).settings
-        self.read: Callable[[], Settings] | None = None
-        """Reads the settings again."""
         self.daemon: Daemon
 
     @asynccontextmanager
