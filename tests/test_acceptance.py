@@ -37,7 +37,7 @@ BAD = {
         "[[probe]] number 1: no answer can equal 'yes' and match 'n+'",
     ),
     "a join secret that is not there": (
-        "[engine]\nnnodes = 2\nnode_rank = 0\ndist_init_addr = '127.0.0.1:4000'\n"
+        "[engine]\nnnodes = 2\ntp = 2\nnode_rank = 0\ndist_init_addr = '127.0.0.1:4000'\n"
         "join_secret_file = 'nosuch'",
         "[engine] join_secret_file: DIR/nosuch: cannot be read",
     ),

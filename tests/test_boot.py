@@ -469,6 +469,7 @@ async def test_without_a_model_what_the_last_good_generation_was_served_with_is_
     tmp_path: Path,
 ) -> None:
     machine = Machine(tmp_path)
+    shutil.rmtree(tmp_path / "step_1")
     write_tiny(tmp_path / "step_1", "served by step 1")
     state = tmp_path / "state"
     only_hub = {"source": {"kind": "huggingface", "repo": REPO}}
@@ -703,6 +704,7 @@ async def test_no_answer_at_all_accuses_the_engine(
 
 async def test_other_weights_under_a_name_that_was_live_are_judged(proven: Machine) -> None:
     was_live(proven, "other weights")
+    proven.ledger.live = None  # of an earlier life
     with pytest.raises(EngineLost, match="what the engine started with is refused"):
         await proven.run()
     assert list(proven.ledger.refused) == [GOOD.id]

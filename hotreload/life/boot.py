@@ -41,7 +41,7 @@ from hotreload.life.refusal import (
     FOR_NO_ENGINE,
     OF_THE_SETTINGS,
     UNFIT_MODEL,
-    Refusal,
+    PassedBy,
     nothing_to_start_with,
 )
 from hotreload.life.start_engine import RANDOM
@@ -202,15 +202,15 @@ class Start:
             has_tried = any(refusal.code for refusal in refusals)
             await asyncio.sleep(self._attempts.backoff(failures) if has_tried else LOOK_SECONDS)
 
-    def _is_a_setting(self, refusals: list[Refusal]) -> bool:
+    def _is_a_setting(self, refusals: list[PassedBy]) -> bool:
         """Whether what was live last is there, and does not fit what the settings name."""
         return self._model is not None and refusals[0].code in OF_THE_SETTINGS
 
     async def _refusals_of(
         self, candidates: Iterable[Candidate], model: Path | None
-    ) -> list[Refusal]:
+    ) -> list[PassedBy]:
         """Try one after the other; empty when one answers, else why each does not."""
-        refusals: list[Refusal] = []
+        refusals: list[PassedBy] = []
         for candidate in candidates:
             refusal = await self._refusal_of(candidate, model)
             if refusal is None:
@@ -219,24 +219,24 @@ class Start:
             refusals.append(refusal)
         return refusals
 
-    def _tell_what_answers(self, candidate: Candidate, refusals: list[Refusal]) -> None:
+    def _tell_what_answers(self, candidate: Candidate, refusals: list[PassedBy]) -> None:
         self._attempts.publish(Waiting(None, "start"))
         self._gone.waits_no_more()
         live = self._attempts.ledger.live
         if candidate.instead_of is not None and live is not None:
             self._gone.answers(live.revision, candidate.instead_of, refusals[0].words)
 
-    async def _refusal_of(self, candidate: Candidate, model: Path | None) -> Refusal | None:
+    async def _refusal_of(self, candidate: Candidate, model: Path | None) -> PassedBy | None:
         """Try one candidate; return None when it answers, else why it does not."""
         named = {"candidate": candidate.why}
         try:
             revision = await _foreseen(candidate.find())
         except Absent as nothing:
             log.info("boot.no_candidate", extra={**named, "why": str(nothing)})
-            return Refusal(candidate, str(nothing))
+            return PassedBy(candidate, str(nothing))
         except (CheckpointRejected, TryAgain) as fault:
             log.warning("boot.passed_over", extra={**named, "why": str(fault)})
-            return Refusal(candidate, str(fault))
+            return PassedBy(candidate, str(fault))
         attempt = await self._attempted(self._attempts.course(revision, unarmed), candidate, model)
         if attempt.reason is None:
             return None
@@ -246,7 +246,7 @@ class Start:
             self._unfit.add(revision.id)
         is_final = code in FOR_NO_ENGINE or code in REJECTIONS
         self._candidates.note_failure(candidate, words, is_final=is_final)
-        return Refusal(candidate, words, code)
+        return PassedBy(candidate, words, code)
 
     async def _attempted(self, course: Course, candidate: Candidate, model: Path | None) -> Attempt:
         """Make the attempt; damaged files do not refuse a revision that was good before."""

@@ -18,7 +18,7 @@ OF_THE_SETTINGS = FOR_NO_ENGINE | INCOMPATIBLE - {"missing"}
 """Why weights are not served that no file would mend that comes back."""
 
 
-class Refusal(NamedTuple):
+class PassedBy(NamedTuple):
     """Why a candidate does not answer."""
 
     candidate: Candidate
@@ -27,7 +27,7 @@ class Refusal(NamedTuple):
     """None where it was not even tried."""
 
 
-def nothing_to_start_with(refusals: Sequence[Refusal], others_were_live: bool) -> ConfigError:
+def nothing_to_start_with(refusals: Sequence[PassedBy], others_were_live: bool) -> ConfigError:
     """Nothing may answer; it says of each why not, and which setting would mend it."""
     told = "\n  ".join(f"{refusal.candidate.why}: {refusal.words}" for refusal in refusals)
     if not others_were_live:

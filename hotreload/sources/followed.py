@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hotreload.sources.places import Oddity, Place
+from hotreload.sources.place import Oddity, Place
 from hotreload.sources.seen import SurveyLike
 from hotreload.types import Revision
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from hotreload.listed import Listed, Standing
 from hotreload.sources.followed import Followed, Rank
 from hotreload.sources.passing import Telling
-from hotreload.sources.places import Place
+from hotreload.sources.place import Place
 from hotreload.types import Revision
 
 
@@ -37,6 +37,8 @@ class Look:
     """What is wrong, in words, if there were checkpoints before and are none now."""
     lacking: dict[Path, str] = field(default_factory=dict)
     """What each folder newer than the best still lacks, in words."""
+    is_to_be_named: bool = False
+    """Whether a complete checkpoint could not be named: the next look tries again."""
     waiting: str | None = None
     error: str | None = None
     settled_at: float | None = None

@@ -16,7 +16,7 @@ from hotreload.checkpoint_files import CONFIG
 from hotreload.checkpoint_formats import shown
 from hotreload.errors import PASSED_OVER
 from hotreload.sources.followed import Followed
-from hotreload.sources.places import Oddity, Place
+from hotreload.sources.place import Oddity, Place
 from hotreload.types import PassedOver, Reason, Revision
 
 NAMED = 32

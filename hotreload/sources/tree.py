@@ -19,7 +19,8 @@ from hotreload.sources import passing
 from hotreload.sources.followed import Followed, Rank
 from hotreload.sources.look import Look, Sight, judged, listed, unmatched
 from hotreload.sources.passing import Passing
-from hotreload.sources.places import Entry, Oddity, Place, walk
+from hotreload.sources.place import Entry, Oddity, Place
+from hotreload.sources.places import walk
 from hotreload.sources.seen import Seen, SurveyLike
 from hotreload.sources.unchanged import Unchanged
 from hotreload.types import Reason, Revision
@@ -89,7 +90,7 @@ class Tree:
             self._before = before
             return replace(before.look, now=now)
         look = self._look_anew(walked, came, now, at_all=at_all)
-        if not at_all:
+        if not at_all and not look.is_to_be_named:
             self._before = _Before(walked, look, self._refused_now)
         return look
 
@@ -219,6 +220,7 @@ class Tree:
             if look.best is not None:
                 self._best = candidate
                 break
+            look.is_to_be_named = look.is_to_be_named or missing is None
             missing = missing or "is being written to"
             look.lacking[candidate.place.folder] = missing
             look.waiting = look.waiting or f"{candidate.place.label}: {missing}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import NamedTuple
 
-from hotreload.sources.places import Place
+from hotreload.sources.place import Place
 
 TURNS = 16
 """Each folder is read at every so many looks, whatever its times say."""

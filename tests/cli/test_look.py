@@ -51,7 +51,9 @@ async def test_status_is_a_block_a_person_can_read(world: World, hotreload: Comm
     world.events.publish(RevisionWanted(Revision("cccc3333", "step-3")))
     world.events.publish(Waiting("2 of 4 shards of step-3"))
     world.events.publish(AttemptFinished(attempt(), SECOND))
-    world.view.ledger.refused["dddd"] = Refusal(Revision("dddd4444", "step-0"), NAN, 1.7e9)
+    world.view.ledger.refused["dddd"] = Refusal(
+        Revision("dddd4444", "step-0"), NAN, time.time() - 7200
+    )
     world.view.ledger.pinned = True
     said = await hotreload("status")
     assert (said.code, said.err) == (0, "")
@@ -66,7 +68,7 @@ async def test_status_is_a_block_a_person_can_read(world: World, hotreload: Comm
     assert "validating 200 ms, staging 1.0 s, swapping 4 ms" in said.out
     assert "requests held 5 ms" in said.out
     assert "step-0 (dddd4444): nonfinite: tensor 'lm_head' holds NaN" in said.out
-    assert " d ago" in row(said.out, "refused")
+    assert "2 h ago" in row(said.out, "refused")
 
 
 async def test_status_shows_the_old_generation_fading_out_and_the_mode(

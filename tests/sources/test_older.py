@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.sources import alarm
-from hotreload.sources.places import Entry, Place
+from hotreload.sources.place import Entry, Place
 from tests.clock import Clock
 from tests.sources.watching import Watching, arrive, forget, shard, watching, write
 
