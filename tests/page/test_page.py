@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -291,9 +292,14 @@ async def test_a_held_gate_says_what_for(world: World, tab: Tab) -> None:
     await tab.until_text("#health", "Holds 0 requests while the KV pool is cleaned")
 
 
+def refused_just_now() -> Refusal:
+    """One of what the source has no more is shown for a day."""
+    return Refusal(Revision("dddd4444", "step-0"), PROBE, time.time())
+
+
 @needs_chromium
 async def test_what_it_waits_for_what_is_refused_and_a_pin_are_said(world: World, tab: Tab) -> None:
-    world.view.ledger.refused["d"] = Refusal(Revision("dddd4444", "step-0"), PROBE, 1.7e9)
+    world.view.ledger.refused["d"] = refused_just_now()
     world.view.ledger.pinned = True
     by = By("rollback", 0, 7, 1.7e9, "bad answers")
     world.view.ledger.overruled = Overrule(FIRST.revision, SECOND.revision, by)
@@ -381,7 +387,7 @@ async def test_a_selection_in_what_is_live_stays_while_other_facts_change(
     await opened(tab, world)
     await tab.ask("getSelection().selectAllChildren(document.querySelector('#facts code'))")
     assert await tab.ask("getSelection().toString()") == "aaaa1111"
-    world.view.ledger.refused["d"] = Refusal(Revision("dddd4444", "step-0"), PROBE, 1.7e9)
+    world.view.ledger.refused["d"] = refused_just_now()
     world.events.publish(RevisionWanted(STEP_3))
     await tab.until_text("#facts", "step-3", "step-0 (probe)")
     assert await tab.ask("getSelection().toString()") == "aaaa1111"

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -43,6 +44,7 @@ class Voices(real.Folders):
 
     def folder(self, number: int, damage: str | None = None) -> Path:
         folder = self.root / f"step_{number}{'_' + damage if damage else ''}"
+        shutil.rmtree(folder, ignore_errors=True)  # a test may have written another model there
         return write_tiny(folder, saying_of(number), damage=damage)
 
 
