@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
-from hotreload.checks.files import Digests
+from hotreload.checks.digests import Digests
 from hotreload.core.attempts import Attempts
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.errors import (

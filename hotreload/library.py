@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.checks.check import check_checkpoint
-from hotreload.checks.files import Digests, content_id, survey
+from hotreload.checks.digests import Digests, content_id
+from hotreload.checks.files import survey
 from hotreload.checks.fit import Policy, served_by
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.sets import StagingTerms

@@ -36,8 +36,14 @@ class Watched(Witness):
         self.files = SecretFiles(secret_reads(settings(folder)), self.trouble)
 
     def write(self) -> None:
-        self.keys.write_text(f"{KEY}\n")
-        self.token.write_text("hf_abc")
+        self._replace(self.keys, f"{KEY}\n")
+        self._replace(self.token, "hf_abc")
+
+    def _replace(self, file: Path, text: str) -> None:
+        """At once: a look in the middle of writing would find the file empty."""
+        new = file.with_suffix(".new")
+        new.write_text(text)
+        new.replace(file)
 
     def note(self, event: Event) -> None:
         assert isinstance(event, TroubleTold)

@@ -11,14 +11,8 @@ from pathlib import Path
 
 from hotreload.checks.content import Content, examine
 from hotreload.checks.counted import Counted, what_counts
-from hotreload.checks.files import (
-    Digests,
-    Roots,
-    ServingFile,
-    Survey,
-    identify,
-    survey,
-)
+from hotreload.checks.digests import Digests, identify
+from hotreload.checks.files import Roots, ServingFile, Survey, survey
 from hotreload.checks.findings import (
     Finding,
     Findings,

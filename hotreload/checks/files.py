@@ -1,19 +1,15 @@
-"""Which files make up a checkpoint, whether they are all there, and the id their bytes give.
+"""Which files make up a checkpoint, and whether they are all there.
 
-Cheap: looks at names, sizes, the index and the headers. Weights are read only for the id.
+Cheap: looks at names, sizes, the index and the headers, and reads no weights.
 """
 
 import json
 import os
-import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import xxhash
 
 from hotreload.checkpoint_files import (
     CONFIG,
@@ -30,7 +26,6 @@ from hotreload.checks.findings import (
     Finding,
     Unfit,
     bounded,
-    error_of,
     shown,
     size_words,
 )
@@ -43,11 +38,8 @@ from hotreload.checks.reading import (
 )
 from hotreload.checks.safetensors import Header, read_header, size_finding
 from hotreload.in_memory import InMemory
-from hotreload.reading import Identity, Opened, Readable, digest_of, identity_of
-from hotreload.types import CheckpointFile
+from hotreload.reading import Identity, Opened, identity_of
 
-_CHUNK = 8 * 2**20
-_KEPT_DIGESTS = 4096
 NO_WEIGHTS = "no *.safetensors or index yet"
 
 Roots = Path | Sequence[Path] | None
@@ -296,66 +288,3 @@ def _pointer(file: ServingFile) -> str | None:
     with suppress(Unfit):
         return disguised(read_whole(file.path, file.name, LARGEST_POINTER))
     return None
-
-
-class Digests:
-    """Each file's digest, remembered by its identity, so that a rescan reads nothing twice."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[Identity, str] = OrderedDict()
-        self._lock = threading.Lock()  # an operator's wish may be hashed beside the source's
-
-    def of(self, file: ServingFile) -> str:
-        """The file's digest; Unfit `changed` when it is not what the survey saw."""
-        digest = self.known(file)
-        if digest is None:
-            digest = with_file(file.path, file.name, lambda opened: _digest(opened, file))
-        self.note(file, digest)
-        return digest
-
-    def known(self, file: ServingFile) -> str | None:
-        """The digest of the file as it was when it was last read; None if it was touched since."""
-        with self._lock:
-            return self._known.get(file.identity)
-
-    def note(self, file: ServingFile, digest: str) -> None:
-        """Remember the digest of a file that was read whole and did not change meanwhile."""
-        with self._lock:
-            self._known[file.identity] = digest
-            self._known.move_to_end(file.identity)
-            if len(self._known) > _KEPT_DIGESTS:
-                self._known.popitem(last=False)
-
-
-def require_same(opened: Readable, file: ServingFile) -> None:
-    """Unfit `changed` when the open file is not the one the survey saw, or was written to."""
-    if not opened.identity.is_written_like(file.identity):
-        words = f"{shown(file.name)}: it was replaced or written to since it was looked at"
-        raise Unfit(Finding("changed", words, file.name))
-
-
-def _digest(opened: Opened, file: ServingFile) -> str:
-    require_same(opened, file)
-    return digest_of(opened, _CHUNK)
-
-
-def content_id(survey: Survey, digests: Digests | None = None) -> str:
-    """The revision id of a checkpoint's bytes; CheckpointChanged, or CheckpointCorrupt `io`.
-
-    Neither touching a file nor renaming the folder changes the id.
-    """
-    digests = digests or Digests()
-    try:
-        return identify(
-            CheckpointFile(file.name, file.identity.size, digests.of(file)) for file in survey.files
-        )
-    except Unfit as unfit:
-        raise error_of(unfit.finding) from unfit
-
-
-def identify(files: Iterable[CheckpointFile]) -> str:
-    """The id that these names, sizes and digests give: 32 hex characters."""
-    digest = xxhash.xxh3_128()
-    for file in sorted(files, key=lambda file: file.name):
-        digest.update(json.dumps([file.name, file.size, file.digest]).encode())
-    return digest.hexdigest()

@@ -15,10 +15,7 @@ import xxhash
 from hotreload.checkpoint_files import CONFIG, SIDE_FILES, largest
 from hotreload.checkpoint_tensors import ignorable_names, matches
 from hotreload.checks import config
-from hotreload.checks.files import (
-    Survey,
-    survey,
-)
+from hotreload.checks.files import Survey, survey
 from hotreload.checks.findings import Finding, Findings, Unfit, most_telling, quoted, shown
 from hotreload.checks.reading import read_whole
 from hotreload.checks.safetensors import Tensor

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from hotreload.checks.files import ServingFile, Survey, require_same
+from hotreload.checks.digests import require_same
+from hotreload.checks.files import ServingFile, Survey
 from hotreload.checks.findings import Finding, Unfit
 from hotreload.checks.reading import changed, with_file
 from hotreload.checks.safetensors import Header, parse_header

@@ -161,7 +161,8 @@ def _on_this_disk(args: argparse.Namespace) -> Path:
     import asyncio
     from contextlib import closing
 
-    from hotreload.checks.files import content_id, survey
+    from hotreload.checks.digests import content_id
+    from hotreload.checks.files import survey
     from hotreload.cli.bar import Bar
     from hotreload.cli.repo import cache_of, drawing, token_of
     from hotreload.hub_names import names_a_repo

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hotreload.checks.files import content_id, survey
+from hotreload.checks.digests import content_id
+from hotreload.checks.files import survey
 from hotreload.checks.findings import most_telling
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.core.ports import Source

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from hotreload.checks.check import check_checkpoint
-from hotreload.checks.files import Digests
+from hotreload.checks.digests import Digests
 from hotreload.checks.fit import Policy
 from hotreload.settings.load import Settings
 from hotreload.threads import in_thread

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from socket import AF_UNIX, socket
 
-from hotreload.checks.files import Digests, ServingFile, content_id, survey
+from hotreload.checks.digests import Digests, content_id
+from hotreload.checks.files import ServingFile, survey
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger

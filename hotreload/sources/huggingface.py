@@ -272,10 +272,7 @@ class HuggingFaceSource:
         try:
             if snapshot is None or self._content_of(snapshot.folder, cancel) != snapshot.content:
                 return None
-        except (
-            CheckpointRejected,
-            CheckpointChanged,
-        ):  # the hub still has them
+        except (CheckpointRejected, CheckpointChanged):  # the hub still has them
             return None
         if kept is not None and not cancel.is_set():
             with suppress(SourceUnavailable, OSError), self._snapshots.locked():
@@ -345,7 +342,8 @@ def _next_time(fault: SourceUnavailable, pause: float) -> str:
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), max(seconds, 0.0))
+        async with asyncio.timeout(max(seconds, 0.0)):
+            await event.wait()
 
 
 async def _in_thread[T](work: Callable[[threading.Event], T]) -> T:

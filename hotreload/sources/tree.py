@@ -8,10 +8,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from hotreload.errors import SourceUnavailable
 from hotreload.listed import Listed
@@ -22,18 +21,10 @@ from hotreload.sources.passing import Passing
 from hotreload.sources.place import Entry, Oddity, Place
 from hotreload.sources.places import walk
 from hotreload.sources.seen import Seen, SurveyLike
-from hotreload.sources.unchanged import Unchanged
+from hotreload.sources.unchanged import LastLook, Unchanged
 from hotreload.types import Reason, Revision
 
 _NO_STEP = (-1, -1)
-
-
-class _Before(NamedTuple):
-    """The last look, and what it went by."""
-
-    walked: list[Place]
-    look: Look
-    refused: frozenset[str]
 
 
 class Tree:
@@ -71,7 +62,7 @@ class Tree:
         self._left_below: Rank | None = None
         self._doubted: set[Path] = set()
         self._unchanged = Unchanged()
-        self._before: _Before | None = None
+        self._last = LastLook()
         self.named: frozenset[str] = frozenset()
         """The revisions that the last look named."""
 
@@ -85,21 +76,15 @@ class Tree:
         now = self._clock()
         self._unchanged.begin(self._left if quick else ())
         walked = walk(Path(os.path.realpath(self._path)), self._depth, self._unchanged)
-        before, self._before = self._before, None
-        if before is not None and quick and self._is_as(before, walked, came, now):
-            self._before = before
-            return replace(before.look, now=now)
+        may_hold = quick and not came and not self._doubted
+        if may_hold and (same := self._last.again(walked, self._refused_now, now)) is not None:
+            return same
         look = self._look_anew(walked, came, now, at_all=at_all)
         if not at_all and not look.is_to_be_named:
-            self._before = _Before(walked, look, self._refused_now)
+            self._last.remember(walked, self._refused_now, look)
+        else:
+            self._last.forget()
         return look
-
-    def _is_as(self, before: "_Before", walked: list[Place], came: set[str], now: float) -> bool:
-        """Whether a look now would find what that one found: nothing came, and nothing is due."""
-        is_due = before.look.due is not None and now >= before.look.due
-        if came or self._doubted or is_due or self._refused_now != before.refused:
-            return False
-        return before.walked == walked
 
     @property
     def _refused_now(self) -> frozenset[str]:

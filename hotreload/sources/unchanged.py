@@ -1,4 +1,4 @@
-"""Spares looks the files of folders that nobody seems to have touched: thousands cost a core else.
+"""Spares looks what nobody seems to have touched: thousands of folders cost a core else.
 
 What is made, renamed or deleted in a folder moves the folder's own times. What is written into a
 file moves the file's alone, so each folder is read anyhow now and then, in turns.
@@ -7,9 +7,11 @@ file moves the file's alone, so each folder is read anyhow now and then, in turn
 import os
 import time
 from collections.abc import Callable, Container
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from hotreload.sources.look import Look
 from hotreload.sources.place import Place
 
 TURNS = 16
@@ -58,6 +60,31 @@ class Unchanged:
             self._known[path] = _Known(stamp, place)
             return [place]
         return places
+
+
+class LastLook:
+    """What the last look found, and what it went by; a look that would find the same is spared."""
+
+    def __init__(self) -> None:
+        self._look: Look | None = None
+        self._walked: list[Place] = []
+        self._refused: frozenset[str] = frozenset()
+
+    def remember(self, walked: list[Place], refused: frozenset[str], look: Look) -> None:
+        """Note what it found, of these places and while these revisions were refused."""
+        self._walked, self._refused, self._look = walked, refused, look
+
+    def forget(self) -> None:
+        """Have the next look judge everything."""
+        self._look = None
+
+    def again(self, walked: list[Place], refused: frozenset[str], now: float) -> Look | None:
+        """What a look now would find, if that is the same; None when something moved or is due."""
+        look = self._look
+        if look is None or (look.due is not None and now >= look.due):
+            return None
+        is_same = self._refused == refused and self._walked == walked
+        return replace(look, now=now) if is_same else None
 
 
 def _stamp_of(found: os.DirEntry[str]) -> tuple[int, ...]:

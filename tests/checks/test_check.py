@@ -18,7 +18,8 @@ import xxhash
 
 from hotreload import reading
 from hotreload.checks.check import check_checkpoint, findings
-from hotreload.checks.files import Digests, content_id, identify, survey
+from hotreload.checks.digests import Digests, content_id, identify
+from hotreload.checks.files import survey
 from hotreload.checks.findings import KEPT, MOST_TELLING_FIRST, Finding, Unfit, total
 from hotreload.checks.fit import Policy, served_by
 from hotreload.cli import check as verb

@@ -10,7 +10,8 @@ import pytest
 from hotreload import reading
 from hotreload.checkpoint_files import INDEX, MAX_SHARDS
 from hotreload.checks import files
-from hotreload.checks.files import Digests, content_id, survey
+from hotreload.checks.digests import Digests, content_id
+from hotreload.checks.files import survey
 from hotreload.checks.findings import KEPT, SHOWN, total
 from hotreload.checks.safetensors import Header, read_header
 from hotreload.errors import CheckpointChanged, CheckpointCorrupt

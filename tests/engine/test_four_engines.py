@@ -35,6 +35,7 @@ class Engines:
 
     def __init__(self, root: Path, count: int = COUNT) -> None:
         self.folders = real.Folders(root)
+        self._first = self.folders.folder(1)
         self.each: list[Engine] = []
         self._stacks = [AsyncExitStack() for _ in range(count)]
 
@@ -56,8 +57,8 @@ class Engines:
 
     async def _entered(self, place: int, **more: Any) -> Engine:
         # One spool for all: what one copies there, another's start leaves alone.
-        folder, spool = self.folders.folder(1), self.folders.root / "spool"
-        starting = real.engine_of(folder, spool, first_device=place, **more)
+        spool = self.folders.root / "spool"
+        starting = real.engine_of(self._first, spool, first_device=place, **more)
         return await self._stacks[place].enter_async_context(starting)
 
 

@@ -70,6 +70,11 @@ class Process:
                 self.child.kill()
             self.child.wait()
 
+    def exits(self) -> int:
+        """Start it, and wait until it has ended by itself: its exit code."""
+        with self.begun():
+            return self.child.wait(START_SECONDS)
+
     def start(
         self, failpoints: str = "", through: Sequence[str] = (), sets: Sequence[str] = ()
     ) -> None:

@@ -195,8 +195,9 @@ async def test_who_half_closes_gets_the_whole_stream_and_who_is_gone_ends_it(
     assert pieces[-1]["text"] == repeated("1", 60)
     writer.close()
     left = counted(running, 499)
+    sampling["max_new_tokens"] = 200  # long enough to be seen inside
     reader, writer = await sent(running, over, {**body, "stream": False})
-    await running.until(lambda: running.daemon.entrance.gates[0].inside == 1)
+    await turn_until(lambda: running.daemon.entrance.gates[0].inside == 1, pause=0.001)
     writer.close()
     await turn_until(lambda: counted(running, 499) == left + 1, pause=0.01)
     assert running.daemon.entrance.gates[0].inside == 0

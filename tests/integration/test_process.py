@@ -96,8 +96,7 @@ def test_what_answers_badly_at_the_start_is_passed_over_by_the_next_one(tmp_path
     process = Process(tmp_path)
     process.drop(1)
     process.drop(2, "gibberish")  # sound files, and the newest
-    process.start()
-    assert process.child.wait(START_SECONDS) == 70
+    assert process.exits() == 70
     assert "what the engine started with is refused" in process.log.read_text()
     with process.running():
         status = process.get("/status")
@@ -128,8 +127,7 @@ def test_a_compilation_cache_torn_by_a_kill_costs_a_compilation_and_no_engine(
 def test_a_model_that_answers_badly_is_a_wrong_setting(tmp_path: Path) -> None:
     process = Process(tmp_path)
     process.drop(1, "gibberish")
-    process.start()
-    assert process.child.wait(START_SECONDS) == 78
+    assert process.exits() == 78
     assert "step_1 fails the probe" in process.log.read_text()
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from hotreload.checks import files
-from hotreload.checks.files import content_id, survey
+from hotreload.checks import digests, files
+from hotreload.checks.digests import content_id
+from hotreload.checks.files import survey
 from tests.clock import Clock
 from tests.sources.watching import (
     arrive,
@@ -150,8 +151,10 @@ async def test_a_link_flipped_in_the_middle_of_a_look_mixes_no_two_steps(
     ids = {name: content_id(survey(folder)) for name, folder in steps.items()}
     (root / "latest").symlink_to(steps["step_2"])
     (root / "next").symlink_to(steps["step_3"])
-    reads = {"headers": "read_header", "digests": "_digest"}[between_two]
-    really = getattr(files, reads)
+    module, reads = {"headers": (files, "read_header"), "digests": (digests, "_digest")}[
+        between_two
+    ]
+    really = getattr(module, reads)
 
     def read_and_flip(*given: Any) -> Any:
         result = really(*given)
@@ -159,7 +162,7 @@ async def test_a_link_flipped_in_the_middle_of_a_look_mixes_no_two_steps(
             (root / "next").rename(root / "latest")
         return result
 
-    monkeypatch.setattr(files, reads, read_and_flip)
+    monkeypatch.setattr(module, reads, read_and_flip)
     async with watching(root, pattern="latest") as watch:
         await watch.wishes_for("step_3")
     assert not (root / "next").is_symlink()

@@ -15,7 +15,8 @@ import pytest
 
 from hotreload import threads
 from hotreload.checkpoint_files import INDEX, LARGEST_INDEX
-from hotreload.checks.files import content_id, survey
+from hotreload.checks.digests import content_id
+from hotreload.checks.files import survey
 from hotreload.errors import CheckpointRejected, NotEnoughMemory, SourceUnavailable
 from hotreload.events import Event, Progress
 from hotreload.sources.hub import client, download

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from hotreload.checks.check import check_checkpoint
-from hotreload.checks.files import Digests, content_id, survey
+from hotreload.checks.digests import Digests, content_id
+from hotreload.checks.files import survey
 from hotreload.checks.fit import Policy
 from hotreload.errors import CheckpointRejected
 from hotreload.events import Event, FoldersPassedOver, SourceScanned, Waiting
