@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
-from hotreload.checks.digests import Digests
+from hotreload.checkpoint.digests import Digests
 from hotreload.core.attempts import Attempts
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.errors import (
@@ -25,15 +25,15 @@ from hotreload.errors import (
     first_of,
 )
 from hotreload.events import Events, Leaving
+from hotreload.hosts.life.elsewhere import Elsewhere
+from hotreload.hosts.life.follow import Follow
+from hotreload.hosts.life.lead import make_lead
 from hotreload.life.checking import Checking
 from hotreload.life.common import Common
 from hotreload.life.deciding import Deciding
 from hotreload.life.doubt import Doubt
 from hotreload.life.files_gone import FilesGone
 from hotreload.life.gone import Gone
-from hotreload.life.hosts.elsewhere import Elsewhere
-from hotreload.life.hosts.follow import Follow
-from hotreload.life.hosts.lead import make_lead
 from hotreload.life.joints import Arrival, Control, View, readings
 from hotreload.life.parts import (
     admin_group,

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotreload.checks.check import check_checkpoint
-from hotreload.checks.digests import Digests, content_id
-from hotreload.checks.files import survey
-from hotreload.checks.fit import Policy, served_by
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.digests import Digests, content_id
+from hotreload.checkpoint.fit import Policy, served_by
+from hotreload.checkpoint.survey import survey
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.sets import StagingTerms
 from hotreload.errors import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hotreload.checks.check import check_checkpoint
-from hotreload.checks.fit import Policy
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.fit import Policy
 from hotreload.core.attempts import Attempts
 from hotreload.core.course import Course
 from hotreload.core.ledger import Ledger, ServedBy

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from hotreload import checkpoint_files
+from hotreload.checkpoint import file_names
 from hotreload.cli import main
 from hotreload.core.rules import Rules
 from hotreload.engine.answering import requests
@@ -74,16 +74,16 @@ def strings_of(module: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     "name",
-    [checkpoint_files.INDEX, checkpoint_files.SINGLE, ".joblib", "skip_tokenizer_init"],
+    [file_names.INDEX, file_names.SINGLE, ".joblib", "skip_tokenizer_init"],
 )
 def test_a_name_is_written_in_one_module(name: str) -> None:
     assert len([module for module in MODULES if name in strings_of(module)]) == 1
 
 
 def test_a_hub_serves_what_the_checks_know() -> None:
-    known = {checkpoint_files.INDEX, checkpoint_files.CONFIG, *checkpoint_files.SIDE_FILES}
-    served = set(checkpoint_files.SERVED_FILES)
-    assert served - {f"*{checkpoint_files.WEIGHTS}"} == known
+    known = {file_names.INDEX, file_names.CONFIG, *file_names.SIDE_FILES}
+    served = set(file_names.SERVED_FILES)
+    assert served - {f"*{file_names.WEIGHTS}"} == known
 
 
 # --- defaults --------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hotreload import threads
-from hotreload.checks.check import check_checkpoint
-from hotreload.checks.fit import Policy
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.fit import Policy
 from hotreload.core.course import Course
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream import build

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from hotreload.cli.repo import add_repo_options
 
 if TYPE_CHECKING:
-    from hotreload.checks.check import Each, Report
-    from hotreload.checks.fit import Policy
+    from hotreload.checkpoint.check import Each, Report
+    from hotreload.checkpoint.fit import Policy
     from hotreload.errors import CheckpointRejected
     from hotreload.types import Served
 
@@ -77,7 +77,7 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the folder and print what was found."""
-    from hotreload.checks.check import findings
+    from hotreload.checkpoint.check import findings
     from hotreload.errors import CheckpointCorrupt, CheckpointRejected, HotReloadError
 
     policy, compute_in = _settings(args)
@@ -124,14 +124,14 @@ def _tell(report: "Report", args: argparse.Namespace) -> int:
 
 def _refused(refused: "CheckpointRejected") -> "Report":
     """The report on a checkpoint that was refused before there were files to look at."""
-    from hotreload.checks.check import Report
-    from hotreload.checks.findings import Finding
+    from hotreload.checkpoint.check import Report
+    from hotreload.checkpoint.findings import Finding
 
     return Report((Finding(refused.code, str(refused)),), (), (), {}, 0, {})
 
 
 def _instead_of_a_folder(path: Path) -> str:
-    from hotreload.checkpoint_formats import foreign_weights
+    from hotreload.checkpoint.formats import foreign_weights
 
     if not path.exists():
         return "is not there; name the folder of a checkpoint"
@@ -143,8 +143,8 @@ def _instead_of_a_folder(path: Path) -> str:
 
 def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
     """What the settings let pass, and the dtype they have an engine compute in."""
-    from hotreload.checks.counted import AUTO
-    from hotreload.checks.fit import Policy
+    from hotreload.checkpoint.counted import AUTO
+    from hotreload.checkpoint.fit import Policy
 
     if args.config is None and not args.sets:
         return Policy(), AUTO
@@ -161,8 +161,8 @@ def _on_this_disk(args: argparse.Namespace) -> Path:
     import asyncio
     from contextlib import closing
 
-    from hotreload.checks.digests import content_id
-    from hotreload.checks.files import survey
+    from hotreload.checkpoint.digests import content_id
+    from hotreload.checkpoint.survey import survey
     from hotreload.cli.bar import Bar
     from hotreload.cli.repo import cache_of, drawing, token_of
     from hotreload.hub_names import names_a_repo
@@ -183,7 +183,7 @@ def _on_this_disk(args: argparse.Namespace) -> Path:
 
 
 def _served(folder: Path | None) -> "Served | None":
-    from hotreload.checks.fit import served_by
+    from hotreload.checkpoint.fit import served_by
 
     return served_by(folder) if folder is not None else None
 
@@ -212,7 +212,7 @@ def _as_json(report: "Report") -> str:
 
 
 def _as_text(report: "Report", colour: bool) -> str:
-    from hotreload.checks.findings import size_words, total
+    from hotreload.checkpoint.findings import size_words, total
 
     width = max((len(finding.code) for finding in report.findings), default=0)
     lines = [

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from hotreload.checks.check import check_checkpoint
-from hotreload.checks.fit import served_by
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.fit import served_by
 from hotreload.core.rules import FIRST_ANSWER_SECONDS
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine

@@ -6,7 +6,7 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from hotreload.checks.fit import Policy
+from hotreload.checkpoint.fit import Policy
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingTerms

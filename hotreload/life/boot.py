@@ -13,7 +13,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from hotreload.checks.fit import served_by
+from hotreload.checkpoint.fit import served_by
 from hotreload.core.attempts import Attempts, Terms
 from hotreload.core.course import Course, StillWanted
 from hotreload.core.ports import Source

@@ -20,10 +20,10 @@ from hotreload.core.replica import Replica
 from hotreload.core.replicas import Replicas
 from hotreload.errors import EngineLost
 from hotreload.events import GenerationLive
+from hotreload.hosts.life.lead import Lead
 from hotreload.life.boot import Start
 from hotreload.life.common import Common
 from hotreload.life.first_switch import FirstSwitch
-from hotreload.life.hosts.lead import Lead
 from hotreload.life.joints import Serving
 from hotreload.life.lasting import tasks_of
 from hotreload.life.parts import choose_mode

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from hotreload.checkpoint_files import CONFIG, SIDE_FILES
+from hotreload.checkpoint.file_names import CONFIG, SIDE_FILES
 from hotreload.errors import ConfigError
 from hotreload.types import holds_weights
 

@@ -11,16 +11,16 @@ from functools import partial
 from pathlib import Path
 from socket import AF_UNIX, socket
 
-from hotreload.checks.digests import Digests, content_id
-from hotreload.checks.files import ServingFile, survey
+from hotreload.checkpoint.digests import Digests, content_id
+from hotreload.checkpoint.survey import ServingFile, survey
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Engine, Source
 from hotreload.core.rules import KeepPrevious, Rules
-from hotreload.engine.upstream.joining import Ranks
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.events import ModeChosen, Publish
+from hotreload.hosts.upstream.joining import Ranks
 from hotreload.life.running import RunningEngine
 from hotreload.life.secret_files import KEYS, TOKEN, Renewed
 from hotreload.life.state_lock import StateFolder

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from hotreload.checkpoint_files import SERVED_FILES
+from hotreload.checkpoint.file_names import SERVED_FILES
 from hotreload.errors import BadRequest, CheckpointChanged, CheckpointRejected, SourceUnavailable
 from hotreload.events import Progress, Publish, SourceScanned, Waiting
 from hotreload.listed import Listed

@@ -15,7 +15,6 @@ import pytest
 import pytest_asyncio
 
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.ranks.leading import LeadingEngine
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import (
     AnswerNonfinite,
@@ -25,13 +24,14 @@ from hotreload.errors import (
     ProbeFailed,
     TryAgain,
 )
+from hotreload.hosts.engine.leading import LeadingEngine
 from hotreload.life.running import RunningEngine
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 from tests.engine import real
 from tests.fake_answers import FOR_EVER
 from tests.fakes import OVERFLOWS_ON, FakeEngine, Steps, unread
-from tests.ranks.slice import Slice
-from tests.ranks.slice import running as over_ranks
+from tests.hosts.slice import Slice
+from tests.hosts.slice import running as over_ranks
 from tests.waiting import turn_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

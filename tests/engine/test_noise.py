@@ -18,11 +18,11 @@ from flax import nnx  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
+from hotreload.checkpoint.reading import Cancelled  # noqa: E402
 from hotreload.engine.weights.leaves import Layout, signature  # noqa: E402
 from hotreload.engine.weights.measuring import measure  # noqa: E402
 from hotreload.engine.weights.noise import perturb  # noqa: E402
 from hotreload.engine.weights.weights import Weights  # noqa: E402
-from hotreload.reading import Cancelled  # noqa: E402
 
 FLOATS = {name: np.full((8, 6), at, np.float32) for at, name in enumerate("abcd")}
 

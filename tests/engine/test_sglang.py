@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hotreload.checkpoint_tensors import matches
+from hotreload.checkpoint.never_loaded import matches
 from hotreload.core.course import Course
 from hotreload.engine import generations, source_text
 from hotreload.engine.answering.probe import Probe

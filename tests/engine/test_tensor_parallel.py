@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
-from hotreload.checks.check import findings
-from hotreload.checks.fit import Policy
+from hotreload.checkpoint.check import findings
+from hotreload.checkpoint.fit import Policy
 from hotreload.engine.weights import changes, headroom, measuring, one_set
 from hotreload.engine.weights.copies import unlike
 from hotreload.engine.weights.leaves import placed

@@ -13,6 +13,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from hotreload.checkpoint.reading import Cancelled
 from hotreload.engine.weights import headroom
 from hotreload.engine.weights.leaves import Layout, signature
 from hotreload.engine.weights.loaders import Destination
@@ -23,7 +24,6 @@ from hotreload.engine.weights.staging import stow
 from hotreload.engine.weights.twins import Copying, Original, take_the_place
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import CheckpointIncompatible, NotEnoughMemory, TryAgain
-from hotreload.reading import Cancelled
 from hotreload.types import Revision, Staged
 from tests.engine import real
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from hotreload import threads
+from hotreload.checkpoint.reading import Hashing, Opened
 from hotreload.engine.weights import own
 from hotreload.engine.weights.loaders import Loaders
 from hotreload.events import SourceScanned
-from hotreload.reading import Hashing, Opened
 from hotreload.tiny import write_tiny
 from hotreload.types import Attempt, Checkpoint, Outcome, Phase, Staged
 from tests.integration.running import (

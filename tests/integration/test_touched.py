@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hotreload.checks import files
+from hotreload.checkpoint import survey as files
 from hotreload.events import TroubleTold
 from hotreload.types import Generation, Outcome
 from tests.integration.running import Running, one_daemon_marks, post, words
@@ -58,7 +58,7 @@ def before_each_check(patch: pytest.MonkeyPatch, folder: Path, do: Callable[[], 
             do()
         return looked
 
-    patch.setattr("hotreload.checks.check.survey", survey)
+    patch.setattr("hotreload.checkpoint.check.survey", survey)
 
 
 def other_bytes(folder: Path) -> None:

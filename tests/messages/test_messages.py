@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
-from hotreload.checks.check import check_checkpoint
-from hotreload.checks.fit import Policy
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.fit import Policy
 from hotreload.cli.client import DaemonClient, Where
 from hotreload.cli.exits import TimedOut
 from hotreload.cli.serve import _start

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from hotreload.checks.digests import Digests, content_id
-from hotreload.checks.files import survey
+from hotreload.checkpoint.digests import Digests, content_id
+from hotreload.checkpoint.survey import survey
 from hotreload.events import Event, Progress
 from hotreload.sources.huggingface import HuggingFaceSource
 from tests.hub.local_hub import REPO, LocalHub

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from hotreload.checks import digests, files
-from hotreload.checks.digests import content_id
-from hotreload.checks.files import survey
+from hotreload.checkpoint import digests
+from hotreload.checkpoint import survey as files
+from hotreload.checkpoint.digests import content_id
+from hotreload.checkpoint.survey import survey
 from tests.clock import Clock
 from tests.sources.watching import (
     arrive,

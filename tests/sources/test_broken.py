@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.checks.check import check_checkpoint
-from hotreload.checks.fit import Policy
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.fit import Policy
 from hotreload.errors import CheckpointChanged, CheckpointCorrupt
 from tests.clock import Clock
 from tests.sources.watching import (

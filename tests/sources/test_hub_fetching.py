@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from hotreload import threads
-from hotreload.checkpoint_files import INDEX, LARGEST_INDEX
-from hotreload.checks.digests import content_id
-from hotreload.checks.files import survey
+from hotreload.checkpoint.digests import content_id
+from hotreload.checkpoint.file_names import INDEX, LARGEST_INDEX
+from hotreload.checkpoint.survey import survey
 from hotreload.errors import CheckpointRejected, NotEnoughMemory, SourceUnavailable
 from hotreload.events import Event, Progress
 from hotreload.sources.hub import client, download

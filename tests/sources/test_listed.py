@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.checks.files import survey
+from hotreload.checkpoint.survey import survey
 from hotreload.listed import Standing
 from tests.clock import Clock
 from tests.hub.local_hub import LocalHub, local_hub

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.checks.files import survey
+from hotreload.checkpoint.survey import survey
 from hotreload.errors import SourceUnavailable
 from hotreload.sources import alarm
 from tests.sources.watching import arrive, directory, watching, write

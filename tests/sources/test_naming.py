@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.checks.files import survey
+from hotreload.checkpoint.survey import survey
 from hotreload.errors import BadRequest, NothingOfThatName, SourceUnavailable
 from hotreload.types import as_text
 from tests.sources.watching import (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.checks.digests import content_id
-from hotreload.checks.files import Survey
+from hotreload.checkpoint.digests import content_id
+from hotreload.checkpoint.survey import Survey
 from hotreload.errors import CheckpointRejected, SourceUnavailable
 from hotreload.events import FoldersPassedOver
 from hotreload.sources.passing import NAMED

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.checks.digests import Digests, content_id
-from hotreload.checks.files import survey
+from hotreload.checkpoint.digests import Digests, content_id
+from hotreload.checkpoint.survey import survey
 from hotreload.sources import unchanged
 from hotreload.sources.seen import Seen
 from hotreload.sources.tree import Tree

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from hotreload.checks.check import check_checkpoint
-from hotreload.checks.digests import Digests, content_id
-from hotreload.checks.files import survey
-from hotreload.checks.fit import Policy
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.digests import Digests, content_id
+from hotreload.checkpoint.fit import Policy
+from hotreload.checkpoint.survey import survey
 from hotreload.errors import CheckpointRejected
 from hotreload.events import Event, FoldersPassedOver, SourceScanned, Waiting
 from hotreload.sources.directory import DirectorySource

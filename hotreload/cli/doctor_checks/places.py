@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from hotreload.checks.fit import served_by
+from hotreload.checkpoint.fit import served_by
 from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Facts, existing
 from hotreload.engine.model_folder import unservable, unshared

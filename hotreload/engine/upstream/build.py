@@ -18,9 +18,8 @@ from typing import Any
 from hotreload.engine import versions
 from hotreload.engine.model_folder import unservable, unshared
 from hotreload.engine.source_text import unknown_arguments
-from hotreload.engine.upstream import embedding, frozen, logprobs, patches, wire
+from hotreload.engine.upstream import embedding, frozen, logprobs, patches
 from hotreload.engine.upstream.devices import find_devices
-from hotreload.engine.upstream.joining import Ranks
 from hotreload.engine.upstream.legs import Leg
 from hotreload.engine.upstream.scheduler import (
     SchedulerStopped,
@@ -32,6 +31,8 @@ from hotreload.engine.upstream.scheduler import (
 from hotreload.engine.upstream.sockets import SocketFolder, close_sockets
 from hotreload.engine.upstream.watch import Part
 from hotreload.errors import ConfigError
+from hotreload.hosts.upstream import wire
+from hotreload.hosts.upstream.joining import Ranks
 from hotreload.owned_args import refused_args
 
 log = logging.getLogger("hotreload.engine")

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotreload.checkpoint_files import INDEX, LARGEST_INDEX
+from hotreload.checkpoint.file_names import INDEX, LARGEST_INDEX
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
 from hotreload.sources.hub.client import CHUNK, HubClient, HubFile
 from hotreload.sources.hub.faults import FaultKind, HubFault
