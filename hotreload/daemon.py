@@ -25,7 +25,7 @@ from hotreload.errors import (
     first_of,
 )
 from hotreload.events import Events, Leaving
-from hotreload.hosts.life.elsewhere import Elsewhere
+from hotreload.hosts.life.elsewhere import FollowerRefusal
 from hotreload.hosts.life.follow import Follow
 from hotreload.hosts.life.lead import make_lead
 from hotreload.life.checking import Checking
@@ -283,7 +283,7 @@ class Daemon:
 
     def _make_server(self, lasting: bool) -> HttpServer:
         server = self.settings.server
-        elsewhere = Elsewhere(self.ranks) if self.ranks and not self.ranks.leads else None
+        elsewhere = FollowerRefusal(self.ranks) if self.ranks and not self.ranks.leads else None
         app = create_app(
             gate=elsewhere or self.entrance,
             control=elsewhere or Control(self.arrival),

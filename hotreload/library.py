@@ -17,7 +17,7 @@ from hotreload.checkpoint.digests import Digests, content_id
 from hotreload.checkpoint.fit import Policy, served_by
 from hotreload.checkpoint.survey import survey
 from hotreload.engine.sglang import SglangEngine
-from hotreload.engine.weights.sets import StagingTerms
+from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import (
     BadRequest,
     CheckpointIncompatible,
@@ -108,7 +108,7 @@ async def _random_engine(
     start: Callable[..., Awaitable[SglangEngine]], model: Path
 ) -> AsyncIterator[SglangEngine]:
     with tempfile.TemporaryDirectory(prefix="hotreload-") as spool:
-        terms = StagingTerms(Path(spool), loader="upstream")  # one checkpoint: nothing to compare
+        terms = StagingOptions(Path(spool), loader="upstream")  # one checkpoint: nothing to compare
         engine = await start(model=model, revision=RANDOM, load_format="dummy", terms=terms)
         try:
             yield engine

@@ -205,7 +205,7 @@ async def test_old_generations_are_seen_out_and_kept_as_decided(
     task = asyncio.create_task(decider(daemon)._lasting["engine 0"]())
     async with daemon.entrance.passing():
         staged = await engine.stage(unread(Revision("new")))
-        replica.pass_on(replace(LIVE, number=2), await engine.flip(staged))
+        replica.switch_to(replace(LIVE, number=2), await engine.flip(staged))
         assert _weights_held(replica, False)["previous"] == 10
     await turn_until(lambda: not replica.fading)
     task.cancel()

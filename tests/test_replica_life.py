@@ -180,7 +180,7 @@ async def test_it_catches_up_with_what_went_live_while_it_was_started() -> None:
         staged = await lives.first.stage(unread(newer))
         old = await lives.first.flip(staged)
         live = Generation(2, newer, staged.fingerprint, 0.0)
-        lives.replica.pass_on(live, old)
+        lives.replica.switch_to(live, old)
         lives.replicas.live = live
 
         async def start(index: int, twin: Any) -> Any:

@@ -90,7 +90,7 @@ def tensor_findings(
             yield Finding("missing", message, None, name, expected)
     for name, held in found.items():
         if name not in served.tensors and not matches(name, ignorable):
-            words = f"tensor {quoted(name)} is nothing the engine serves; let it pass with"
+            words = f"tensor {quoted(name)} is not used by the engine; to allow it, set"
             message = f"{shown(held.file)}: {words} [checks] extra_tensors"
             yield Finding("extra", message, held.file, name)
 

@@ -131,7 +131,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]], name: str) -> dict[str, An
     if len(unique) == len(pairs):
         return unique
     [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
-    words = f"{quoted(twice)} stands twice in its header"
+    words = f"{quoted(twice)} appears twice in the header"
     raise _bad(name, words, code="duplicate", tensor=twice)
 
 

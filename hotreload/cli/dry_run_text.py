@@ -12,7 +12,7 @@ VERDICTS = {
     "rejected": "would be refused",
     "postponed": "could not be tried now",
     "superseded": "was let go",
-    "lost": "cost us the engine, which is being replaced",
+    "lost": "killed the engine; a new one is starting",
 }
 CHECKED = ("staging", "probing")
 """Phases that come after all checks of the files."""

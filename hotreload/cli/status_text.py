@@ -141,7 +141,7 @@ def _coming_rows(status: Fields, now: Now) -> Iterator[tuple[str, str]]:
 def _settings_rows(settings: Fields, now: Now) -> Iterator[tuple[str, str]]:
     """What became of settings that were read again, where something is left to do."""
     if settings["error"]:
-        words = f"read again {moment(settings['read_at'], now)}, and not gone by"
+        words = f"reread {moment(settings['read_at'], now)}, but not applied"
         yield "settings", painted(f"{words}: {plain(settings['error'])}", "bad")
     elif settings["waiting"]:
         names = ", ".join(map(plain, settings["waiting"]))
@@ -288,7 +288,7 @@ def outcome_text(attempt: Fields, generation: str | None) -> str:
         "rejected": "was rejected",
         "postponed": "was put off (what the source wishes is tried again by itself)",
         "superseded": "was let go for a newer one",
-        "lost": "cost us the engine, which is being replaced",
+        "lost": "killed the engine; a new one is starting",
     }
     reason = str(attempt["reason"])
     lines = [f"{name} {words.get(outcome, outcome)}: {plain(reason)}"]

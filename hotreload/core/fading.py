@@ -15,7 +15,7 @@ from hotreload.events import GenerationEnded, Publish
 log = logging.getLogger("hotreload.fading")
 
 
-async def see_old_ones_out(
+async def close_drained_generations(
     replica: Replica[Engine],
     *,
     keep: KeepPrevious,

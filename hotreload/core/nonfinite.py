@@ -25,7 +25,7 @@ REASON = Reason(
 )
 
 
-async def heed_withheld_answers(
+async def react_to_nonfinite_answers(
     replica: Replica[Engine],
     *,
     publish: Publish,

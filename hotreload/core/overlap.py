@@ -67,7 +67,7 @@ class OverlappingSwitch(Switch):
                 except Exception:
                     await self._flip_back(old, fresh)
                     raise
-                self.replica.pass_on(generation, old)
+                self.replica.switch_to(generation, old)
         self._course.publish(GenerationLive(generation, self.replica.index))
         await self._course.reach("committed")
 

@@ -50,7 +50,7 @@ class Source(Protocol):
 class Engine(Protocol):
     """What answers requests, and how its weights are exchanged.
 
-    One that can has several sets answer side by side: `flip` says which one answers those who come.
+    Engines that overlap serve several sets at once: `flip` says which one answers new requests.
     In any other, `exchange` puts one set in the place of the only one.
     """
 

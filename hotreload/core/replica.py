@@ -107,13 +107,13 @@ class Replica[E: Engine]:
         """Let requests in, to what is live on this engine; return how long arrivals were held."""
         return self._let_in()
 
-    def pass_on(self, live: Generation, old: Staged) -> None:
+    def switch_to(self, live: Generation, previous: Staged) -> None:
         """Have those who come from now on answered by this generation: the engine flipped to it.
 
         Those who are inside go on under the old weights, which fade.
         """
         again = next((each for each in self.fading if each.weights is self._engine.live), None)
-        faded = Fading(old, (*self._was_live_as, self.live), time.monotonic())
+        faded = Fading(previous, (*self._was_live_as, self.live), time.monotonic())
         self._was_live_as = again.generations if again else ()
         self.fading = [*(each for each in self.fading if each is not again), faded]
         if self.previous is self._engine.live:
@@ -166,7 +166,7 @@ class Replica[E: Engine]:
         if previous is not None:
             await self._engine.release(previous)
 
-    def let_go(self) -> None:
+    def drop_spares(self) -> None:
         """Hold no weights any more but the live ones, which end with the engine.
 
         The engine is not asked: it may be lost, or be closed already.

@@ -135,9 +135,9 @@ class Rollout:
         own = AsyncExitStack()
         new = switch.ready(self._new_weights(switch, first))
         self._ready[switch] = await own.enter_async_context(new)
-        held.push_async_callback(self._let_go, switch, own)
+        held.push_async_callback(self._give_back, switch, own)
 
-    async def _let_go(self, switch: Switch, own: AsyncExitStack) -> None:
+    async def _give_back(self, switch: Switch, own: AsyncExitStack) -> None:
         """Have it keep or free what is spare now; nothing is, where it is lost."""
         del self._ready[switch]
         try:

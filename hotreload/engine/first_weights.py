@@ -11,22 +11,24 @@ from hotreload.engine.upstream.scheduler import SchedulerThread
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.loaders import Comparison
 from hotreload.engine.weights.one_set import stand_ins
-from hotreload.engine.weights.sets import Sets, StagingTerms
+from hotreload.engine.weights.sets import StagingOptions, WeightSets
 from hotreload.engine.weights.twins import Original
 from hotreload.errors import TryAgain
 from hotreload.types import Revision, Staged
 
 
 def begin_with(
-    first: Revision | Original, scheduler: SchedulerThread, terms: StagingTerms
-) -> tuple[Sets, Staged]:
+    first: Revision | Original, scheduler: SchedulerThread, terms: StagingOptions
+) -> tuple[WeightSets, Staged]:
     """The sets of a built engine, and that which it begins with.
 
     It is what upstream made, under this name, or an original's copy in its place. Nobody is
     answered yet.
     """
     runner = scheduler.scheduler.tp_worker.get_model_runner()
-    sets = Sets(runner, terms, first.comparison if isinstance(first, Original) else Comparison())
+    sets = WeightSets(
+        runner, terms, first.comparison if isinstance(first, Original) else Comparison()
+    )
     # A list of our own: main's ahead-of-time programs know upstream's by its identity.
     leaves: list[Any] = list(find_slot(runner).read())
     scheduler.bind(stand_ins(leaves))  # what is replaced goes at once, one by one
@@ -39,7 +41,7 @@ def begin_with(
 
 
 def shadow_pool(
-    scheduler: SchedulerThread, sets: Sets, live: Staged, longest: int
+    scheduler: SchedulerThread, sets: WeightSets, live: Staged, longest: int
 ) -> ShadowPool | None:
     """Where weights are proven, if beside others that answer; decides where spare ones wait."""
     if scheduler.cannot_overlap:
@@ -64,7 +66,7 @@ def check_running(watch: EngineWatch) -> None:
 
 
 @asynccontextmanager
-async def lent(generations: Generations, sets: Sets) -> AsyncIterator[Original]:
+async def lent(generations: Generations, sets: WeightSets) -> AsyncIterator[Original]:
     """What is live in an engine, for a twin to copy: it is not traded for others meanwhile."""
     async with generations.unchanged:
         yield Original(generations.live, sets.loaders.comparison)

@@ -169,7 +169,7 @@ class Generations:
     # --- on the scheduler thread ------------------------------------------------------------------
 
     def _flip(self, weights: Weights, values: Sequence[tuple[Any, Any]]) -> float:
-        """Binds what was made before, and makes little: clients wait for the next step."""
+        """Bind the prepared weights, allocating next to nothing: clients wait for the next step."""
         started = time.perf_counter()
         if weights.lane is None:
             weights.lane = self._scheduler.lanes.open(weights.leaves)
@@ -177,7 +177,7 @@ class Generations:
         return time.perf_counter() - started
 
     def _swap(self, weights: Weights, values: Sequence[tuple[Any, Any]]) -> float:
-        """Binds what was made before, and makes nothing."""
+        """Bind the prepared weights; it allocates nothing."""
         started = time.perf_counter()
         self._scheduler.bind(weights.leaves)
         _set(values)

@@ -28,7 +28,7 @@ from hotreload.engine.upstream.nonfinite import Withheld
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.leaves import signature
-from hotreload.engine.weights.sets import StagingTerms
+from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.twins import Original
 from hotreload.errors import AnswerNonfinite, ProbeFailed
 from hotreload.threads import uninterrupted
@@ -45,7 +45,7 @@ class SglangEngine:
         *,
         first: Revision | Original,
         probes: Sequence[Probe],
-        terms: StagingTerms,
+        terms: StagingOptions,
     ) -> None:
         """Take over a built engine; this blocks, so `start` calls it in a thread."""
         self._parts, self._watch = parts, watch
@@ -69,7 +69,7 @@ class SglangEngine:
         *,
         model: Path,
         device: str,
-        terms: StagingTerms,
+        terms: StagingOptions,
         revision: Revision | None = None,
         tp: int = 1,
         dtype: str = "auto",
@@ -289,9 +289,9 @@ class SglangEngine:
         self._prompts.close()
         self._scheduler.ask_to_stop()
         self._front.send(Wake())
-        self._sets.let_go()
+        self._sets.drop_references()
         if self._shadow_pool is not None:
-            self._shadow_pool.let_go()
+            self._shadow_pool.free()
         del self._scheduler, self._sets, self._shadow_pool, self._front, self._generations
         await uninterrupted(build.taken_apart(self._parts))
 
@@ -342,7 +342,7 @@ class SglangEngine:
         return BetweenSteps(self._scheduler, self._front, self._watch)
 
     async def _know_whole(self, first: Staged) -> None:
-        """Of what lies on one host all is known, as it was measured."""
+        """On a single host every leaf has been measured."""
 
     async def _ask_canaries(self, lane: int) -> None:
         """Past `generate`, which counts withheld answers: a probe's is no client's."""

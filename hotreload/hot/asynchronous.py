@@ -314,7 +314,7 @@ class AsyncHotEngine:
                 await self._gate.drained(ABORT_GRACE)
             await self._lasting.end()
         finally:
-            self._replica.let_go()
+            self._replica.drop_spares()
             await self._started.end()
 
     async def __aenter__(self) -> Self:

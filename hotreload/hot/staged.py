@@ -22,7 +22,7 @@ class Hold:
         """The weights; None once they are not held any more."""
         self._frees = frees
 
-    async def let_go(self, error: Exception | None = None) -> None:
+    async def discard(self, error: Exception | None = None) -> None:
         """Have the switch put away what is spare now; of a lost engine it touches nothing."""
         if self.ready is not None:
             self.ready = None
@@ -91,14 +91,14 @@ class AsyncStagedWeights:
             finally:
                 if self.generation is not None:  # also when it was cancelled meanwhile
                     self.is_proven = True
-                    await uninterrupted(self._hold.let_go())
+                    await uninterrupted(self._hold.discard())
         assert self.generation is not None, "the switch says what they are live as"
         return self.generation
 
     async def release(self) -> None:
         """Free them, unless they went live or were released before."""
         async with self._one_at_a_time:
-            await self._hold.let_go()
+            await self._hold.discard()
 
     async def __aenter__(self) -> Self:
         return self
@@ -129,5 +129,5 @@ class AsyncStagedWeights:
             yield
         except (CheckpointRejected, EngineLost) as error:
             with suppress(CheckpointRejected, EngineLost):
-                await self._hold.let_go(error)
+                await self._hold.discard(error)
             raise

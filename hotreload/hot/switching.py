@@ -92,14 +92,14 @@ class Switching:
         self._news.set()
         async with self._one_at_a_time:
             if self._hold is not None and not self._replica.gate.is_lost:
-                await self._hold.let_go()
+                await self._hold.discard()
 
     async def stage(self, checkpoint: Checkpoint, since: int | None = None) -> AsyncStagedWeights:
         """Load checked weights beside the live ones; Busy while others wait there."""
         async with self.turn(since):
             self.check_free()
             if self._hold is not None:
-                await self._hold.let_go()  # nobody has them any more
+                await self._hold.discard()  # nobody has them any more
             path = checkpoint.path if checkpoint.memory is None else None
             course = self._attempts.course(checkpoint.revision)
             switch = self._new_switch(course, path)
@@ -145,7 +145,7 @@ class Switching:
     async def _free(self, hold: Hold) -> None:
         with suppress(CheckpointRejected, EngineLost):
             async with self._one_at_a_time:
-                await hold.let_go()
+                await hold.discard()
 
     @property
     def _why_unprovable(self) -> str | None:

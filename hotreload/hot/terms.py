@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 from hotreload.checkpoint.fit import Policy
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.engine.weights.quiet import Quiet
-from hotreload.engine.weights.sets import StagingTerms
+from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError
 
 
@@ -61,10 +61,10 @@ class HotTerms:
             keep_previous=KeepPrevious(self.keep_previous),
         )
 
-    def staging(self, spool: Path) -> StagingTerms:
+    def staging(self, spool: Path) -> StagingOptions:
         """How weights are loaded: at usual priority, since the caller waits for it."""
         quiet = Quiet(self.staging_threads, "normal")
-        return StagingTerms(spool, self.max_drift, self.loader, self.memory, quiet)
+        return StagingOptions(spool, self.max_drift, self.loader, self.memory, quiet)
 
 
 def _faults(terms: HotTerms) -> Iterator[str]:

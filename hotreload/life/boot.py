@@ -54,7 +54,7 @@ log = logging.getLogger("hotreload.boot")
 LOOK_SECONDS = 5.0
 """How often a start that waits for files looks for them."""
 
-OF_THE_MACHINE = (ConfigError, DeviceUnavailable)
+NOT_THE_CHECKPOINTS_FAULT = (ConfigError, DeviceUnavailable)
 """Errors that say nothing about the revision that is tried: they end the start."""
 
 
@@ -256,7 +256,7 @@ class Start:
             by=_start(candidate.why),
             blame=not is_good,
             refuse_files=not candidate.is_configured,
-            raises=OF_THE_MACHINE,
+            raises=NOT_THE_CHECKPOINTS_FAULT,
         )
         work = partial(self._work, course, candidate, model)
         attempt = await attempts.make(course, work, terms)
@@ -305,7 +305,7 @@ class Start:
         await self._serve_as(model)
         course = self._attempts.course(RANDOM, unarmed)
         work = partial(self._switch.to, course, model, None)
-        terms = Terms(by=_start("[engine] boot"), blame=False, raises=OF_THE_MACHINE)
+        terms = Terms(by=_start("[engine] boot"), blame=False, raises=NOT_THE_CHECKPOINTS_FAULT)
         await self._attempts.make(course, work, terms)
 
 

@@ -100,7 +100,7 @@ class ReplicaLife:
         async with self._shared.replicas.changing:
             replica = self._shared.by_index[self._index]
             await uninterrupted(replica.engine.close())
-            replica.let_go()
+            replica.drop_spares()
             del self._shared.by_index[self._index]
 
     async def _rest(self, why: str) -> None:

@@ -17,7 +17,7 @@ from hotreload.core.how_far import telling_how_far
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.quiet import Quiet
-from hotreload.engine.weights.sets import StagingTerms
+from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.spool import FULL, clear_leftovers, private_copy
 from hotreload.errors import ConfigError, NotEnoughMemory, TryAgain
 from hotreload.life.model_files import copy_side_files, keep_model, kept_model
@@ -184,11 +184,11 @@ def probes_of(settings: Settings) -> list[Probe]:
     return [Probe(**probe.model_dump()) for probe in settings.probe]
 
 
-def _terms(settings: Settings, spool: Path) -> StagingTerms:
+def _terms(settings: Settings, spool: Path) -> StagingOptions:
     engine = settings.engine
     quiet = Quiet(engine.staging_threads, engine.staging_priority, engine.staging_starve)
     drift = settings.checks.max_drift
-    return StagingTerms(spool, drift, engine.loader, settings.reload.memory, quiet)
+    return StagingOptions(spool, drift, engine.loader, settings.reload.memory, quiet)
 
 
 def _folder_for_copies(state: Path, need: int) -> Path:

@@ -83,7 +83,9 @@ REPLICA_LOST = (
     "nothing at first: the others answer, and it is started again by itself; if it is lost again "
     "and again, look for what `reason` names"
 )
-NOT_READ = "mend what `error` names and send SIGHUP again: until then nothing of it is gone by"
+NOT_READ = (
+    "mend what `error` names and send SIGHUP again: until then the previous settings stay in force"
+)
 WANT_A_RESTART = "restart hotreload to go by what `waiting` names too; no request is lost by it"
 REMOVED = (
     "find out who removes it, a cleaner of temporary files perhaps: until it was bound anew nobody "

@@ -70,7 +70,7 @@ class Metrics:
         rank: Rank | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`max_leaves` is of how many leaves the checksum is exported, 0 for none; `expect_every`
+        """`max_leaves`: the number of leaves whose checksum is exported, 0 for none; `expect_every`
         in how many seconds something new is expected to go live; `replicas` how many engines there
         are to be; `rank` is which of several hosts this is.
         """

@@ -49,7 +49,7 @@ class Live(Collector):
     """The metrics of the live generation; a scrape in mid-swap never mixes two generations."""
 
     def __init__(self, live: Callable[[], Generation | None], max_leaves: int) -> None:
-        """`max_leaves` is of how many leaves the checksum is exported at most."""
+        """`max_leaves`: the largest number of leaves whose checksum is exported."""
         self._live = live
         self._max_leaves = max_leaves
 

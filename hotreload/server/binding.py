@@ -63,7 +63,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise ConfigError(f"another hotreload is just binding a socket in {folder}") from None
+        raise ConfigError(f"another hotreload is starting in {folder}; try again") from None
     finally:
         os.close(lock)
 

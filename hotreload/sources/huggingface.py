@@ -137,7 +137,7 @@ class HuggingFaceSource:
         return any(each.revision is not None and each.revision.id == id for each in self.listed())
 
     def wake(self, cause: str = "request") -> None:
-        """Ask the hub now, unless it wants to be left alone."""
+        """Ask the hub now, unless it is rate-limiting us."""
         if self._cause == "rescan":  # whoever woke us first, and waits still, is the cause
             self._cause = cause
         self._woken.set()
@@ -207,7 +207,7 @@ class HuggingFaceSource:
 
     def _respect_silence(self, name: str) -> None:
         if (silence := self._patience.silence) > 0:
-            words = f"{name}: the hub wants to be left alone for {silence:.0f} s more"
+            words = f"{name}: the hub is rate-limiting us for {silence:.0f} s more"
             raise HubFault(words, FaultKind.LIMITED, retry_after=silence)
 
     async def _talk[T](self, work: Callable[[threading.Event], T]) -> T:

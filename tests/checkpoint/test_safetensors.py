@@ -133,8 +133,8 @@ SIX = bytes(24)
         ('{"a": NaN}', "bad_header", "NaN is no JSON number"),
         ('{"a":' + "[" * 100_000, "bad_header", "nested too deep"),
         ('{"a": ' + "9" * 5000 + "}", "bad_header", "not valid JSON"),
-        ('{"a":1,"a":1}', "duplicate", "'a' stands twice"),
-        ('{"a":{"dtype":"F32","dtype":"F16"}}', "duplicate", "'dtype' stands twice"),
+        ('{"a":1,"a":1}', "duplicate", "'a' appears twice"),
+        ('{"a":{"dtype":"F32","dtype":"F16"}}', "duplicate", "'dtype' appears twice"),
     ],
 )
 def test_a_malformed_header_is_refused(

@@ -293,7 +293,7 @@ async def test_settings_that_want_a_restart_or_are_wrong_are_told_until_they_are
     assert waits == "changed, and want a restart: [server] tcp, [engine] tp"
     world.events.publish(SettingsRead(error="hotreload.toml: is not TOML"))
     wrong = row((await hotreload("status")).out, "settings")
-    assert wrong.endswith("and not gone by: hotreload.toml: is not TOML")
+    assert wrong.endswith("but not applied: hotreload.toml: is not TOML")
     world.events.publish(SettingsRead())
     assert "settings" not in (await hotreload("status")).out
 

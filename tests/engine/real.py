@@ -84,7 +84,7 @@ async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator
     """A real engine that serves the folder, closed at the end."""
     from hotreload.engine.sglang import SglangEngine
     from hotreload.engine.weights.quiet import Quiet
-    from hotreload.engine.weights.sets import StagingTerms
+    from hotreload.engine.weights.sets import StagingOptions
 
     # What is left over beside others' tests may be nothing for a while.
     terms: dict[str, Any] = {"spool": spool, "quiet": Quiet(priority="normal")}
@@ -94,7 +94,7 @@ async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator
     if "checkpoint" not in settings and "twin" not in settings:
         settings["checkpoint"] = checked(folder)
     settings = {"dtype": "bfloat16", **settings}
-    settings |= {"args": {**ARGS, **settings.get("args", {})}, "terms": StagingTerms(**terms)}
+    settings |= {"args": {**ARGS, **settings.get("args", {})}, "terms": StagingOptions(**terms)}
     engine = await SglangEngine.start(
         model=folder, device="cpu", revision=Revision(folder.name), **settings
     )

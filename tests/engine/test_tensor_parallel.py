@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from hotreload.checkpoint.check import findings
 from hotreload.checkpoint.fit import Policy
 from hotreload.engine.weights import changes, headroom, measuring, one_set
-from hotreload.engine.weights.copies import unlike
+from hotreload.engine.weights.copies import leaves_whose_copies_differ
 from hotreload.engine.weights.leaves import placed
 from hotreload.engine.weights.loaders import Loaders
 from hotreload.errors import ConfigError, NotEnoughMemory, ProbeFailed
@@ -367,7 +367,7 @@ async def test_equal_noise_is_equal_on_any_number_of_devices_and_in_every_copy(
     noisy = await engine.perturb(Revision("noisy"), noise)
     named = engine._sets.layout.named(noisy.weights.leaves)
     assert agreed("noisy", (noisy.fingerprint, noisy.leaves))
-    assert list(unlike(named, engine._sets.plan.parts)) == []
+    assert list(leaves_whose_copies_differ(named, engine._sets.plan.parts)) == []
     with memory(engine, "host"):
         waiting = await engine.perturb(Revision("noisy"), noise)
     assert waiting.fingerprint == noisy.fingerprint

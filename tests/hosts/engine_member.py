@@ -143,7 +143,7 @@ class Doing:
     async def build(self, number: int, damage: str = "") -> None:
         """Build this rank's part of an engine, from a path that leads nowhere on any other."""
         from hotreload.engine.weights.quiet import Quiet
-        from hotreload.engine.weights.sets import StagingTerms
+        from hotreload.engine.weights.sets import StagingOptions
         from hotreload.hosts.engine.rank_engine import RankEngine
         from tests.engine import real
 
@@ -160,7 +160,7 @@ class Doing:
             tp=2,
             dtype="bfloat16",
             args=real.ARGS,
-            terms=StagingTerms(self._root / f"spool{rank}", quiet=Quiet(priority="normal")),
+            terms=StagingOptions(self._root / f"spool{rank}", quiet=Quiet(priority="normal")),
             probes=(),
             revision=checkpoint.revision,
             checkpoint=checkpoint,

@@ -10,7 +10,7 @@ import pytest
 from hotreload.errors import ConfigError, EngineLost, NotServing, RankLeft
 from hotreload.hosts import beats
 from hotreload.hosts.life import meeting
-from hotreload.hosts.life.elsewhere import Elsewhere
+from hotreload.hosts.life.elsewhere import FollowerRefusal
 from hotreload.hosts.life.meeting import met
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.types import By
@@ -129,7 +129,7 @@ async def test_a_part_that_is_lost_is_told_at_once_and_nobody_waits(
     assert place.left == []
 
 
-ASKS: list[Callable[[Elsewhere], Any]] = [
+ASKS: list[Callable[[FollowerRefusal], Any]] = [
     lambda there: there.reload(None, by=BY, force=False),
     lambda there: there.rehearse(None, by=BY),
     lambda there: there.rollback(None, by=BY),
@@ -141,9 +141,9 @@ ASKS: list[Callable[[Elsewhere], Any]] = [
 
 @pytest.mark.parametrize("ask", ASKS)
 async def test_a_rank_that_follows_sends_everybody_to_rank_0(
-    ask: Callable[[Elsewhere], Any],
+    ask: Callable[[FollowerRefusal], Any],
 ) -> None:
-    there = Elsewhere(Ranks(1, 2, "10.0.0.1:7000"))
+    there = FollowerRefusal(Ranks(1, 2, "10.0.0.1:7000"))
     with pytest.raises(
         NotServing, match=r"this is rank 1 of 2 .* rank 0, on 10\.0\.0\.1, "
     ) as told:

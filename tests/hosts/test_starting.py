@@ -9,7 +9,7 @@ import pytest
 
 from hotreload import threads
 from hotreload.engine.upstream import build
-from hotreload.engine.weights.sets import StagingTerms
+from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError, EngineLost
 from hotreload.hosts.engine.joined import Joined
 from hotreload.hosts.engine.rank_engine import RankEngine
@@ -23,7 +23,7 @@ from tests.waiting import turn_until
 RANKS = Ranks(0, 2, "nowhere:1")
 
 
-def start(terms: StagingTerms) -> asyncio.Task[RankEngine]:
+def start(terms: StagingOptions) -> asyncio.Task[RankEngine]:
     """A start of rank 0, before anything is built."""
     asked: dict[str, Any] = {"device": "cpu", "tp": 2, "dtype": "auto", "args": {}, "probes": ()}
     asked |= {"model": Path("model"), "revision": NEW, "checkpoint": unread(NEW), "terms": terms}
@@ -44,13 +44,13 @@ async def test_a_start_that_waits_for_another_ranks_is_left_behind_and_no_other_
     monkeypatch.setattr(build, "discard", lambda parts: freed.set())
     monkeypatch.setattr(threads, "LEAVE_AFTER", 0.0)
     try:
-        starting = start(StagingTerms(tmp_path))
+        starting = start(StagingOptions(tmp_path))
         await turn_until(building.is_set)
         starting.cancel()
         await asyncio.wait({starting})
         assert starting.cancelled()
         with pytest.raises(EngineLost, match="waits for another rank's for ever"):
-            await start(StagingTerms(tmp_path))
+            await start(StagingOptions(tmp_path))
     finally:
         may_end.set()
     await turn_until(freed.is_set)
@@ -63,7 +63,7 @@ async def test_what_several_ranks_cannot_do_is_refused_at_the_start(
     tmp_path: Path, terms: dict[str, Any], setting: str
 ) -> None:
     with pytest.raises(ConfigError, match=setting):
-        await start(StagingTerms(tmp_path, **terms))
+        await start(StagingOptions(tmp_path, **terms))
 
 
 async def test_the_store_keeps_of_what_ranks_tell_each_other_only_the_last() -> None:

@@ -152,7 +152,7 @@ async def test_a_hub_that_wants_silence_gets_it_whoever_asks(
     hub.push(checkpoint("one"))
     hub.fault("HEAD", status=429, headers=headers)
     async with following(hub, tmp_path) as follow:
-        await follow.waits_for("429: the hub wants to be left alone for 7200 s")
+        await follow.waits_for("429: the hub is rate-limiting us for 7200 s")
         follow.source.wake("signal")
         with pytest.raises(SourceUnavailable, match=r"left alone for 7.* s more") as caught:
             await follow.source.resolve(None)

@@ -300,7 +300,7 @@ def take_apart(parts: Parts) -> None:
     left = None if scheduler is None else weakref.ref(scheduler.scheduler)
     parts.engine = parts.scheduler = parts.detokenizer = parts.detokenizer_thread = None
     if scheduler is not None and has_ended:
-        scheduler.let_go()
+        scheduler.drop_references()
     embedding.forget_arrays()
     frozen.thaw(parts, left)
 

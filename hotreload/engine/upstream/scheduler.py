@@ -141,7 +141,7 @@ class SchedulerThread:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def let_go(self) -> None:
+    def drop_references(self) -> None:
         """Hold nothing of the engine any more, once it has ended: an error may hold this object."""
         del self.scheduler, self._lanes, self.load, self.turns
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from weakref import WeakSet
 
 from hotreload.engine.weights import staging
-from hotreload.engine.weights.copies import unlike
+from hotreload.engine.weights.copies import leaves_whose_copies_differ
 from hotreload.engine.weights.headroom import size_of, why_one_set
 from hotreload.engine.weights.leaves import layout_of
 from hotreload.engine.weights.loaders import Comparison, Destination, Loaders
@@ -25,7 +25,7 @@ from hotreload.types import Checkpoint, HowFar, Loading, Noise, Revision, Staged
 
 
 @dataclass(frozen=True, slots=True)
-class StagingTerms:
+class StagingOptions:
     """How checkpoints are loaded, as the operator decided."""
 
     spool: Path
@@ -36,10 +36,10 @@ class StagingTerms:
     quiet: Quiet = QUIET
 
 
-class Sets:
+class WeightSets:
     """Knows how the sets of one model look; which of them answers, it is told at each call."""
 
-    def __init__(self, model_runner: Any, terms: StagingTerms, comparison: Comparison) -> None:
+    def __init__(self, model_runner: Any, terms: StagingOptions, comparison: Comparison) -> None:
         self.layout = layout_of(model_runner.model)
         self.plan = record_plan(model_runner, self.layout)
         self.loaders = Loaders(
@@ -77,21 +77,21 @@ class Sets:
         return self._as_staged(revision, Weights(leaves, self.loaders.measure(leaves)))
 
     def adopt_copy(self, leaves: list[Any], original: Original) -> Staged:
-        """The same of a copy of what another engine holds, in the place of what upstream made."""
+        """Adopt a copy of another engine's weights instead of those that upstream built."""
         take_the_place(original, leaves, self.layout)
         first = self.adopt(leaves, original.revision)
         original.check_same(first.weights.measured)
         first.weights.sources = original.sources
         return first
 
-    def let_go(self) -> None:
+    def drop_references(self) -> None:
         """Hold nothing of the engine any more, nor let whoever has one of its sets: it ends.
 
         A caller may keep an error, whose frames hold all that was at hand.
         """
         for weights in self._made:
             weights.drop()
-        self.layout.let_go()
+        self.layout.drop_references()
         self._comparing = None
         del self.loaders
 
@@ -182,7 +182,7 @@ class Sets:
             work = partial(copying.copied, original, self._destination)
             return await self._staged(staged.revision, work, name="the copying of", is_read=False)
         finally:
-            original.let_go()
+            original.drop_references()
 
     async def stow(self, staged: Staged, live: Staged) -> Staged:
         """Move spare weights to host memory; what is there already stays as it is."""
@@ -224,7 +224,7 @@ class Sets:
     def _checksums(self, leaves: Sequence[Any]) -> dict[str, int]:
         """Where copies differ none of them speaks for the leaf: its checksum is another then."""
         checksums = self.loaders.measure(leaves).checksums
-        for path in unlike(self.layout.named(leaves), self.plan.parts):
+        for path in leaves_whose_copies_differ(self.layout.named(leaves), self.plan.parts):
             checksums[path] ^= 1
         return checksums
 

@@ -50,7 +50,7 @@ class Original:
         """A leaf, which is held no longer by us."""
         return self._leaves.pop(path)
 
-    def let_go(self) -> None:
+    def drop_references(self) -> None:
         """Hold nothing any more: an error keeps the frames it passed, and they keep this."""
         self._leaves.clear()
 

@@ -21,10 +21,10 @@ from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.copies import copies_here, differing
 from hotreload.engine.weights.measuring import splits_words
-from hotreload.engine.weights.sets import StagingTerms
+from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import CheckpointIncompatible, ConfigError, EngineLost, NotServing
 from hotreload.hosts.engine.joined import Joined
-from hotreload.hosts.engine.together import BetweenStepsOfAll, known_to_all, told_by_all
+from hotreload.hosts.engine.together import BetweenStepsOfAll, gather, merge_measurements
 from hotreload.hosts.steps import in_step, next_job
 from hotreload.threads import all_left_behind, in_thread
 from hotreload.types import Checkpoint, Revision, Staged
@@ -67,7 +67,7 @@ class RankEngine(SglangEngine):
         *,
         first: Revision,
         probes: Sequence[Probe],
-        terms: StagingTerms,
+        terms: StagingOptions,
     ) -> None:
         super().__init__(parts, watch, first=first, probes=probes, terms=terms)
         self._ranks = joined.ranks
@@ -84,7 +84,7 @@ class RankEngine(SglangEngine):
         tp: int,
         dtype: str,
         args: Mapping[str, Any],
-        terms: StagingTerms,
+        terms: StagingOptions,
         probes: Sequence[Probe],
         revision: Revision,
         checkpoint: Checkpoint,
@@ -125,10 +125,10 @@ class RankEngine(SglangEngine):
         async with self._generations.unchanged:
             live, measure = self.live, self._sets.loaders.measure
             own = await in_thread(lambda cancel: measure(live.weights.leaves))
-            now = (await known_to_all(self._meeting, next_job(), own)).checksums
+            now = (await merge_measurements(self._meeting, next_job(), own)).checksums
             leaves = self._live_leaves()
             copies = await in_thread(lambda cancel: copies_here(leaves))
-            for path in differing(await told_by_all(self._meeting, next_job(), copies)):
+            for path in differing(await gather(self._meeting, next_job(), copies)):
                 now[path] ^= 1  # as where copies differ on one host
             return self._sets.noted(live, now)
 
@@ -149,7 +149,7 @@ class RankEngine(SglangEngine):
 
     async def _know_whole(self, first: Staged) -> None:
         """Each rank has measured its share of the first set."""
-        whole = await known_to_all(self._meeting, next_job(), first.weights.measured)
+        whole = await merge_measurements(self._meeting, next_job(), first.weights.measured)
         first.weights.measured = whole
         live = replace(first, fingerprint=whole.fingerprint, leaves=whole.checksums)
         self._generations.live = live
@@ -164,7 +164,7 @@ class RankEngine(SglangEngine):
         """What takes its turn in step has as much room on all ranks, also where it is proven."""
         tokens = self._scheduler.scheduler.token_to_kv_pool_allocator.size
         own = {"probes": self._canaries.longest, "KV pools": tokens}
-        for told in await told_by_all(self._meeting, next_job(), own):
+        for told in await gather(self._meeting, next_job(), own):
             if told != own:
                 raise ConfigError(
                     f"ranks differ in how many tokens they have room for, {told} and {own}: give "
@@ -181,7 +181,7 @@ class RankEngine(SglangEngine):
                 )
 
 
-def _checked(terms: StagingTerms) -> StagingTerms:
+def _checked(terms: StagingOptions) -> StagingOptions:
     """Two sets on the device: by `auto` each rank would decide for itself."""
     if terms.memory == "host":
         words = "new weights wait beside the live ones where [engine] nnodes > 1: set 'double'"

@@ -124,7 +124,7 @@ class BetweenStepsOfAll(BetweenSteps):
         raise EngineLost(self._watch.reason or "the scheduler thread hangs")
 
 
-async def told_by_all(
+async def gather(
     meeting: Meeting, name: str, own: Any, read: Callable[[Any], Any] = lambda told: told
 ) -> list[Any]:
     """What each rank says of the same, as JSON has it, this one's first; every rank asks."""
@@ -134,10 +134,10 @@ async def told_by_all(
     return [read(json.loads(text)), *said]
 
 
-async def known_to_all(meeting: Meeting, name: str, own: Measured) -> Measured:
+async def merge_measurements(meeting: Meeting, name: str, own: Measured) -> Measured:
     """What is known of a whole set, of which each rank measured its own; every rank asks."""
     sums: Mapping[str, Any] = {path: dict(each) for path, each in own.sums.items()}
-    return added_up(await told_by_all(meeting, name, [sums, dict(own.rms)], _measured))
+    return added_up(await gather(meeting, name, [sums, dict(own.rms)], _measured))
 
 
 def _measured(told: Any) -> Measured:

@@ -13,7 +13,7 @@ from hotreload.types import Attempt, By, Generation, Lease, Noise
 CODE = "not_rank_0"
 
 
-class Elsewhere:
+class FollowerRefusal:
     """The server's gate and control of a follower: one refusal for all."""
 
     lets_in = False

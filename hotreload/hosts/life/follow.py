@@ -23,7 +23,7 @@ from hotreload.hosts.engine.rank_engine import RankEngine
 from hotreload.hosts.following import Following
 from hotreload.hosts.life.agreement import read_to_agree_on
 from hotreload.hosts.life.meeting import Lose, met
-from hotreload.hosts.life.shown import Shown
+from hotreload.hosts.life.shown import FollowerStatus
 from hotreload.hosts.life.words import (
     BUILD,
     HELLO,
@@ -61,7 +61,7 @@ class Follow:
         self._rules = common.rules
         self._arrival = common.arrival
         self._take_signals = common.take_signals
-        self._shows = Shown(common)
+        self._shows = FollowerStatus(common)
         self._keep_saving = partial(common.state.keep_trying, common.attempts.ledger)
         self._look_for_files = partial(common.files_gone.run, lambda place: True)
         self._lose = lose

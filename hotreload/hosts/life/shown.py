@@ -11,7 +11,7 @@ from hotreload.life.running import RunningEngine
 from hotreload.types import Generation, Lease
 
 
-class Shown:
+class FollowerStatus:
     """Opens the gate, which nobody comes to, and tells of what is live behind it."""
 
     def __init__(self, common: Common) -> None:
