@@ -59,8 +59,8 @@ from hotreload.observe.rank import Rank
 from hotreload.observe.status import State, Status
 from hotreload.observe.systemd import Notifier, Systemd
 from hotreload.server.app import create_app
+from hotreload.server.bounds import Limits
 from hotreload.server.doors import Doors
-from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer
 from hotreload.server.turning_away import turn_away
 from hotreload.settings.load import Settings

@@ -21,8 +21,9 @@ from hotreload.errors import ConfigError
 from hotreload.life.parts import make_rules
 from hotreload.observe.labels import ROUTES
 from hotreload.owned_args import OWNED_ARGS
-from hotreload.server import generate, limits
+from hotreload.server import generate
 from hotreload.server.answerer import MIN_GENERATION
+from hotreload.server.bounds import Limits
 from hotreload.server.described import OPERATIONS
 from hotreload.settings.sections import LimitSettings, ProbeSettings, Settings
 from hotreload.settings.source import SourceSettings
@@ -95,7 +96,7 @@ def defaults_of(model: type[BaseModel]) -> dict[str, Any]:
 
 def test_the_servers_limits_are_what_the_settings_say() -> None:
     said = defaults_of(LimitSettings)
-    ours = dataclasses.asdict(limits.Limits())
+    ours = dataclasses.asdict(Limits())
     assert {name: ours[name] for name in said} == said
 
 

@@ -18,7 +18,9 @@ FACTS = {
     "owned_args",
 }
 VOCABULARY = {"types", "errors", "events", "troubles", "failpoints", "listed", "figures", *FACTS}
-CORE = {"core", "threads", *VOCABULARY}
+DEFAULTS = {"core.rules", "server.bounds"}
+"""What holds unless a setting says otherwise, for the settings and for who keeps to it."""
+CORE = {"core", "core.rules", "threads", *VOCABULARY}
 ENGINE = {
     "engine",
     "engine.answering",
@@ -48,8 +50,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"types"},
     "troubles": {"events"},
     "threads": {"errors"},
+    **{defaults: set() for defaults in DEFAULTS},
     "core": CORE,
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
+    "server": {"server", "server.bounds", *CORE},
     "checkpoint": {"checkpoint", *READS, *CORE},
     "engine": {*ENGINE, *CORE},
     "engine.grammar_trials": {"engine.grammar_trials", *VOCABULARY},
@@ -63,12 +67,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hosts.upstream": {"hosts.upstream", *VOCABULARY},
     "hosts.engine": {*OF_HOSTS, *ENGINE, *CORE},
     "hosts.life": {"hosts.life", "life", "settings", *OF_HOSTS, *SIBLINGS, *ENGINE, *CORE},
-    "settings": {"settings", *VOCABULARY},
-    "life": {"life", "hosts.life", "hosts.upstream", "settings", *SIBLINGS, *ENGINE, *CORE},
+    "settings": {"settings", *DEFAULTS, *VOCABULARY},
+    "life": {"life", "hosts.life", "hosts.upstream", "settings", *SIBLINGS, *DEFAULTS}
+    | {*ENGINE, *CORE},
     "hot": {"hot", "checkpoint", "checkpoint.in_memory", "engine", "engine.answering"}
     | {"engine.weights", *CORE},
     "library": {"checkpoint", "engine", "engine.weights", "sources", *CORE},
-    "daemon": {"life", "hosts.life", "settings", *SIBLINGS, *ENGINE, *CORE},
+    "daemon": {"life", "hosts.life", "settings", *SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings"}
     | SIBLINGS
     | ENGINE

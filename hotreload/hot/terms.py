@@ -12,6 +12,8 @@ from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError
 
+RULES = Rules()
+
 
 @dataclass(frozen=True, slots=True)
 class HotTerms:
@@ -25,18 +27,18 @@ class HotTerms:
     max_drift: float | None = None
     """By which factor a leaf's root mean square may differ from the live one's."""
     mode: Literal["overlap", "drain"] = "overlap"
-    sets: int = 2
+    sets: int = RULES.sets
     """The most sets of weights on the device."""
     keep_previous: Literal["device", "host", "none"] = "device"
     """Where the weights before the live ones wait for a rollback."""
     memory: Literal["double", "host", "auto"] = "double"
     loader: Literal["auto", "upstream"] = "auto"
     staging_threads: int = 1
-    stage_timeout: float = 1800.0
+    stage_timeout: float = RULES.stage_timeout
     """How long the loading may take."""
-    probe_timeout: float = 30.0
-    drain_timeout: float = 30.0
-    finish_timeout: float = 600.0
+    probe_timeout: float = RULES.probe_timeout
+    drain_timeout: float = RULES.drain_timeout
+    finish_timeout: float = RULES.finish_timeout
     """How long older answers may keep the room that new weights need."""
 
     def __post_init__(self) -> None:

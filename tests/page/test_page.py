@@ -29,7 +29,7 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.observe.rank import Rank
-from hotreload.server.limits import Limits
+from hotreload.server.bounds import Limits
 from hotreload.server.page import FOLDER
 from hotreload.types import (
     Answering,

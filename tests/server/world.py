@@ -23,8 +23,8 @@ from hotreload.observe.history import History, attempt_fields
 from hotreload.observe.status import Status
 from hotreload.server.app import create_app
 from hotreload.server.binding import bind_tcp, bind_unix
+from hotreload.server.bounds import Limits
 from hotreload.server.doors import Doors
-from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer
 from hotreload.server.webhook import Webhook
 from hotreload.types import (
