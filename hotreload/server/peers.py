@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import h11
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hotreload.server.crowd import Crowd
@@ -21,6 +21,7 @@ from hotreload.server.exchange import generation_header
 from hotreload.server.half_closed import UntilGone
 from hotreload.server.limits import headers_too_long
 from hotreload.server.problems import Refused, problem_of
+from hotreload.server.sse import EVENT_STREAM
 from hotreload.types import Generation
 
 SO_PEERGROUPS = 59
@@ -33,6 +34,8 @@ NOBODY = 65534
 
 LONGEST_READING = 40
 """How many times `write_seconds` a client may take to read the rest of an answer in all."""
+COMMENT = b": are you there?\n\n"
+"""A comment in a stream of events: it asks a client that sends no more whether it reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,9 @@ class PeerProtocol(H11Protocol):
             self._refuse(_crowded())
             return
         _send_at_once(transport)
-        self.app = _Introduced(self.app, transport, self._expect_reading, lambda: self._was_cut_off)
+        self.app = self._introduced = _Introduced(
+            self.app, transport, self._expect_reading, lambda: self._was_cut_off
+        )
         self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -146,15 +151,18 @@ class PeerProtocol(H11Protocol):
         return not self.is_idle and not self.cycle.more_body
 
     def _ask_whether_it_reads(self) -> None:
-        """Send what every client of HTTP/1.1 passes over; from one that is gone it comes back.
+        """Send what every client passes over; from one that is gone it comes back.
 
-        A unix socket says so by itself, and of a stream the next piece asks.
+        A unix socket says so by itself. What follows a stream's next piece may be long in coming.
         """
-        is_tcp = self._crowd is self._crowds[False]
+        if self._crowd is not self._crowds[False]:
+            return
         knows_it = (self.conn.their_http_version or b"") >= b"1.1"
-        if is_tcp and knows_it and self.conn.our_state is h11.SEND_RESPONSE:
+        if knows_it and self.conn.our_state is h11.SEND_RESPONSE:
             go_on = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
             self.transport.write(self.conn.send(go_on) or b"")
+        elif self.conn.our_state is h11.SEND_BODY and self._introduced.sends_events:
+            self.transport.write(self.conn.send(h11.Data(data=COMMENT)) or b"")
 
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are no HTTP, or headers without end; uvicorn calls this for both."""
@@ -249,10 +257,17 @@ class _Introduced:
         peer = _peer_behind(transport)
         if peer is not None:
             self._extensions["peer"] = peer
+        self.sends_events = False
+        """Whether the answer that began last is a stream of server-sent events."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.sends_events = EVENT_STREAM in message["headers"]
+            await send(message)
+
         scope["extensions"] = self._extensions
-        await self._app(scope, receive, send)
+        await self._app(scope, receive, noting)
 
 
 def _send_at_once(transport: asyncio.Transport) -> None:

@@ -7,6 +7,9 @@ from starlette.types import Send
 
 from hotreload.server.problems import to_json
 
+EVENT_STREAM = (b"content-type", b"text/event-stream")
+"""The header of such an answer."""
+
 
 class EventWriter:
     """One answer as `text/event-stream`; its first write starts it."""

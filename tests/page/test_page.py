@@ -531,7 +531,7 @@ async def test_an_answer_comes_word_by_word_and_can_be_stopped(world: World, tab
     assert await tab.text("#answer") == "served"
     await tab.ask("document.querySelector('#stop-button').click()")
     await tab.until_text("#answered-by", "Stopped.")
-    await world.engine.went_on.wait()
+    await asyncio.wait_for(world.engine.went_on.wait(), PATIENCE)
     assert world.engine.running == 0
 
 

@@ -104,6 +104,36 @@ async def test_who_sent_no_whole_request_is_not_waited_for(
 
 
 @EACH_WAY
+async def test_who_is_gone_is_noticed_while_its_stream_waits_for_the_next_piece(
+    world: World, over_tcp: bool
+) -> None:
+    reader, writer = await connected(world, over_tcp)
+    world.engine.may_answer.clear()
+    world.send(writer, {"text": "hi", "stream": True})
+    await asyncio.wait_for(reader.readuntil(b"data: "), PATIENCE)
+    writer.close()
+    await world.until(lambda: world.metrics.finished == [("/generate", 499)])
+    assert world.engine.running == 0
+    assert not world.server.server_state.connections
+
+
+@EACH_WAY
+async def test_a_stream_that_waits_goes_on_for_who_half_closes_in_its_middle(
+    world: World, over_tcp: bool
+) -> None:
+    reader, writer = await connected(world, over_tcp)
+    world.engine.may_answer.clear()
+    world.send(writer, {"text": "hi", "stream": True})
+    await asyncio.wait_for(reader.readuntil(b"data: "), PATIENCE)
+    writer.write_eof()
+    if over_tcp:  # a comment, which every client of such streams passes over
+        await asyncio.wait_for(reader.readuntil(b"\n: "), PATIENCE)
+    world.engine.may_answer.set()
+    assert b"data: [DONE]" in await asyncio.wait_for(reader.read(), PATIENCE)
+    assert world.metrics.finished == [("/generate", 200)]
+
+
+@EACH_WAY
 @pytest.mark.parametrize("stream", [False, True])
 async def test_who_is_gone_is_noticed_before_the_answer_and_its_generation_ends(
     world: World, over_tcp: bool, stream: bool
