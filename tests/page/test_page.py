@@ -1,5 +1,6 @@
 """The status page in a real browser, before a server whose engine does what the test says."""
 
+import asyncio
 import json
 import re
 import shutil
@@ -49,6 +50,7 @@ from tests.observe.test_status import BOOTED, AtGate, after
 from tests.observe.things import OWN
 from tests.page.chromium import Tab, needs_chromium
 from tests.server.world import FIRST, SECOND, World, attempt, serving
+from tests.waiting import PATIENCE
 
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 PROBE = Reason("probe", "the answer 'x x x' does not hold 'Paris'", ("x" * 80, "second finding"))
