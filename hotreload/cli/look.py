@@ -45,7 +45,7 @@ made, how long it took, how long requests were held, which loader made its weigh
 upstream), who asked for it (a user, or the source); then which weights a rollback left, why it
 failed, the --reason that the user gave, and how many leaves changed, and which most.
 Pins and unpins have lines of their own. The daemon keeps the last 200, also over a restart.
-docs/operating.md says what to do about each reason.
+`hotreload explain REASON` says what to do about each reason.
 
 examples:
   hotreload history -n 5
