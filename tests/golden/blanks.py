@@ -11,7 +11,8 @@ BLANKS = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)?"), "TIME"),
     (re.compile(r"\d+ (d|h|min|s) ago|just now"), "AGO"),
     (re.compile(rf"\bpid\b(\W+){os.getpid()}\b"), r"pid\1PID"),
-    (re.compile(r'\b(version|jax|sglang_jax)="[^"]*"'), r'\1="VERSION"'),
+    (re.compile(r'\b(version|jax|sglang_jax)("?[=:] ?)"[^"]*"'), r'\1\2"VERSION"'),
+    (re.compile(r"(process|-CONT) \d+"), r"\1 PID"),
     (re.compile(r"MONOTONIC_USEC=\d+"), "MONOTONIC_USEC=NOW"),
     (re.compile(rf"(?<![\d.]){re.escape(__version__)}(?![\d.])"), "VERSION"),
 )
