@@ -13,6 +13,9 @@ BLANKS = (
     (re.compile(rf"\bpid\b(\W+){os.getpid()}\b"), r"pid\1PID"),
     (re.compile(r'\b(version|jax|sglang_jax)("?[=:] ?)"[^"]*"'), r'\1\2"VERSION"'),
     (re.compile(r"(process|-CONT) \d+"), r"\1 PID"),
+    (re.compile(r"cmpl-\w+"), "cmpl-ID"),
+    (re.compile(r'"created": ?\d+'), '"created": NOW'),
+    (re.compile(r"within \d+\.\d{5,} s"), "within SOME s"),
     (re.compile(r"MONOTONIC_USEC=\d+"), "MONOTONIC_USEC=NOW"),
     (re.compile(rf"(?<![\d.]){re.escape(__version__)}(?![\d.])"), "VERSION"),
 )

@@ -6,7 +6,7 @@ Every observer of a daemon sees the same events here, by one clock that a test m
 import io
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -188,34 +188,3 @@ def logging_to(stream: io.StringIO, format: str, level: str = "debug") -> Iterat
 def systemd_hears_all_progress(patch: pytest.MonkeyPatch) -> None:
     """Have it told of progress however soon after the last word."""
     patch.setattr(systemd, "PROGRESS_SECONDS", 0.0)
-
-
-def flat(value: Any, path: str = "") -> Iterator[str]:
-    """A JSON document as lines, `path = value`, in the order of the paths."""
-    nested: Iterable[tuple[object, Any]] = ()
-    if isinstance(value, dict):
-        nested = sorted(value.items())
-    elif isinstance(value, list):
-        nested = enumerate(value)
-    if not value or not nested:
-        yield f"{path} = {json.dumps(value, ensure_ascii=False)}"
-    for key, each in nested:
-        inner = f"[{key}]" if isinstance(value, list) else f".{key}" if path else str(key)
-        yield from flat(each, path + inner)
-
-
-class Deltas:
-    """Tells of a document that changes from scene to scene what changed; at first all of it."""
-
-    def __init__(self, key: Callable[[str], str]) -> None:
-        """`key` names what a line is about."""
-        self._key = key
-        self._before: dict[str, str] = {}
-
-    def of(self, lines: Iterable[str]) -> str:
-        """The lines that are new or others, and `- key` for each that is gone."""
-        now = {self._key(line): line for line in lines}
-        new = [line for key, line in now.items() if self._before.get(key) != line]
-        gone = [f"- {key}" for key in self._before if key not in now]
-        self._before = now
-        return "\n".join([*new, *gone])

@@ -11,14 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from hotreload.events import Event
 from tests.golden.blanks import blanked
 from tests.golden.compare import Golden, sections
+from tests.golden.layout import Deltas, flat
 from tests.golden.lives import LIVES
-from tests.golden.observed import (
-    Deltas,
-    Observed,
-    flat,
-    logging_to,
-    systemd_hears_all_progress,
-)
+from tests.golden.observed import Observed, logging_to, systemd_hears_all_progress
 
 Told = Callable[[Observed], Iterable[str] | Awaitable[Iterable[str]]]
 
