@@ -16,6 +16,7 @@ BLANKS = (
     (re.compile(r"cmpl-\w+"), "cmpl-ID"),
     (re.compile(r'"created": ?\d+'), '"created": NOW'),
     (re.compile(r"within \d+\.\d{5,} s"), "within SOME s"),
+    (re.compile(r"pause_seconds=[\d.e-]+"), "pause_seconds=SOME"),
     (re.compile(r"MONOTONIC_USEC=\d+"), "MONOTONIC_USEC=NOW"),
     (re.compile(rf"(?<![\d.]){re.escape(__version__)}(?![\d.])"), "VERSION"),
 )
