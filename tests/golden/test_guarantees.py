@@ -7,6 +7,7 @@ comments and moved modules do not matter, and none loses a line or a case unseen
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def promised() -> set[tuple[Path, str]]:
     return {(ROOT / file, name) for file, name in named} | contracts
 
 
+@cache
 def functions_of(file: Path) -> dict[str, Function]:
     """The tests of a file, by name."""
     nodes = (node for node in ast.parse(file.read_text()).body if isinstance(node, Function))

@@ -34,7 +34,7 @@ from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import By, Revision
 from tests.golden.blanks import blanked
-from tests.golden.compare import Golden, parts
+from tests.golden.compare import Golden
 from tests.messages.ways import (
     POINTER,
     Told,
@@ -681,5 +681,5 @@ def test_every_row_has_a_name_of_its_own() -> None:
     assert len(names) == len(set(names)) >= 47
 
 
-def test_all_words_are_frozen_of_every_row_and_of_no_other() -> None:
-    assert set(parts(WHOLE)) == {row.name for row in TOLD_ALIKE}
+def test_all_words_are_frozen_of_every_row_and_of_no_other(golden: Golden) -> None:
+    assert set(golden.sections(WHOLE)) == {row.name for row in TOLD_ALIKE}
