@@ -96,7 +96,7 @@ class Status:
         self._replicas = ReplicasNow(max(1, len(self._gates)), wall)
         self._tp = tp
         self._under_way = UnderWay(clock)
-        self._booting = Booting(lambda: ledger_view().history)
+        self._booting = Booting(lambda: ledger_view().history, clock, wall)
         self._ledger_view = ledger_view
         self._last_attempt = last_attempt
         self._wanted: Revision | None = None

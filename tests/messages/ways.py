@@ -59,9 +59,11 @@ def command(*words: str, **environ: str) -> Told:
 def run(*words: str, environ: Mapping[str, str] | None = None) -> str:
     """Run a verb in this process, with nothing of hotreload's in its environment."""
     kept = {name: value for name, value in os.environ.items() if "HOTRELOAD" not in name}
-    out = io.StringIO()
+    out, width = io.StringIO(), {"COLUMNS": "80"}
     with contextlib.ExitStack() as around:
-        around.enter_context(patch.dict(os.environ, {**kept, **(environ or {})}, clear=True))
+        around.enter_context(
+            patch.dict(os.environ, {**kept, **width, **(environ or {})}, clear=True)
+        )
         around.enter_context(contextlib.redirect_stdout(out))
         around.enter_context(contextlib.redirect_stderr(out))
         try:

@@ -223,6 +223,7 @@ class World:
         replay: bool = False,
         *,
         webhook: str | None = None,
+        view: View | None = None,
         **more: Any,
     ) -> None:
         self.path = path
@@ -237,7 +238,7 @@ class World:
         """That of the first engine; another one answers only where a test opens its gate."""
         self.engine = self.another_engine("served by step 1")
         self.control = FakeControl()
-        self.view = View(self.events, self.gate)
+        self.view = view or View(self.events, self.gate)
         self.metrics = FakeMetrics()
         self.woken: list[str] = []
         """What woke the source."""
@@ -333,7 +334,8 @@ async def serving(
 ) -> AsyncIterator[World]:
     """A server on a socket in `folder`, in this loop, until the block ends.
 
-    `more` goes to the app as it is: hosts, origins, keys, access_log.
+    `more` goes to the app as it is (hosts, origins, keys, access_log), but for `view`: what is to
+    be seen there in place of what happens here.
     """
     path = folder / "hotreload.sock"
     world = World(path, limits or Limits(), admin_group, replay, webhook=webhook, **more)

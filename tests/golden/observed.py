@@ -1,0 +1,190 @@
+"""All that is told of a life: the one place where the golden tests name the observers.
+
+Every observer of a daemon sees the same events here, by one clock that a test moves.
+"""
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import structlog
+
+from hotreload.core.ledger import Ledger
+from hotreload.events import AttemptFinished, Event, Events
+from hotreload.listed import Listed
+from hotreload.observe import log, systemd
+from hotreload.observe.checkpoints import Checkpoints
+from hotreload.observe.history import History, event_fields
+from hotreload.observe.log import LogObserver
+from hotreload.observe.metrics import Metrics
+from hotreload.observe.rank import Rank
+from hotreload.observe.readings import Readings, ReplicaReading
+from hotreload.observe.status import Status
+from hotreload.observe.systemd import Systemd
+from hotreload.types import Answering, Attempt, EngineLoad, Outcome
+from tests.clock import Clock
+from tests.observe.things import NOON
+
+Fields = dict[str, Any]
+FAILURES = {Outcome.REJECTED, Outcome.POSTPONED, Outcome.LOST}
+
+
+@dataclass
+class AtGate:
+    """The gate before one engine: who is answered there, and how many wait."""
+
+    inside: int = 0
+    held: int = 0
+    now: Sequence[Answering] = ()
+
+    def answering(self) -> Sequence[Answering]:
+        return self.now
+
+
+@dataclass
+class Gates:
+    """The gates before all engines."""
+
+    gates: list[AtGate]
+
+    def answering(self) -> Sequence[Answering]:
+        return self.gates[0].answering()
+
+
+@dataclass
+class Listener:
+    """Stands where systemd listens."""
+
+    heard: list[str] = field(default_factory=list)
+    watchdog: float | None = None
+
+    def send(self, *lines: str) -> None:
+        self.heard.append(" | ".join(lines))
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What happens next: to what observers look at, and then by events."""
+
+    name: str
+    events: Sequence[Event] = ()
+    turn: Callable[["Observed"], object] = lambda observed: None
+
+
+class Observed:
+    """A daemon's observers, and what they look at beside the events."""
+
+    def __init__(self, engines: int = 1, rank: Rank | None = None, kind: str = "directory") -> None:
+        self.clock = Clock(NOON)
+        self.ledger = Ledger()
+        self.gates = Gates([AtGate() for _ in range(engines)])
+        self.listed: list[Listed] = []
+        self.failed: Attempt | None = None
+        self.listener = Listener()
+        self.events = Events()
+        self.history = History()
+        self.status = Status(
+            ledger_view=lambda: self.ledger,
+            entrance=self.gates,
+            tp=2,
+            clock=self.clock,
+            wall=self.clock,
+            source_kind=kind,
+            rank=rank,
+            holds=lambda id: True,
+        )
+        self.checkpoints = Checkpoints(
+            listed=lambda: self.listed,
+            ledger=lambda: self.ledger,
+            clock=self.clock,
+            wall=self.clock,
+        )
+        self.metrics = Metrics(
+            max_leaves=3,
+            expect_every=3600,
+            readings=self._readings(),
+            replicas=engines,
+            rank=rank,
+            clock=self.clock,
+        )
+        self.systemd = Systemd(
+            self.listener,  # type: ignore[arg-type]  # it sends to nobody
+            is_alive=lambda within: True,
+            replicas=engines,
+            rank=rank,
+        )
+        seeing = (self.history, self.status, self.checkpoints, self.metrics, self.systemd)
+        for observer in (LogObserver(self.clock), *seeing):
+            self.events.subscribe(observer.observe)
+        self.events.subscribe(self._note)
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, AttemptFinished) and event.attempt.outcome in FAILURES:
+            self.failed = event.attempt
+
+    def _readings(self) -> Readings:
+        load = EngineLoad(waiting=1, running=2, kv_requests=30, kv_prefixes=40, kv_free=50)
+        return Readings(
+            replicas=lambda: [
+                ReplicaReading(
+                    inside=gate.inside,
+                    held=gate.held,
+                    load=load,
+                    recompiles=3,
+                    staged_bytes=600,
+                    weights={"live": 100, "previous": 100, "staged": 50},
+                )
+                for gate in self.gates.gates
+            ],
+            answering=self.gates.answering,
+            lost_at=lambda: self.ledger.lost_at,
+            overruled=lambda: self.ledger.overruled is not None,
+            failed=lambda: self.failed,
+            new_at=lambda: NOON,
+            heard=lambda: {1: 0.5},
+        )
+
+    def play(self, scene: Scene) -> None:
+        """Let it happen, ten seconds after what happened before."""
+        self.clock.now += 10
+        scene.turn(self)
+        for event in scene.events:
+            self.events.publish(event)
+
+    def told(self, event: Event) -> Fields:
+        """An event, as /events tells it."""
+        return self.status.event(event)
+
+
+def told_shortly(event: Event) -> str:
+    """An event in a line: its name, and of its fields those that say something."""
+    fields = event_fields(event)
+    name = fields.pop("event")
+    said = {key: value for key, value in fields.items() if value not in (None, "", [], {}, False)}
+    return " ".join([name, *(f"{key}={json.dumps(value)}" for key, value in said.items())])
+
+
+@contextmanager
+def logging_to(stream: io.StringIO, format: str, level: str = "debug") -> Iterator[None]:
+    """Have the log written there, and all loggers afterwards as they were."""
+    loggers = [logging.getLogger(name) for name in ("", "hotreload", *log.LIBRARIES)]
+    before = [(each.handlers[:], each.level, each.propagate) for each in loggers]
+    log.configure(level, format, stream)
+    try:
+        yield
+    finally:
+        for logger, (handlers, threshold, propagate) in zip(loggers, before, strict=True):
+            logger.handlers[:], logger.propagate = handlers, propagate
+            logger.setLevel(threshold)
+        logging.captureWarnings(False)
+        structlog.reset_defaults()
+
+
+def systemd_hears_all_progress(patch: pytest.MonkeyPatch) -> None:
+    """Have it told of progress however soon after the last word."""
+    patch.setattr(systemd, "PROGRESS_SECONDS", 0.0)
