@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.fading import see_old_ones_out
+from hotreload.core.fading import close_drained_generations
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import (
     CheckpointCorrupt,
@@ -60,7 +60,7 @@ class Told(World):
     async def fading(self, keep: KeepPrevious) -> AsyncIterator[None]:
         """As the daemon does, see old generations out until the block ends."""
         ends = [
-            asyncio.create_task(see_old_ones_out(each, keep=keep, publish=self.publish))
+            asyncio.create_task(close_drained_generations(each, keep=keep, publish=self.publish))
             for each in self.each
         ]
         try:

@@ -80,11 +80,6 @@ def test_explain(golden: Golden, tmp_path: Path) -> None:
     golden("explain.txt", sections(told))
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(golden: Golden, tmp_path: Path, shell: str) -> None:
-    golden(f"completion-{shell}.txt", run(tmp_path, "completion", shell))
-
-
 # --- beside a daemon ---------------------------------------------------------------------------
 
 
