@@ -18,11 +18,18 @@ from tests.golden.observed import Observed, logging_to, systemd_hears_all_progre
 Told = Callable[[Observed], Iterable[str] | Awaitable[Iterable[str]]]
 
 
-async def told_of(tell: Callable[[], Told]) -> str:
+def nothing_more(observed: Observed) -> None:
+    """Nobody else looks."""
+
+
+async def told_of(
+    tell: Callable[[], Told], begun: Callable[[Observed], None] = nothing_more
+) -> str:
     """What is told of each life after each scene; `tell` makes what tells of one life."""
     texts: dict[str, str] = {}
     for life, (scenes, begin) in LIVES.items():
         observed, told = begin(), tell()
+        begun(observed)
         for scene in scenes:
             observed.play(scene)
             lines = told(observed)
@@ -124,7 +131,7 @@ async def test_log(golden: Golden, format: str) -> None:
         return [in_order(line) for line in lines] if format == "json" else lines
 
     with logging_to(stream, format):
-        golden(f"log-{format}.txt", blanked(await told_of(lambda: told)))
+        golden(f"log-{format}.txt", blanked(await told_of(lambda: told, Observed.is_logged)))
 
 
 OF_US = "hotreload_"
