@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from hotreload.events import Event
 from tests.golden.blanks import blanked
@@ -149,11 +150,10 @@ def page(observed: Observed) -> list[str]:
     return lines
 
 
-def series(sample: object) -> str:
-    name, labels, value, *_ = sample  # type: ignore[misc]
-    value = "SOME" if name in BY_THE_MACHINES_CLOCK else value
-    said = ",".join(f'{key}="{labels[key]}"' for key in sorted(labels))
-    return f"{name}{{{said}}} {value}" if said else f"{name} {value}"
+def series(sample: Sample) -> str:
+    value = "SOME" if sample.name in BY_THE_MACHINES_CLOCK else sample.value
+    said = ",".join(f'{key}="{text}"' for key, text in sorted(sample.labels.items()))
+    return f"{sample.name}{{{said}}} {value}" if said else f"{sample.name} {value}"
 
 
 async def test_metrics(golden: Golden) -> None:
