@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from pathlib import Path
 
 from hotreload import __version__
@@ -26,7 +25,6 @@ def blanked(text: str, folder: Path | None = None) -> str:
     """The text without what another machine, moment or version would say in its place."""
     if folder is not None:
         text = text.replace(str(folder), "DIR")
-    text = text.replace(str(Path(__file__).parents[2]), "ROOT").replace(sys.prefix, "VENV")
     for found, word in BLANKS:
         text = found.sub(word, text)
     return text

@@ -28,7 +28,7 @@ def named_colours(text: str) -> str:
     return COLOURED.sub(lambda found: f"{{{NAMES[found[1]]}:{found[2]}}}", text)
 
 
-def run(folder: Path, *words: str, colour: bool = False, **environ: str) -> str:
+def run(folder: Path, *words: str, colour: bool = False) -> str:
     """What a verb prints, lines of stderr after `! `, and its exit code.
 
     The daemon's socket is that of a `World` in the folder.
@@ -37,7 +37,7 @@ def run(folder: Path, *words: str, colour: bool = False, **environ: str) -> str:
     given = {"COLUMNS": "100", "LINES": "40", "HOTRELOAD_SOCKET": str(folder / "hotreload.sock")}
     out, err = Terminal() if colour else io.StringIO(), io.StringIO()
     with contextlib.ExitStack() as around:
-        around.enter_context(patch.dict(os.environ, {**kept, **given, **environ}, clear=True))
+        around.enter_context(patch.dict(os.environ, {**kept, **given}, clear=True))
         os.environ.pop("NO_COLOR", None)
         around.enter_context(contextlib.redirect_stdout(out))
         around.enter_context(contextlib.redirect_stderr(err))
@@ -49,6 +49,6 @@ def run(folder: Path, *words: str, colour: bool = False, **environ: str) -> str:
     return blanked(named_colours(f"{out.getvalue()}{said}exit {code}"), folder)
 
 
-async def asked(folder: Path, *words: str, **environ: str) -> str:
+async def asked(folder: Path, *words: str) -> str:
     """The same beside a server that runs in this loop."""
-    return await asyncio.to_thread(run, folder, *words, **environ)
+    return await asyncio.to_thread(run, folder, *words)

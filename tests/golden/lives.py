@@ -66,6 +66,7 @@ from tests.golden.scenes import (
     by,
     counts,
     ended,
+    going_back,
     holding,
     live,
     sees,
@@ -182,11 +183,7 @@ OPERATORS = (
             GenerationLive(THIRD),
             AttemptFinished(live(3, ONE, None, by=by("rollback", "it talks too much")), THIRD),
         ),
-        lambda observed: (
-            observed.ledger.wish(TWO),
-            observed.ledger.overrule(ONE, by("rollback", "it talks too much")),
-            answering((THIRD, 0))(observed),
-        ),
+        going_back,
     ),
     Scene(
         "an operator pins",

@@ -119,7 +119,7 @@ class Observed:
             rank=rank,
         )
         seeing = (self.history, self.status, self.checkpoints, self.metrics, self.systemd)
-        for observer in (LogObserver(self.clock), *seeing):
+        for observer in seeing:
             self.events.subscribe(observer.observe)
         self.events.subscribe(self._note)
 
@@ -155,6 +155,10 @@ class Observed:
         scene.turn(self)
         for event in scene.events:
             self.events.publish(event)
+
+    def is_logged(self) -> None:
+        """Have the log tell of it, too."""
+        self.events.subscribe(LogObserver(self.clock).observe)
 
     def told(self, event: Event) -> Fields:
         """An event, as /events tells it."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from hotreload.events import (
     GateChanged,
@@ -49,18 +50,16 @@ def made(number: int, revision: Revision, **leaves: int) -> Generation:
     return Generation(number, revision, f"print-{number}", NOON + number, held, 100)
 
 
-def ended(
-    revision: Revision, outcome: Outcome, why: Reason | None = None, **more: object
-) -> Attempt:
+def ended(revision: Revision, outcome: Outcome, why: Reason | None = None, **more: Any) -> Attempt:
     """An attempt that ended so."""
     whole = Attempt(revision, outcome, why, SPENT, 0.0, NOON + 30)
-    return replace(whole, **more)  # type: ignore[arg-type]
+    return replace(whole, **more)
 
 
-def live(number: int, revision: Revision, loading: Loading | None = OWN, **more: object) -> Attempt:
+def live(number: int, revision: Revision, loading: Loading | None = OWN, **more: Any) -> Attempt:
     """An attempt that went live."""
-    given = {"phases": PROVEN, "loading": loading, "generation": number, **more}
-    return ended(revision, Outcome.LIVE, **given)
+    made = ended(revision, Outcome.LIVE, phases=PROVEN, loading=loading, generation=number)
+    return replace(made, **more)
 
 
 FIRST, SECOND, THIRD, NOISE_LIVE = (
@@ -84,6 +83,13 @@ def answering(*pairs: tuple[Generation, int]) -> Callable[[Observed], None]:
 def holding(observed: Observed) -> None:
     answering((SECOND, 2))(observed)
     observed.gates.gates[0].held = 5
+
+
+def going_back(observed: Observed) -> None:
+    """An operator has chosen another revision than the source's."""
+    observed.ledger.wish(TWO)
+    observed.ledger.overrule(ONE, by("rollback", "it talks too much"))
+    answering((THIRD, 0))(observed)
 
 
 def went(generation: Generation) -> Callable[[Observed], None]:

@@ -181,8 +181,8 @@ def checks(folder: Path) -> Iterator[tuple[str, str]]:
     yield "hotreload check good --json", run(folder, "check", "DIR/good", "--json")
     for damage in DAMAGES:
         write_tiny(folder / "bad", damage=damage.kind)
-        words = ("check", "DIR/bad", "--against", "DIR/good")
-        yield f"hotreload check {damage.kind} --against good", run(folder, *words)
+        said = run(folder, "check", "DIR/bad", "--against", "DIR/good")
+        yield f"hotreload check {damage.kind} --against good", said
         shutil.rmtree(folder / "bad")
 
 

@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from hotreload.events import Event
 from tests.golden.blanks import blanked
@@ -18,11 +19,18 @@ from tests.golden.observed import Observed, logging_to, systemd_hears_all_progre
 Told = Callable[[Observed], Iterable[str] | Awaitable[Iterable[str]]]
 
 
-async def told_of(tell: Callable[[], Told]) -> str:
+def nothing_more(observed: Observed) -> None:
+    """Nobody else looks."""
+
+
+async def told_of(
+    tell: Callable[[], Told], begun: Callable[[Observed], None] = nothing_more
+) -> str:
     """What is told of each life after each scene; `tell` makes what tells of one life."""
     texts: dict[str, str] = {}
     for life, (scenes, begin) in LIVES.items():
         observed, told = begin(), tell()
+        begun(observed)
         for scene in scenes:
             observed.play(scene)
             lines = told(observed)
@@ -124,7 +132,7 @@ async def test_log(golden: Golden, format: str) -> None:
         return [in_order(line) for line in lines] if format == "json" else lines
 
     with logging_to(stream, format):
-        golden(f"log-{format}.txt", blanked(await told_of(lambda: told)))
+        golden(f"log-{format}.txt", blanked(await told_of(lambda: told, Observed.is_logged)))
 
 
 OF_US = "hotreload_"
@@ -142,11 +150,10 @@ def page(observed: Observed) -> list[str]:
     return lines
 
 
-def series(sample: object) -> str:
-    name, labels, value, *_ = sample  # type: ignore[misc]
-    value = "SOME" if name in BY_THE_MACHINES_CLOCK else value
-    said = ",".join(f'{key}="{labels[key]}"' for key in sorted(labels))
-    return f"{name}{{{said}}} {value}" if said else f"{name} {value}"
+def series(sample: Sample) -> str:
+    value = "SOME" if sample.name in BY_THE_MACHINES_CLOCK else sample.value
+    said = ",".join(f'{key}="{text}"' for key, text in sorted(sample.labels.items()))
+    return f"{sample.name}{{{said}}} {value}" if said else f"{sample.name} {value}"
 
 
 async def test_metrics(golden: Golden) -> None:

@@ -38,6 +38,7 @@ from hotreload.types import (
     Refusal,
     Revision,
 )
+from tests.clock import Clock
 from tests.observe.things import (
     NOON,
     OWN,
@@ -321,10 +322,12 @@ def test_the_last_attempt_before_a_restart_is_remembered() -> None:
 
 
 def test_the_attempt_in_progress_says_how_long_each_phase_took_so_far() -> None:
-    seconds = iter([10.0, 12.0, 12.0, 15.0])  # enters fetching; ends it; enters staging; is asked
-    status = Status(ledger_view=Pages, clock=lambda: next(seconds))
+    clock = Clock()
+    status = Status(ledger_view=Pages, clock=clock)
     status.observe(PhaseEntered(STEP_8, Phase.FETCHING))
+    clock.now += 2
     status.observe(PhaseEntered(STEP_8, Phase.STAGING))
+    clock.now += 3
     attempt = status.snapshot()["attempt"]
     assert (attempt["revision"], attempt["label"]) == (STEP_8.id, "step-8")
     assert list(attempt["phases"].items()) == [("fetching", 2.0), ("staging", 3.0)]
