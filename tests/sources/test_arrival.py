@@ -152,13 +152,13 @@ async def test_a_link_flipped_in_the_middle_of_a_look_mixes_no_two_steps(
     ids = {name: content_id(survey(folder)) for name, folder in steps.items()}
     (root / "latest").symlink_to(steps["step_2"])
     (root / "next").symlink_to(steps["step_3"])
-    module, reads = {"headers": (files, "read_header"), "digests": (digests, "_digest")}[
+    module, reads = {"headers": (files, "read_header"), "digests": (digests, "examine")}[
         between_two
     ]
     really = getattr(module, reads)
 
-    def read_and_flip(*given: Any) -> Any:
-        result = really(*given)
+    def read_and_flip(*given: Any, **more: Any) -> Any:
+        result = really(*given, **more)
         if (root / "next").is_symlink():
             (root / "next").rename(root / "latest")
         return result
