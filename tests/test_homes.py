@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +25,7 @@ from hotreload.server.answerer import MIN_GENERATION
 from hotreload.server.described import OPERATIONS
 from hotreload.settings.sections import LimitSettings, ProbeSettings, Settings
 from hotreload.settings.source import SourceSettings
-from hotreload.sources.directory import DirectorySource
-from hotreload.sources.huggingface import HuggingFaceSource
+from hotreload.sources.options import FolderOptions, HubOptions
 
 PACKAGE = Path(__file__).parent.parent / "hotreload"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -103,14 +101,11 @@ def test_the_rules_of_an_attempt_are_what_the_settings_say() -> None:
     assert make_rules(Settings()) == Rules()
 
 
-@pytest.mark.parametrize("source", [DirectorySource, HuggingFaceSource])
-def test_the_sources_defaults_are_what_the_settings_say(source: type) -> None:
+@pytest.mark.parametrize("options", [FolderOptions(), HubOptions()])
+def test_the_sources_defaults_are_what_the_settings_say(options: Any) -> None:
     said = defaults_of(SourceSettings)
-    ours = {
-        name: parameter.default
-        for name, parameter in inspect.signature(source).parameters.items()
-        if name in said and parameter.default is not inspect.Parameter.empty
-    }
+    names = [field.name for field in dataclasses.fields(options) if field.name in said]
+    ours = {name: getattr(options, name) for name in names}
     assert ours
     assert ours == {name: said[name] for name in ours}
 

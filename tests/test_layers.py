@@ -28,7 +28,8 @@ ENGINE = {
     "engine.weights",
 }
 SIBLINGS = {"sources", "checkpoint", "observe", "server", "tiny"}
-"""They never import each other."""
+"""They never import each other, but that who watches knows what a checkpoint is: `sources` may ask
+`checkpoint`, and the checks know no source."""
 OF_HOSTS = {"hosts", "hosts.engine", "hosts.upstream"}
 """One engine on several hosts: how they agree, the engine's part, and what it needs of upstream."""
 READS = {"checkpoint.reading", "checkpoint.fingerprint", "checkpoint.in_memory"}
@@ -50,6 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "threads": {"errors"},
     "core": CORE,
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
+    "sources": {"sources", "checkpoint", *CORE},
     "checkpoint": {"checkpoint", *READS, *CORE},
     "engine": {*ENGINE, *CORE},
     "engine.grammar_trials": {"engine.grammar_trials", *VOCABULARY},

@@ -176,8 +176,7 @@ async def test_a_root_that_is_a_link_is_followed_when_it_is_flipped(tmp_path: Pa
         write(tmp_path / f"step_{step}")
     link = tmp_path / "current"
     link.symlink_to("step_1")
-    settings = {"settle": 0.05, "survey": survey}
-    async with watching(link, **settings) as watch:
+    async with watching(link, settle=0.05) as watch:
         await watch.wished("step_1")
         (tmp_path / "new").symlink_to("step_2")
         (tmp_path / "new").rename(link)
