@@ -18,6 +18,7 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.upstream import build
 from hotreload.errors import ConfigError
 from hotreload.life.parts import make_rules
+from hotreload.mount_table import MOUNTINFO
 from hotreload.observe.labels import ROUTES
 from hotreload.owned_args import OWNED_ARGS
 from hotreload.server import generate, limits
@@ -70,12 +71,23 @@ def strings_of(module: Path) -> Iterator[str]:
             yield node.value
 
 
+def attributes_of(module: Path) -> set[str]:
+    nodes = ast.walk(ast.parse(module.read_text()))
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
 @pytest.mark.parametrize(
     "name",
-    [file_names.INDEX, file_names.SINGLE, ".joblib", "skip_tokenizer_init"],
+    [file_names.INDEX, file_names.SINGLE, ".joblib", "skip_tokenizer_init", str(MOUNTINFO)],
 )
 def test_a_name_is_written_in_one_module(name: str) -> None:
     assert len([module for module in MODULES if name in strings_of(module)]) == 1
+
+
+@pytest.mark.parametrize("call", ["flock", "fsync"])
+def test_one_module_locks_files_and_flushes_them(call: str) -> None:
+    found = [module for module in MODULES if call in attributes_of(module)]
+    assert found == [PACKAGE / "files.py"]
 
 
 def test_a_hub_serves_what_the_checks_know() -> None:

@@ -14,7 +14,9 @@ FACTS = {
     "checkpoint.file_names",
     "checkpoint.formats",
     "checkpoint.never_loaded",
+    "files",
     "hub_names",
+    "mount_table",
     "owned_args",
 }
 VOCABULARY = {"types", "errors", "events", "troubles", "failpoints", "listed", "figures", *FACTS}
