@@ -42,7 +42,8 @@ class ReloadSettings(Table):
     )
     validate_timeout: Deadline = Field(
         default=1800.0,
-        description="How long the checks of a checkpoint may take; they read each byte.",
+        description="How long the checks of a checkpoint may take; they read each byte that "
+        "was not read for its name.",
     )
     stage_timeout: Deadline = Field(
         default=1800.0,
