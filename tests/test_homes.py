@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.upstream import build
 from hotreload.errors import ConfigError
 from hotreload.life.parts import make_rules
+from hotreload.mount_table import MOUNTINFO
 from hotreload.observe.labels import ROUTES
 from hotreload.owned_args import OWNED_ARGS
 from hotreload.server import generate
@@ -27,8 +27,7 @@ from hotreload.server.bounds import Limits
 from hotreload.server.described import OPERATIONS
 from hotreload.settings.sections import LimitSettings, ProbeSettings, Settings
 from hotreload.settings.source import SourceSettings
-from hotreload.sources.directory import DirectorySource
-from hotreload.sources.huggingface import HuggingFaceSource
+from hotreload.sources.options import FolderOptions, HubOptions
 
 PACKAGE = Path(__file__).parent.parent / "hotreload"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -73,12 +72,23 @@ def strings_of(module: Path) -> Iterator[str]:
             yield node.value
 
 
+def attributes_of(module: Path) -> set[str]:
+    nodes = ast.walk(ast.parse(module.read_text()))
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
 @pytest.mark.parametrize(
     "name",
-    [file_names.INDEX, file_names.SINGLE, ".joblib", "skip_tokenizer_init"],
+    [file_names.INDEX, file_names.SINGLE, ".joblib", "skip_tokenizer_init", str(MOUNTINFO)],
 )
 def test_a_name_is_written_in_one_module(name: str) -> None:
     assert len([module for module in MODULES if name in strings_of(module)]) == 1
+
+
+@pytest.mark.parametrize("call", ["flock", "fsync"])
+def test_one_module_locks_files_and_flushes_them(call: str) -> None:
+    found = [module for module in MODULES if call in attributes_of(module)]
+    assert found == [PACKAGE / "files.py"]
 
 
 def test_a_hub_serves_what_the_checks_know() -> None:
@@ -104,14 +114,11 @@ def test_the_rules_of_an_attempt_are_what_the_settings_say() -> None:
     assert make_rules(Settings()) == Rules()
 
 
-@pytest.mark.parametrize("source", [DirectorySource, HuggingFaceSource])
-def test_the_sources_defaults_are_what_the_settings_say(source: type) -> None:
+@pytest.mark.parametrize("options", [FolderOptions(), HubOptions()])
+def test_the_sources_defaults_are_what_the_settings_say(options: Any) -> None:
     said = defaults_of(SourceSettings)
-    ours = {
-        name: parameter.default
-        for name, parameter in inspect.signature(source).parameters.items()
-        if name in said and parameter.default is not inspect.Parameter.empty
-    }
+    names = [field.name for field in dataclasses.fields(options) if field.name in said]
+    ours = {name: getattr(options, name) for name in names}
     assert ours
     assert ours == {name: said[name] for name in ours}
 

@@ -1,6 +1,7 @@
 """Runs every check on one folder, or on tensors in memory: all findings for people, one verdict.
 
-Reads the weights once: the bytes it hashes are the bytes it looked at.
+Reads the weights once, or not at all where they were examined when the checkpoint was named: the
+bytes that were hashed are the bytes that were looked at. Loading proves that they still are.
 """
 
 import logging
@@ -103,9 +104,10 @@ def findings(
     """Run every check there is; a bad checkpoint makes findings, and no exception.
 
     It raises Cancelled at `cancel`, and NotEnoughMemory when this machine cannot read now.
-    Without `served` the files are judged by themselves. `digests` remembers what was read, so
-    that nobody reads it again for the revision id. With `compute_in`, the [engine] dtype, a fit
-    checkpoint has a fingerprint. `each` may read the files at once.
+    Without `served` the files are judged by themselves. `digests` holds what was read for the
+    revision id, and remembers what is read here, so that nobody reads it again. With
+    `compute_in`, the [engine] dtype, a fit checkpoint has a fingerprint. `each` may read the files
+    at once.
     """
     looked = survey_memory(folder) if isinstance(folder, InMemory) else survey(folder, root)
     found, wrong = tensors_by_name(looked)
@@ -119,9 +121,8 @@ def findings(
     counted = Counted()
     if compute_in is not None and not (looked.findings or wrong):
         counted = what_counts(looked, found, served, policy, compute_in)
-    finite = policy.nonfinite == "reject"
-    reader = _Reader(looked, finite, counted.names, cancel, digests or Digests())
-    read = _read_all(looked, each(reader.read, looked.files))
+    reader = _Reader(looked, counted.names, cancel, digests or Digests())
+    read = _read_all(looked, policy, each(reader.read, looked.files))
     weights = sum(header.data_bytes for header in looked.headers.values())
     every = bounded((*looked.findings, *wrong, *read.findings.all()))
     of_all = fingerprint(read.sums) if counted.names and not every else None
@@ -167,7 +168,7 @@ class _Contents:
     findings: Findings = field(default_factory=Findings)
 
 
-def _read_all(looked: Survey, contents: Iterable[Content | Unfit]) -> _Contents:
+def _read_all(looked: Survey, policy: Policy, contents: Iterable[Content | Unfit]) -> _Contents:
     """Digest every file; in shards with a sound header also look at tensors and their values."""
     read = _Contents()
     any_nonzero = not any(header.data_bytes for header in looked.headers.values())
@@ -176,11 +177,13 @@ def _read_all(looked: Survey, contents: Iterable[Content | Unfit]) -> _Contents:
             read.findings.add(content.finding)
             any_nonzero = True  # nobody knows what is in an unread file
             continue
+        is_unknown = file.name in looked.shards and looked.header_of(file) is None
         read.files.append(CheckpointFile(file.name, file.identity.size, content.digest))
         read.held |= content.held
         read.sums |= content.sums
-        any_nonzero = any_nonzero or content.any_nonzero
-        read.findings.add(*content.nonfinite)
+        any_nonzero = any_nonzero or content.any_nonzero or is_unknown
+        if policy.nonfinite == "reject":
+            read.findings.add(*content.nonfinite)
     if not any_nonzero:
         read.findings.add(Finding("zeros", "every value of every tensor is zero"))
     return read
@@ -191,28 +194,25 @@ class _Reader:
     """Reads the files of one checkpoint, each by itself."""
 
     looked: Survey
-    finite: bool
     counted: Container[str]
     cancel: threading.Event | None
     digests: Digests
 
     def read(self, file: ServingFile) -> Content | Unfit:
-        """Read weights even when their digest is known: what is looked at must be hashed."""
-        header = self.looked.headers.get(file.name)
+        """Read weights even when their digest is known, unless they were looked at with it."""
+        header = self.looked.header_of(file)
         try:
-            if header is None or header.file_size > file.identity.size:
-                # Nobody knows what is in a shard that cannot be parsed: it does not count as zero.
-                is_shard = file.name in self.looked.shards
-                return Content(self.digests.of(file), is_shard, (), {}, {})
+            if header is None:
+                return Content(self.digests.of(file, cancel=self.cancel), False, (), {}, {})
             return self._examined(file, header)
         except Unfit as unfit:
             return unfit
 
     def _examined(self, file: ServingFile, header: Header) -> Content:
+        for_its_name = None if self.counted else self.digests.taken(file, header)
+
         def work(opened: Readable) -> Content:
-            return examine(
-                opened, header, nonfinite=self.finite, counted=self.counted, cancel=self.cancel
-            )
+            return for_its_name or examine(opened, header, counted=self.counted, cancel=self.cancel)
 
         content, known = with_serving(file, work), self.digests.known(file)
         self.digests.note(file, content.digest)

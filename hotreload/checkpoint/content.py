@@ -1,4 +1,4 @@
-"""Reads every byte of a shard once: digests, sums, and values that must not be in weights.
+"""Reads every byte of a file once: digests, sums, and values that must not be in weights.
 
 Bounded memory (one buffer, reused); all the heavy calls release the GIL.
 """
@@ -69,26 +69,30 @@ class Content:
     digest: str
     any_nonzero: bool
     nonfinite: tuple[Finding, ...]
+    """The tensors with NaN or infinities, whether or not those may pass."""
     held: Mapping[str, TensorBytes]
     """Where each tensor lies in the file, and the digest of its bytes."""
     sums: Mapping[str, int]
     """What the tensors that were asked for add to a fingerprint."""
 
 
+_NO_TENSORS = Header((), 0, 0)
+
+
 def examine(
     file: Readable,
-    header: Header,
+    header: Header | None,
     *,
-    nonfinite: bool,
     counted: Container[str] = (),
     cancel: threading.Event | None = None,
 ) -> Content:
-    """Read the whole file once; with `nonfinite`, also look for NaN and infinities.
+    """Read the whole file once; without a header no tensor is known, and its digest is all.
 
     The tensors that are `counted` are summed up, which takes longer than all the rest.
     """
+    header = header or _NO_TENSORS
     hashing = Hashing(file, BUFFER, cancel)
-    scan, tensors = _Scan(file.name, nonfinite), _Tensors(file.name, header, counted)
+    scan, tensors = _Scan(file.name), _Tensors(file.name, header, counted)
     for run in _runs(header, file.identity.size):
         for offset, piece in hashing.pieces(run.begin, run.end):
             tensors.update(piece, offset)
@@ -150,10 +154,9 @@ class _Tensors:
 class _Scan:
     """Looks at pieces as they pass; counts bad values per tensor only where there are any."""
 
-    def __init__(self, name: str, nonfinite: bool) -> None:
+    def __init__(self, name: str) -> None:
         self.any_nonzero = False
         self._name = name
-        self._nonfinite = nonfinite
         self._bad: dict[str, tuple[Tensor, int, int]] = {}
 
     def look(self, piece: _Bytes, offset: int, run: _Run) -> None:
@@ -162,14 +165,14 @@ class _Scan:
         bits = _FLOATS.get(run.dtype)
         if bits is None:
             self.any_nonzero = self.any_nonzero or bool(piece.any())
-        elif self._nonfinite or not self.any_nonzero:
-            largest = int(piece.view(bits.signed).max())
-            most_negative = int(piece.view(bits.unsigned).max())
-            # Minus zero is zero: the smallest signed, and as unsigned only its top bit.
-            zero = largest <= 0 and most_negative <= -np.iinfo(bits.signed).min
-            self.any_nonzero = self.any_nonzero or not zero
-            if self._nonfinite and (largest >= bits.positive or most_negative >= bits.negative):
-                self._count(piece, offset, run, bits)
+            return
+        largest = int(piece.view(bits.signed).max())
+        most_negative = int(piece.view(bits.unsigned).max())
+        # Minus zero is zero: the smallest signed, and as unsigned only its top bit.
+        zero = largest <= 0 and most_negative <= -np.iinfo(bits.signed).min
+        self.any_nonzero = self.any_nonzero or not zero
+        if largest >= bits.positive or most_negative >= bits.negative:
+            self._count(piece, offset, run, bits)
 
     def _count(self, piece: _Bytes, offset: int, run: _Run, bits: _Bits) -> None:
         mask = piece.view(bits.signed) >= bits.positive

@@ -1,34 +1,58 @@
-"""Names a checkpoint by its bytes: the digest of each file, and the id that all of them give."""
+"""Names a checkpoint by its bytes: the digest of each file, and the id that all of them give.
+
+Who reads a shard for its name looks at its values, too: the checks need not read it once more.
+"""
 
 import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from functools import partial
 
 import xxhash
 
-from hotreload.checkpoint.file_findings import with_file
-from hotreload.checkpoint.findings import Finding, Unfit, error_of, shown
-from hotreload.checkpoint.reading import Identity, Opened, Readable, digest_of
+from hotreload.checkpoint.content import Content, examine
+from hotreload.checkpoint.findings import Unfit, error_of
+from hotreload.checkpoint.memory import with_serving
+from hotreload.checkpoint.reading import Identity
+from hotreload.checkpoint.safetensors import Header
 from hotreload.checkpoint.survey import ServingFile, Survey
 from hotreload.types import CheckpointFile
 
-_CHUNK = 8 * 2**20
 _KEPT_DIGESTS = 4096
+KEPT_TENSORS = 2**18
+"""Tensors whose digests wait for the checks: those of twice the largest models, 0.2 GB at most."""
 
 
 class Digests:
-    """Each file's digest, remembered by its identity, so that a rescan reads nothing twice."""
+    """Each file's digest, remembered by its identity, so that a rescan reads nothing twice.
+
+    The rest of what a reading for a name found waits for the checks, which take it over once. So
+    whoever checks the same bytes again reads them again: stores through a mapping move no time of
+    a file, and nobody believes for ever in what was once read.
+    """
 
     def __init__(self) -> None:
         self._known: OrderedDict[Identity, str] = OrderedDict()
+        self._waiting: OrderedDict[Identity, tuple[Header, Content]] = OrderedDict()
         self._lock = threading.Lock()  # an operator's wish may be hashed beside the source's
 
-    def of(self, file: ServingFile) -> str:
-        """The file's digest; Unfit `changed` when it is not what the survey saw."""
+    def of(
+        self,
+        file: ServingFile,
+        header: Header | None = None,
+        cancel: threading.Event | None = None,
+    ) -> str:
+        """The file's digest; Unfit `changed` when it is not what the survey saw.
+
+        A file whose header is given is examined while it is read.
+        """
         digest = self.known(file)
         if digest is None:
-            digest = with_file(file.path, file.name, lambda opened: _digest(opened, file))
+            content = with_serving(file, partial(examine, header=header, cancel=cancel))
+            digest = content.digest
+            if header is not None:
+                self._keep(file, header, content)
         self.note(file, digest)
         return digest
 
@@ -45,28 +69,38 @@ class Digests:
             if len(self._known) > _KEPT_DIGESTS:
                 self._known.popitem(last=False)
 
+    def taken(self, file: ServingFile, header: Header) -> Content | None:
+        """What was found when the file was read for its name, if it was read by this header.
 
-def require_same(opened: Readable, file: ServingFile) -> None:
-    """Unfit `changed` when the open file is not the one the survey saw, or was written to."""
-    if not opened.identity.is_written_like(file.identity):
-        words = f"{shown(file.name)}: it was replaced or written to since it was looked at"
-        raise Unfit(Finding("changed", words, file.name))
+        It is handed out once.
+        """
+        with self._lock:
+            by, content = self._waiting.pop(file.identity, (None, None))
+        return content if by == header else None
+
+    def _keep(self, file: ServingFile, header: Header, content: Content) -> None:
+        with self._lock:
+            self._waiting[file.identity] = header, content
+            while sum(1 + len(each.held) for _, each in self._waiting.values()) > KEPT_TENSORS:
+                self._waiting.popitem(last=False)
 
 
-def _digest(opened: Opened, file: ServingFile) -> str:
-    require_same(opened, file)
-    return digest_of(opened, _CHUNK)
-
-
-def content_id(survey: Survey, digests: Digests | None = None) -> str:
+def content_id(
+    survey: Survey, digests: Digests | None = None, cancel: threading.Event | None = None
+) -> str:
     """The revision id of a checkpoint's bytes; CheckpointChanged, or CheckpointCorrupt `io`.
 
-    Neither touching a file nor renaming the folder changes the id.
+    Neither touching a file nor renaming the folder changes the id. Raises Cancelled at `cancel`.
     """
     digests = digests or Digests()
     try:
         return identify(
-            CheckpointFile(file.name, file.identity.size, digests.of(file)) for file in survey.files
+            CheckpointFile(
+                file.name,
+                file.identity.size,
+                digests.of(file, survey.header_of(file), cancel),
+            )
+            for file in survey.files
         )
     except Unfit as unfit:
         raise error_of(unfit.finding) from unfit

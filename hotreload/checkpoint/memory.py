@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from hotreload.checkpoint.digests import require_same
 from hotreload.checkpoint.file_findings import changed, with_file
 from hotreload.checkpoint.findings import Finding, Unfit
 from hotreload.checkpoint.in_memory import InMemory, OpenedMemory
@@ -28,12 +27,18 @@ def with_serving[T](file: ServingFile, work: Callable[[Readable], T]) -> T:
     """Do the work on what holds the file; Unfit when it cannot be read, or is another one now."""
 
     def on_same(opened: Readable) -> T:
-        require_same(opened, file)
+        _require_same(opened, file)
         return work(opened)
 
     if file.memory is not None:
         return _with_memory(file.memory, on_same)
     return with_file(file.path, file.name, on_same)
+
+
+def _require_same(opened: Readable, file: ServingFile) -> None:
+    """Unfit `changed` when the open file is not the one the survey saw, or was written to."""
+    if not opened.identity.is_written_like(file.identity):
+        raise changed(file.name, "it was replaced or written to since it was looked at")
 
 
 def _with_memory[T](memory: InMemory, work: Callable[[OpenedMemory], T]) -> T:

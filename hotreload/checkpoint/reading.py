@@ -236,11 +236,3 @@ class Hashing:
     def digest(self) -> str:
         """The digest of all pieces so far."""
         return self._digest.hexdigest()
-
-
-def digest_of(file: Opened, piece: int) -> str:
-    """The digest of a whole file."""
-    hashing = Hashing(file, piece)
-    for _ in hashing.pieces(0, file.identity.size):
-        pass
-    return hashing.digest()

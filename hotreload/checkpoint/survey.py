@@ -81,6 +81,12 @@ class Survey:
         """Every shard's header was read, so names and shapes can be compared."""
         return bool(self.shards) and all(name in self.headers for name in self.shards)
 
+    def header_of(self, file: ServingFile) -> Header | None:
+        """The header to examine a file by: a shard's, if that holds all that it promises."""
+        header = self.headers.get(file.name)
+        is_whole = header is not None and header.file_size <= file.identity.size
+        return header if is_whole else None
+
 
 def survey(folder: Path, root: Roots = None) -> Survey:
     """Look at a folder as a checkpoint; never raises for what it finds there."""

@@ -15,6 +15,7 @@ from hotreload.cli.repo import add_repo_options
 
 if TYPE_CHECKING:
     from hotreload.checkpoint.check import Each, Report
+    from hotreload.checkpoint.digests import Digests
     from hotreload.checkpoint.fit import Policy
     from hotreload.errors import CheckpointRejected
     from hotreload.types import Served
@@ -78,12 +79,13 @@ def add(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check the folder and print what was found."""
     from hotreload.checkpoint.check import findings
+    from hotreload.checkpoint.digests import Digests
     from hotreload.errors import CheckpointCorrupt, CheckpointRejected, HotReloadError
 
     policy, compute_in = _settings(args)
-
+    digests = Digests()
     try:
-        args.path = _on_this_disk(args)
+        args.path = _on_this_disk(args, digests)
     except CheckpointRejected as refused:  # the hub has it, but it is not worth a download
         return _tell(_refused(refused), args)
     except HotReloadError as error:
@@ -99,7 +101,13 @@ def run(args: argparse.Namespace) -> int:
         return _usage(f"--against {args.against}: holds no weights to compare with")
     with _reading_at_once() as (each, cancel):
         report = findings(
-            args.path, served, policy, cancel=cancel, compute_in=compute_in, each=each
+            args.path,
+            served,
+            policy,
+            cancel=cancel,
+            digests=digests,
+            compute_in=compute_in,
+            each=each,
         )
     return _tell(report, args)
 
@@ -156,13 +164,11 @@ def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
     return policy, settings.engine.dtype
 
 
-def _on_this_disk(args: argparse.Namespace) -> Path:
+def _on_this_disk(args: argparse.Namespace, digests: "Digests") -> Path:
     """The checkpoint's folder, after a download if it is on a hub."""
     import asyncio
     from contextlib import closing
 
-    from hotreload.checkpoint.digests import content_id
-    from hotreload.checkpoint.survey import survey
     from hotreload.cli.bar import Bar
     from hotreload.cli.repo import cache_of, drawing, token_of
     from hotreload.hub_names import names_a_repo
@@ -175,7 +181,7 @@ def _on_this_disk(args: argparse.Namespace) -> Path:
         fetching = download(
             str(path),
             cache=cache_of(args),
-            content_of=lambda folder, cancel: content_id(survey(folder)),
+            digests=digests,
             publish=drawing(bar),
             token=token_of(args),
         )

@@ -1,15 +1,17 @@
-"""Are a checkpoint's files there? Looks at names and sizes, and never hangs with a dead mount."""
+"""Looks whether a checkpoint's files are there, and never hangs with a dead mount.
+
+It goes by their names, sizes and times.
+"""
 
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Source
 from hotreload.errors import HotReloadError, SourceUnavailable
-from hotreload.sources.names import step_of
+from hotreload.sources.order import Order, comes_after
 from hotreload.threads import deadline, in_thread, left_behind
 from hotreload.types import Revision, holds_weights
 
@@ -67,17 +69,9 @@ async def source_has(source: Source, revision: Revision) -> bool:
     return False
 
 
-Order = Literal["step", "time", "name"]
-
-
 async def is_newer(order: Order, folder: Path, than: PastGeneration) -> bool:
-    """Whether a folder's checkpoint comes after one that was live, as far as can be told.
-
-    In the order of time one comes after it whose files were written since it went live.
-    """
+    """Whether a folder's checkpoint comes after one that was live; Absent if it cannot be told."""
+    written = 0.0
     if order == "time":
-        return max(time for _, _, time in await files_in(folder)) / 1e9 > than.since
-    if order == "name":
-        return folder.name > Path(than.path).name
-    step, before = step_of(folder.parts), step_of(Path(than.path).parts)
-    return step is None or before is None or step > before
+        written = max(time for _, _, time in await files_in(folder)) / 1e9
+    return comes_after(order, folder, written, than)

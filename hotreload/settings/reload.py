@@ -45,7 +45,8 @@ class ReloadSettings(Table):
     )
     validate_timeout: Deadline = Field(
         default=RULES.validate_timeout,
-        description="How long the checks of a checkpoint may take; they read each byte.",
+        description="How long the checks of a checkpoint may take; they read each byte that "
+        "was not read for its name.",
     )
     stage_timeout: Deadline = Field(
         default=RULES.stage_timeout,

@@ -2,14 +2,11 @@
 
 from dataclasses import dataclass
 
+from hotreload.checkpoint.survey import Survey
 from hotreload.sources.place import Oddity, Place
-from hotreload.sources.seen import SurveyLike
 from hotreload.types import Revision
 
 _LONG_AGO = 60.0  # no network file system's clock is expected to be off by more
-
-Rank = tuple[tuple[int, int], int, str]
-"""A place's step, time and name; constant where the order of the source ignores one of them."""
 
 
 @dataclass(slots=True)
@@ -21,7 +18,7 @@ class Followed:
     """When a look last saw a change in the files that would be loaded."""
     touched: float
     """When a look last saw a change of anything in the folder."""
-    survey: SurveyLike | None = None
+    survey: Survey | None = None
     claimed: bool = False
     """The folder came by a rename, which says that its writer has finished it."""
     has_changed: bool = False
@@ -34,6 +31,15 @@ class Followed:
     def is_incomplete(self) -> bool:
         """Whether some file of the checkpoint is still missing."""
         return self.survey is not None and self.survey.waiting_for is not None
+
+    def is_vouched_for(self, marker: str | None) -> bool:
+        """Whether its writer has said that it is finished, so that nothing need settle.
+
+        A rename vouches for what the folder held on arrival, a marker for what was there before
+        it (a plain copy of a finished folder may well bring the marker first).
+        """
+        marked = self.place.changed_at(marker) if marker else None
+        return self.claimed or (marked is not None and marked >= self.place.last_change(but=marker))
 
     def begin_anew(self, now: float) -> None:
         """Have the quiet time begin anew: what is in it may be finished by nobody now."""

@@ -21,7 +21,7 @@ from hotreload.checkpoint.check import check_checkpoint, findings
 from hotreload.checkpoint.digests import Digests, content_id, identify
 from hotreload.checkpoint.findings import KEPT, MOST_TELLING_FIRST, Finding, Unfit, total
 from hotreload.checkpoint.fit import Policy, served_by
-from hotreload.checkpoint.reading import Opened
+from hotreload.checkpoint.reading import Cancelled, Hashing, Identity, Opened
 from hotreload.checkpoint.survey import survey
 from hotreload.cli import check as verb
 from hotreload.errors import (
@@ -65,6 +65,114 @@ def test_what_was_checked_is_not_read_again_for_its_name(
     looked = survey(folder)
     monkeypatch.setattr("os.open", lambda *_: pytest.fail("a file was opened again"))
     assert content_id(looked, digests) == found.revision.id == identify(found.files)
+
+
+class BytesRead:
+    """How much is read of the files in a folder."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.count, self.size = 0, sum(file.stat().st_size for file in folder.iterdir())
+        self._folder, self._real = folder, os.preadv
+        patch.setattr(os, "preadv", self._preadv)
+
+    def _preadv(self, fd: int, buffers: Any, offset: int) -> int:
+        count = self._real(fd, buffers, offset)
+        if Path(os.readlink(f"/proc/self/fd/{fd}")).is_relative_to(self._folder):
+            self.count += count
+        return count
+
+
+LARGE = {"embed": (160, 640), "up": (640, 1280), "norm": (640,)}
+FEW = 10_000
+"""Bytes of headers and side files, which are looked at more than once."""
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    tensors = {name: np.ones(shape, np.float32) for name, shape in LARGE.items()}
+    return checkpoint(tmp_path / "step_1", tensors, shards=2)
+
+
+def test_naming_and_checking_a_checkpoint_read_each_byte_once(
+    large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On storage far away each reading takes minutes; the loading is another."""
+    read, digests = BytesRead(monkeypatch, large), Digests()
+    named = content_id(survey(large), digests)
+    made = check_checkpoint(
+        None, large, served=None, policy=Policy(), content_id=named, digests=digests
+    )
+    assert read.size <= read.count <= read.size + FEW
+    assert made == check_checkpoint(None, large, served=None, policy=Policy())
+    assert made.revision.id == named
+
+
+def test_who_checks_it_again_reads_it_again(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loading that failed may have found other bytes than those that were named."""
+    digests = Digests()
+    content_id(survey(large), digests)
+    check_checkpoint(None, large, served=None, policy=Policy(), digests=digests)
+    read = BytesRead(monkeypatch, large)
+    check_checkpoint(None, large, served=None, policy=Policy(), digests=digests)
+    assert read.count >= read.size
+
+
+def test_values_found_for_the_name_are_judged_by_the_policy_of_the_check(tmp_path: Path) -> None:
+    """Settings may change in between."""
+    folder = checkpoint(tmp_path / "step_1", {"a": np.array([1.0, np.nan], np.float32)})
+    digests = Digests()
+    for allowed in ("allow", "reject"):
+        content_id(survey(folder), digests)
+        found = findings(folder, None, Policy(nonfinite=allowed), digests=digests).findings
+        assert codes(found) == ([] if allowed == "allow" else ["nonfinite"])
+
+
+def test_a_header_that_is_another_one_now_is_not_judged_by_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store through a mapping moves no time: the header says what the bytes mean."""
+    monkeypatch.setattr(Identity, "__eq__", lambda one, other: one.ino == other.ino)
+    monkeypatch.setattr(Identity, "__hash__", lambda one: one.ino)
+    folder, digests = checkpoint(tmp_path / "step_1"), Digests()
+    content_id(survey(folder), digests)
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes().replace(b"[64, 128]", b"[128, 64]"))
+    assert "a mapping (mmap)" in str(put_off(folder, None, digests=digests))
+
+
+def test_of_tensors_that_wait_for_the_checks_so_many_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotreload.checkpoint.digests.KEPT_TENSORS", 10)
+    folders = [checkpoint(tmp_path / f"step_{n}", some_tensors(n)) for n in range(9)]
+    digests = Digests()
+    for folder in folders:
+        content_id(survey(folder), digests)
+    waiting = [
+        digests.taken(file, header) is not None
+        for looked in map(survey, folders)
+        for file in looked.files
+        if (header := looked.header_of(file)) is not None
+    ]
+    assert waiting == [False] * 7 + [True] * 2
+
+
+def test_a_name_that_nobody_wants_any_more_is_not_read_on_for(
+    large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotreload.checkpoint.content.BUFFER", 4096)
+    cancel, looked = threading.Event(), survey(large)
+    read = BytesRead(monkeypatch, large)
+    really = Hashing._take
+
+    def take(hashing: Hashing, piece: memoryview, offset: int) -> None:
+        really(hashing, piece, offset)
+        cancel.set()
+
+    monkeypatch.setattr(Hashing, "_take", take)
+    with pytest.raises(Cancelled):
+        content_id(looked, Digests(), cancel)
+    assert read.count <= 4096
 
 
 def test_bytes_that_changed_though_nobody_seems_to_have_written_come_through_a_mapping(

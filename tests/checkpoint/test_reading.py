@@ -12,10 +12,24 @@ import pytest
 import xxhash
 
 from hotreload.checkpoint import reading
-from hotreload.checkpoint.reading import Cancelled, Changed, Hashing, NotRegular, digest_of, opened
+from hotreload.checkpoint.reading import (
+    Cancelled,
+    Changed,
+    Hashing,
+    NotRegular,
+    Opened,
+    opened,
+)
 
 CONTENT = os.urandom(10_000)
 PIECE = 1000
+
+
+def digest_of(file: Opened, piece: int) -> str:
+    hashing = Hashing(file, piece)
+    for _ in hashing.pieces(0, file.identity.size):
+        pass
+    return hashing.digest()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.checkpoint.digests import Digests
 from hotreload.cli.bar import Bar, Lines, bar_text, while_it_lasts
 from hotreload.cli.status_text import status_text
 from hotreload.core.ledger import Ledger
@@ -137,7 +138,7 @@ async def one_download(cache: Path) -> Path:
     return await download(
         f"{REPO}@v1",
         cache=cache,
-        content_of=lambda folder, cancel: "content",
+        digests=Digests(),
         publish=lambda event: None,
         token=lambda: None,
     )
