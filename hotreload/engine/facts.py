@@ -6,7 +6,7 @@ from typing import Any
 
 from hotreload.engine.answering.sampling import GRAMMARS
 from hotreload.engine.capabilities import Capabilities, EngineLimits
-from hotreload.engine.upstream.build import Parts
+from hotreload.engine.upstream.parts import Parts
 from hotreload.engine.versions import installed
 
 

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from hotreload.errors import EngineLost, RankLeft
 from hotreload.hosts.bounds import NotBelieved, number, words
-from hotreload.hosts.store import Store
+from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread
 
 EVERY_SECONDS = 1.0

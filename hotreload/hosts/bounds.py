@@ -53,6 +53,11 @@ def table(value: Any) -> dict[str, str]:
     return {words(name): words(text) for name, text in value.items()}
 
 
+def words_of(revision: Revision) -> dict[str, str]:
+    """A revision as ranks name it to each other."""
+    return {"revision": revision.id, "label": revision.label}
+
+
 def revision_of(about: Mapping[str, str]) -> Revision:
     """Which revision is meant."""
     return Revision(words(about["revision"], LONGEST_NAME), words(about["label"], LONGEST_NAME))

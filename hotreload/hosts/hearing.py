@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from hotreload.hosts.bounds import NotBelieved
 from hotreload.hosts.doubts import Doubts
-from hotreload.hosts.store import Store
+from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread
 
 LOOK_SECONDS = 0.5

@@ -11,7 +11,7 @@ from typing import Any
 from hotreload.hosts.ballots import Ballot, Said, Step, ballot_against, check_all_did
 from hotreload.hosts.bounds import NotBelieved
 from hotreload.hosts.hearing import Ear
-from hotreload.hosts.store import Store
+from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread, uninterrupted
 
 Do = Callable[[Step], Awaitable[Mapping[str, str]]]

@@ -16,9 +16,9 @@ from hotreload.engine.weights.measuring import Measured, added_up
 from hotreload.errors import DrainTimedOut, EngineLost, TryAgain
 from hotreload.hosts.bounds import NotBelieved, number, parsed
 from hotreload.hosts.hearing import Ear
-from hotreload.hosts.steps import next_job
-from hotreload.hosts.store import Store
+from hotreload.hosts.naming import next_job
 from hotreload.hosts.upstream.joining import Ranks
+from hotreload.hosts.upstream.store import Store
 from hotreload.hosts.upstream.turns import Turns
 from hotreload.threads import in_thread
 

@@ -1,12 +1,10 @@
-"""What rank 0 asks of the others beside what it does to the engine, and in which words."""
+"""Words in which ranks tell each other of generations."""
 
 import math
 from collections.abc import Mapping
 
-from hotreload.hosts.bounds import LONGEST_NAME, NotBelieved, number, revision_of, words
+from hotreload.hosts.bounds import LONGEST_NAME, NotBelieved, number, revision_of, words, words_of
 from hotreload.types import Generation, Staged
-
-HELLO, PREPARE, BUILD, LIVE = "hello", "prepare", "build", "live"
 
 NUMBERS = "numbers"
 """The last number that a rank knows to be given to a generation, beside what ranks agree on."""
@@ -16,8 +14,7 @@ def live_words(live: Generation) -> dict[str, str]:
     """What went live, for the other ranks to write down."""
     return {
         "number": str(live.number),
-        "revision": live.revision.id,
-        "label": live.revision.label,
+        **words_of(live.revision),
         "fingerprint": live.fingerprint,
         "since": repr(live.since),
     }
