@@ -33,14 +33,14 @@ ONLY_LANE = 0
 
 
 class SwitchingEngine(StagingEngine):
-    """An engine, as far as it goes which weights answer; its scheduler thread makes every change.
+    """An engine that can change which weights answer; its scheduler thread makes every change.
 
-    What calls promise is `core.ports.Engine`'s.
+    What its verbs promise stands in `core.ports.Engine`.
     """
 
     _front: Answers
     _between: BetweenSteps
-    """Both are of the event loop: `_meet` takes them when the engine begins."""
+    """Both belong to the event loop, and are made when the engine begins on it."""
 
     def __init__(
         self,

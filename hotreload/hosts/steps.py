@@ -116,7 +116,7 @@ EXCHANGE = StepKind(
     before="swapping",
     after="swapped",
 )
-SCRUB = StepKind("scrub", lambda rank, step: rank.own.scrub(), in_vain=InVain.DROPPED_OR_LOST)
+SCRUB = StepKind("scrub", lambda rank, step: rank.own.scrub(), in_vain=InVain.DROPPED)
 LIVE = StepKind("live", lambda rank, step: rank.record(step.about), before="committed")
 
 # --- what was live, and what is -----------------------------------------------------------------

@@ -39,6 +39,11 @@ class FollowsOnly(Following[Any]):
         self._prepare = prepare
         self.told: list[About] = []
         """What it was to write down as live."""
+        self.passed: list[str] = []
+        """The failpoints it passed."""
+
+    async def reach(self, point: str) -> None:
+        self.passed.append(point)
 
     async def prepare(self, revision: Revision) -> Checkpoint:
         return await self._prepare(revision)

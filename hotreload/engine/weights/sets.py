@@ -1,4 +1,4 @@
-"""An engine's sets of weights: makes and frees those that wait beside the live one."""
+"""Makes and frees whole sets of weights beside the live one."""
 
 import asyncio
 import threading
@@ -37,8 +37,10 @@ class StagingOptions:
 
 
 class StagingEngine:
-    """An engine, as far as it goes to make and free the sets of weights that wait beside the live
-    one; what calls promise is `core.ports.Engine`'s."""
+    """An engine that can make and free sets of weights beside the live one.
+
+    What its verbs promise stands in `core.ports.Engine`.
+    """
 
     live: Staged
     """The weights that answer new requests."""

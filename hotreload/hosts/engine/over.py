@@ -44,7 +44,10 @@ from hotreload.types import (
 
 
 class OverRanks:
-    """The engine of several ranks as the core knows one; what calls promise is its port's."""
+    """The engine of several ranks as the core knows one.
+
+    What its verbs promise stands in `core.ports.Engine`.
+    """
 
     def __init__(self, own: RankEngine, chair: Chair, seconds: StepSeconds) -> None:
         self._own = own
