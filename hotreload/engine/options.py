@@ -1,4 +1,4 @@
-"""What an engine is started with."""
+"""Options that an engine is started with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What an engine is built of and on, as the operator decided."""
+    """Model, devices and arguments of an engine, as the operator decided."""
 
     model: Path
     """A folder with a config, a tokenizer, and weights unless `load_format` is dummy."""

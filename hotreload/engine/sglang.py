@@ -99,7 +99,7 @@ class SglangEngine(SwitchingEngine):
         first: AbstractAsyncContextManager[Revision | Original],
         checkpoint: Checkpoint | None,
     ) -> Self:
-        """What `make` makes of a built engine; nothing of it is left if it does not begin."""
+        """Have begin what `make` makes of a built engine; nothing of one that does not is left."""
         try:
             async with first as given:
                 # If the start is cancelled, what was made here is taken apart with the parts.
@@ -155,12 +155,12 @@ class SglangEngine(SwitchingEngine):
         self.max_drift = max_drift
 
     def structure(self) -> dict[str, tuple[Any, ...]]:
-        """What the compiled model sees of each live leaf: shape, dtype, placement."""
+        """Shape, dtype and placement of each live leaf: what the compiled model sees of it."""
         return {path: signature(leaf) for path, leaf in self._live_leaves().items()}
 
     @property
     def leaf_count(self) -> int:
-        """How many leaves a set has."""
+        """Number of leaves of a set."""
         return len(self.layout.places)
 
     @property
@@ -169,7 +169,7 @@ class SglangEngine(SwitchingEngine):
         return self._parts.engine
 
     def facts(self) -> dict[str, Any]:
-        """What runs, and on what, for people and logs."""
+        """Tell what runs, and on what, for people and logs."""
         return facts.facts_of(self._parts)
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
@@ -183,17 +183,17 @@ class SglangEngine(SwitchingEngine):
 
     @property
     def recompiles(self) -> int:
-        """How often the serving threads waited for a compilation since the start."""
+        """Count of the compilations that the serving threads waited for since the start."""
         return self._compiled.count
 
     @property
     def load(self) -> EngineLoad:
-        """How busy it is with requests, noted by the scheduler thread a few times a second."""
+        """Figures of how busy it is, noted by the scheduler thread a few times a second."""
         return self._scheduler.load.last
 
     @property
     def under_way(self) -> int:
-        """How many prompts the engine is busy with."""
+        """Number of prompts that the engine is busy with."""
         return self._front.under_way
 
     def count_anew(self) -> None:
@@ -210,7 +210,7 @@ class SglangEngine(SwitchingEngine):
         return await self._withheld.more_than(beyond)
 
     def is_turning(self, within: float) -> bool:
-        """Whether the scheduler thread turned in the last `within` seconds, or is in a step."""
+        """Say whether the scheduler thread turned in the last `within` seconds, or is in a step."""
         return self._scheduler.is_turning(within)
 
     def lose(self, why: str) -> None:
@@ -235,7 +235,7 @@ class SglangEngine(SwitchingEngine):
 
     @asynccontextmanager
     async def _lent(self) -> AsyncIterator[Original]:
-        """What is live, for a twin to copy: it is not traded for others meanwhile.
+        """Lend what is live to a twin, to copy: it is not traded for others meanwhile.
 
         TryAgain when there is nothing to copy any more: another twin may be there later.
         """
@@ -289,6 +289,6 @@ class SglangEngine(SwitchingEngine):
 
 @asynccontextmanager
 async def named(revision: Revision | None) -> AsyncIterator[Revision]:
-    """What upstream loads, under this name."""
+    """Name what upstream loads."""
     assert revision is not None, "weights that are no copy need a name"
     yield revision

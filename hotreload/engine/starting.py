@@ -10,7 +10,7 @@ START = "the engine's start"
 
 
 async def built(make: Callable[[], Parts]) -> Parts:
-    """What `make` builds; a cancel leaves that behind, and what it makes is freed.
+    """Build by `make`; a cancel leaves that behind, and what it makes is freed.
 
     It may compile for minutes or wait for another rank, and no stop is to wait for that.
     """

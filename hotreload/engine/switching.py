@@ -71,7 +71,7 @@ class SwitchingEngine(StagingEngine):
 
     @property
     def cannot_overlap(self) -> str | None:
-        """Why two sets of weights cannot answer side by side in it; None when they can."""
+        """Reason why two sets of weights cannot answer side by side in it; None when they can."""
         return self.why_one_set or self._scheduler.cannot_overlap
 
     # --- where two generations can answer -------------------------------------------------------

@@ -54,7 +54,7 @@ class AllRanks:
         await self.give_up(await calling)
 
     async def others_did(self, kind: StepKind, step: Step) -> list[Ballot]:
-        """What the others say; EngineLost as soon as the part here is lost: they say no more."""
+        """Hear the others; EngineLost as soon as the part here is lost: they say no more."""
         within = kind.within(self.seconds)
         hearing = asyncio.create_task(self._chair.all_did(step, within))
         lost = asyncio.create_task(self._own.died())
@@ -85,7 +85,7 @@ class BegunStep:
         self._step = step
 
     async def others_did(self) -> list[Ballot]:
-        """What the others say once all have done it; raises the gravest of what is against it."""
+        """Hear the others, once all have done it; raises the gravest of what is against it."""
         return await self._ranks.others_did(self._kind, self._step)
 
     async def all_did[T](
@@ -94,7 +94,7 @@ class BegunStep:
         staged: Staged | None = None,
         free: Callable[[T], Awaitable[None]] | None = None,
     ) -> tuple[T, list[Ballot]]:
-        """What the work makes here, and what the others say, who do the same meanwhile.
+        """Do the work here while the others do theirs; what it made, and what they say.
 
         `staged` is what the step makes live, if it does; `free` puts away what was made here when
         one of them is against it.

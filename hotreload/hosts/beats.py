@@ -43,7 +43,7 @@ class Beats:
 
     @property
     def heard(self) -> dict[int, float]:
-        """How many seconds ago each other rank last said something new; any thread may ask."""
+        """Seconds since each other rank last said something new; any thread may ask."""
         now = time.monotonic()
         return {rank: now - at for rank, at in self._new_at.items()}
 

@@ -1,4 +1,4 @@
-"""What a rank that does not decide does at each step: the same to its own part of the engine."""
+"""A follower: a rank that decides nothing, and does each step to its own part of the engine."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -56,7 +56,7 @@ class Following[Own: OwnPart](ABC):
         return self._own
 
     def set_of(self, step: Step) -> Staged:
-        """Which of the sets here a step is about."""
+        """The set that a step is about."""
         return self._sets[step.about["set"]]
 
     async def load(self, step: Step) -> About:

@@ -1,4 +1,4 @@
-"""Which step of all ranks a task works for: so each rank names the same jobs alike."""
+"""The step of all ranks that a task works for: so each rank names the same jobs alike."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ _CURRENT: ContextVar[Naming] = ContextVar("step")
 
 @contextmanager
 def in_step(step: object) -> Iterator[None]:
-    """What is done in here belongs to this step; tasks that begin in here do so, too."""
+    """Count what is done in here to this step, and the tasks that begin in here."""
     token = _CURRENT.set(Naming(str(step)))
     try:
         yield

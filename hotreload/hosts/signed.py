@@ -24,7 +24,7 @@ BEFORE_LIFE = "joining"
 
 
 class SignedStore(Store):
-    """The same around one that others can write to."""
+    """A store around one that others can write to."""
 
     def __init__(self, store: Store, secret: str, life: str) -> None:
         """`life` is what no other life of the engine has."""

@@ -17,7 +17,7 @@ from hotreload.hosts.naming import in_step
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds:
-    """How many seconds rank 0 waits for the slowest of the others."""
+    """Seconds that rank 0 waits for the slowest of the others."""
 
     meet: float
     """To say who it is."""
@@ -32,7 +32,7 @@ class StepSeconds:
 
 
 class InVain(Enum):
-    """What becomes of a step that one rank did not do."""
+    """Fate of a step that one rank did not do."""
 
     STAYS = auto()
     """Those who did it have done it."""

@@ -17,7 +17,7 @@ LOG_LEVEL = logging.WARNING
 def arguments_of(
     server_args: type, options: EngineOptions, platform: str, ranks: Ranks | None = None
 ) -> dict[str, Any]:
-    """What upstream's Engine takes; ConfigError names one that is unknown, or not the operator's.
+    """Arguments for upstream's Engine; ConfigError names one that the operator may not give.
 
     `platform` is that of the devices that were found.
     """

@@ -23,7 +23,7 @@ Report = Callable[[str], None]
 
 @dataclass(slots=True)
 class Parts:
-    """What a running engine is made of."""
+    """Parts that a running engine is made of."""
 
     report: Report
     sockets: SocketFolder
@@ -51,7 +51,7 @@ class Parts:
         return self.scheduler
 
     def fault(self) -> str | None:
-        """Which thread that clients wait for has ended, in words; None when none has."""
+        """Name the thread that clients wait for and that has ended; None when none has."""
         thread = self.detokenizer_thread
         if thread is not None and not thread.is_alive():
             return "the detokenizer thread has ended"

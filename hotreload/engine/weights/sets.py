@@ -26,7 +26,7 @@ from hotreload.types import Checkpoint, HowFar, Loading, Noise, Revision, Staged
 
 @dataclass(frozen=True, slots=True)
 class StagingOptions:
-    """How checkpoints are loaded, as the operator decided."""
+    """Options of how checkpoints are loaded, as the operator decided."""
 
     spool: Path
     """Where upstream's loader gets a private copy to read."""
@@ -77,7 +77,7 @@ class StagingEngine:
 
     @property
     def spares_wait_on_host(self) -> bool:
-        """Whether one set of weights at a time is on the device."""
+        """True where one set of weights at a time is on the device."""
         return self.why_one_set is not None
 
     def adopt(self, leaves: list[Any], first: Revision | Original) -> None:
@@ -232,7 +232,7 @@ class StagingEngine:
             return self._noted(live, now)
 
     def _noted(self, live: Staged, now: dict[str, int]) -> dict[str, int]:
-        """The same checksums; what they say of a set that is to be shared with is kept in mind."""
+        """Note what checksums say of a set that is to be shared with; return them."""
         if now != live.leaves:
             live.weights.sources = {}  # nothing is shared with damaged weights: all is read anew
         return now

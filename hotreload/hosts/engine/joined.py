@@ -47,7 +47,7 @@ class Joined:
         return cls(ranks, await signed)
 
     def next_build(self) -> str:
-        """What the ranks call the engine that they are about to build; each asks as often."""
+        """Name for the engine that the ranks are about to build; each asks as often."""
         self._builds += 1
         return f"build {self._builds}"
 

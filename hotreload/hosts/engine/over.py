@@ -138,7 +138,7 @@ class OverRanks:
         raise _cannot("keep weights in host memory")
 
     async def unstow(self, staged: Staged) -> Staged:
-        """They are where spare ones wait: none was ever stowed."""
+        """Return them: they are where spare ones wait, for none was ever stowed."""
         return staged
 
     # --- what rank 0 does alone: the others compute what it asks ----------------------------------
@@ -150,17 +150,17 @@ class OverRanks:
 
     @property
     def cannot_overlap(self) -> str | None:
-        """Why two sets of weights cannot answer side by side in it; None when they can."""
+        """Reason why two sets of weights cannot answer side by side in it; None when they can."""
         return self._own.cannot_overlap
 
     @property
     def spares_wait_on_host(self) -> bool:
-        """They wait beside the live ones, on every rank."""
+        """False: they wait beside the live ones, on every rank."""
         return False
 
     @property
     def staging(self) -> HowFar | None:
-        """How far this rank is with a checkpoint; None while it is with none."""
+        """Progress of this rank with a checkpoint; None while it is with none."""
         return self._own.staging
 
     async def probe(self) -> None:
@@ -191,17 +191,17 @@ class OverRanks:
 
     @property
     def limits(self) -> EngineLimits:
-        """How large things may be in it."""
+        """Limits of how large things may be in it."""
         return self._own.limits
 
     @property
     def recompiles(self) -> int:
-        """How often rank 0's serving threads waited for a compilation since the start."""
+        """Count of the compilations that rank 0's serving threads waited for since the start."""
         return self._own.recompiles
 
     @property
     def load(self) -> EngineLoad:
-        """How busy it is with requests."""
+        """Figures of how busy it is with requests."""
         return self._own.load
 
     def count_anew(self) -> None:
@@ -209,7 +209,7 @@ class OverRanks:
         self._own.count_anew()
 
     def facts(self) -> Mapping[str, Any]:
-        """What runs, and on what, for people and logs."""
+        """Tell what runs, and on what, for people and logs."""
         return self._own.facts()
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
@@ -217,7 +217,7 @@ class OverRanks:
         return self._own.expected_tensors()
 
     def is_turning(self, within: float) -> bool:
-        """Whether rank 0 was seen at work within so many seconds, or is in a step."""
+        """Say whether rank 0 was seen at work within so many seconds, or is in a step."""
         return self._own.is_turning(within)
 
     def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:

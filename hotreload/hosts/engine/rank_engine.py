@@ -42,7 +42,7 @@ class NoFront(Answers):
         return 0
 
     def send(self, message: Any) -> None:
-        """Nobody waits for it: this rank's scheduler is woken by rank 0's turns."""
+        """Send nothing: this rank's scheduler is woken by rank 0's turns."""
 
     def abort(self, is_meant: Callable[[int], bool]) -> None:
         """Rank 0 aborts, and its message comes to all."""
@@ -154,7 +154,7 @@ class RankEngine(SglangEngine):
             await super()._ask_canaries(lane)
 
     async def _check_room(self) -> None:
-        """What takes its turn in step has as much room on all ranks, also where it is proven."""
+        """Check that all ranks have as much room for what they do in step, and for proving."""
         tokens = self._scheduler.scheduler.token_to_kv_pool_allocator.size
         own = {"probes": self._canaries.longest, "KV pools": tokens}
         for told in await gather(self._meeting, next_job(), own):

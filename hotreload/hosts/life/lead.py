@@ -44,7 +44,7 @@ NOT_RECORDED = (
 def make_lead(
     settings: Settings, ranks: Ranks | None, ledger: Ledger, *, save: Save, lose: Lose
 ) -> "Lead | None":
-    """What rank 0 of several hosts has; None where there is one host, and on all others."""
+    """Make what rank 0 of several hosts has; None where there is one host, and on all others."""
     if ranks is None or not ranks.leads:
         return None
     return Lead(settings, ranks, ledger=ledger, save=save, lose=lose)
@@ -73,7 +73,7 @@ class Lead:
         )
 
     def heard(self) -> Mapping[int, float]:
-        """How many seconds ago each other rank gave a sign of life; empty before they meet."""
+        """Seconds since each other rank gave a sign of life; empty before they meet."""
         return self._beats.heard if self._beats else {}
 
     @asynccontextmanager

@@ -11,7 +11,7 @@ NUMBERS = "numbers"
 
 
 def live_words(live: Generation) -> dict[str, str]:
-    """What went live, for the other ranks to write down."""
+    """Say what went live, for the other ranks to write down."""
     return {
         "number": str(live.number),
         **words_of(live.revision),
@@ -21,7 +21,7 @@ def live_words(live: Generation) -> dict[str, str]:
 
 
 def live_of(about: Mapping[str, str], own: Staged) -> Generation:
-    """What rank 0 has made live, which is `own` here; NotBelieved if it is nothing of the kind."""
+    """Read what rank 0 has made live, which is `own` here; NotBelieved if it is nothing such."""
     fingerprint = words(about["fingerprint"], LONGEST_NAME)
     since = float(about["since"])
     if not math.isfinite(since):
