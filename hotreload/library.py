@@ -6,7 +6,7 @@ It uses the daemon's parts but no daemon, and yields what happens as JSON object
 import tempfile
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.digests import Digests
 from hotreload.checkpoint.fit import Policy, served_by
+from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import (
@@ -68,7 +69,7 @@ async def swap_once(
     object is `weights_swap_error`, with a hint. Close the generator if you leave it early.
     """
     policy = Policy(dtype_change="cast" if cast else "reject")
-    start = partial(SglangEngine.start, device=device, tp=tp, dtype=dtype, args=args or {})
+    options = partial(EngineOptions, device=device, tp=tp, dtype=dtype, args=args or {})
     digests = Digests()
     fetch = partial(_on_this_disk, cache=cache, digests=digests, token=token, publish=publish)
     named = (str(model), str(checkpoint))
@@ -77,7 +78,7 @@ async def swap_once(
         _check_there(model, "model", "config.json")
         _check_there(checkpoint, "checkpoint")
         began = time.perf_counter()
-        async with _random_engine(start, model) as engine:
+        async with _random_engine(options(model, load_format="dummy")) as engine:
             model_id = named[0] if names_a_repo(named[0]) else model.absolute().name
             yield {"event": "engine_ready_dummy", "model_id": model_id} | _ready(
                 engine, model, checkpoint, began
@@ -105,12 +106,10 @@ async def _on_this_disk(
 
 
 @asynccontextmanager
-async def _random_engine(
-    start: Callable[..., Awaitable[SglangEngine]], model: Path
-) -> AsyncIterator[SglangEngine]:
+async def _random_engine(options: EngineOptions) -> AsyncIterator[SglangEngine]:
     with tempfile.TemporaryDirectory(prefix="hotreload-") as spool:
         terms = StagingOptions(Path(spool), loader="upstream")  # one checkpoint: nothing to compare
-        engine = await start(model=model, revision=RANDOM, load_format="dummy", terms=terms)
+        engine = await SglangEngine.start(options, revision=RANDOM, terms=terms)
         try:
             yield engine
         finally:

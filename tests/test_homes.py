@@ -15,7 +15,8 @@ from hotreload.cli import main
 from hotreload.core.rules import Rules
 from hotreload.engine.answering import requests
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.upstream import build
+from hotreload.engine.options import EngineOptions
+from hotreload.engine.upstream.arguments import arguments_of
 from hotreload.errors import ConfigError
 from hotreload.life.parts import make_rules
 from hotreload.mount_table import MOUNTINFO
@@ -48,7 +49,7 @@ def test_check_config_refuses_what_serve_refuses_in_the_same_words(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ConfigError, match=name) as refused:
-        build._arguments(UpstreamArgs, {}, {name: 1}, "cpu")
+        arguments_of(UpstreamArgs, EngineOptions(tmp_path, "cpu", args={name: 1}), "cpu")
     file = tmp_path / "hotreload.toml"
     file.write_text(f"[engine.args]\n{name} = 1\n")
     assert main(["check-config", str(file)]) == BAD_CONFIG
@@ -60,7 +61,8 @@ def test_other_arguments_are_handed_on(tmp_path: Path) -> None:
     needed = "[engine]\nmodel = 'm'\n[source]\npath = 'c'\n"
     file.write_text(f"{needed}[engine.args]\ncontext_length = 1\n")
     assert main(["check-config", str(file)]) == 0
-    assert build._arguments(UpstreamArgs, {}, {"context_length": 1}, "tpu") == {"context_length": 1}
+    options = EngineOptions(tmp_path, "tpu", args={"context_length": 1})
+    assert arguments_of(UpstreamArgs, options, "tpu") == {"context_length": 1}
 
 
 # --- names ---------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine.weights": {"engine.weights", "engine", "checkpoint.reading", "checkpoint.fingerprint"}
     | CORE,
     "engine.answering": {*ENGINE, *CORE} - {"engine.weights"},
-    "hosts": {"hosts", "threads", *VOCABULARY},
+    "hosts": {"hosts", "hosts.upstream", *CORE},
     "hosts.upstream": {"hosts.upstream", *VOCABULARY},
     "hosts.engine": {*OF_HOSTS, *ENGINE, *CORE},
     "hosts.life": {"hosts.life", "life", "settings", *OF_HOSTS, *SIBLINGS, *ENGINE, *CORE},

@@ -1,1 +1,1 @@
-"""How the processes that hold one engine together agree; rank 0 asks, the others say yes or no."""
+"""Agreement of the processes that hold one engine: rank 0 asks, the others say yes or no."""

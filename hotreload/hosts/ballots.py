@@ -1,4 +1,4 @@
-"""What rank 0 asks of the others and what they say to it, as data that goes through a store."""
+"""Steps that rank 0 asks for and ballots of the others, as data that goes through a store."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ LONGEST_FINDING = 2000
 
 
 class Said(StrEnum):
-    """What comes of a step on one rank; the gravest comes last."""
+    """Outcome of a step on one rank; the gravest comes last."""
 
     DONE = "done"
     LATER = "later"
@@ -45,7 +45,7 @@ class Step:
 
     @classmethod
     def from_text(cls, text: str) -> "Step":
-        """What a store held; NotBelieved if that is no step."""
+        """Read what a store held; NotBelieved if that is no step."""
         found = parsed(text)
         if not isinstance(found, dict) or found.keys() != {"number", "name", "about"}:
             raise NotBelieved("it is no step")
@@ -54,7 +54,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """What one rank says to a step."""
+    """Word of one rank on a step."""
 
     rank: int
     said: Said = Said.DONE
@@ -69,7 +69,7 @@ class Ballot:
 
     @classmethod
     def from_text(cls, text: str) -> "Ballot":
-        """What a store held; NotBelieved if that is no ballot."""
+        """Read what a store held; NotBelieved if that is no ballot."""
         match parsed(text):
             case [int(rank), ("done" | "later" | "rejected" | "lost") as said, None, says]:
                 return cls(rank, Said(said), None, table(says))
@@ -91,7 +91,7 @@ def _cut(reason: Reason) -> list[str]:
 
 
 def ballot_against(rank: int, fault: Exception) -> Ballot:
-    """What a rank says to a step that failed on it."""
+    """Make the ballot of a rank on which a step failed."""
     if not isinstance(fault, HotReloadError):
         words = f"internal error: {type(fault).__name__}: {fault}"
         return Ballot(rank, Said.REJECTED, CheckpointRejected(words, code="internal").reason)

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from hotreload.errors import EngineLost, RankLeft
 from hotreload.hosts.bounds import NotBelieved, number, words
-from hotreload.hosts.store import Store
+from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread
 
 EVERY_SECONDS = 1.0
@@ -43,7 +43,7 @@ class Beats:
 
     @property
     def heard(self) -> dict[int, float]:
-        """How many seconds ago each other rank last said something new; any thread may ask."""
+        """Seconds since each other rank last said something new; any thread may ask."""
         now = time.monotonic()
         return {rank: now - at for rank, at in self._new_at.items()}
 

@@ -1,4 +1,4 @@
-"""What one rank believes of what another says: its form and its size, whoever wrote it."""
+"""Bounds of what one rank believes of another: form and size, whoever wrote it."""
 
 import json
 import unicodedata
@@ -17,11 +17,11 @@ MOST_NUMBER = 10**9
 
 
 class NotBelieved(ValueError):
-    """What was said has not the form that a rank would give it."""
+    """Said of what has not the form that a rank would give it."""
 
 
 def parsed(text: str, most: int = MOST_TEXT) -> Any:
-    """What the JSON says, if there are no more characters of it."""
+    """Read JSON, if there are no more characters of it."""
     if len(text) > most:
         raise NotBelieved(f"{len(text)} characters, and there may be {most}")
     try:
@@ -53,8 +53,13 @@ def table(value: Any) -> dict[str, str]:
     return {words(name): words(text) for name, text in value.items()}
 
 
+def words_of(revision: Revision) -> dict[str, str]:
+    """A revision as ranks name it to each other."""
+    return {"revision": revision.id, "label": revision.label}
+
+
 def revision_of(about: Mapping[str, str]) -> Revision:
-    """Which revision is meant."""
+    """Read which revision is meant."""
     return Revision(words(about["revision"], LONGEST_NAME), words(about["label"], LONGEST_NAME))
 
 

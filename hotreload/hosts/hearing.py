@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from hotreload.hosts.bounds import NotBelieved
 from hotreload.hosts.doubts import Doubts
-from hotreload.hosts.store import Store
+from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread
 
 LOOK_SECONDS = 0.5
@@ -24,7 +24,7 @@ class Ear:
     async def hear[T](
         self, key: str, read: Callable[[str], T], within: float = math.inf
     ) -> T | None:
-        """What stands under the key, once `read` can believe it; None if that is not so by then."""
+        """Wait for what `read` can believe under the key; None if nothing is there by then."""
         until = time.monotonic() + within
         while (left := until - time.monotonic()) > 0:
             text = await in_thread(lambda cancel: self._store.get(key, min(left, LOOK_SECONDS)))

@@ -15,7 +15,7 @@ from hotreload.errors import DeviceUnavailable
 from hotreload.hosts.bounds import NotBelieved, words
 from hotreload.hosts.doubts import Doubts
 from hotreload.hosts.hearing import Ear
-from hotreload.hosts.store import Store
+from hotreload.hosts.upstream.store import Store
 
 AGAIN_SECONDS = 0.05
 """How often what is not signed is looked at again: it may be written over."""
@@ -23,8 +23,8 @@ NONCE_BYTES = 16
 BEFORE_LIFE = "joining"
 
 
-class SignedStore:
-    """A `ranks.store.Store` around one that others can write to."""
+class SignedStore(Store):
+    """A store around one that others can write to."""
 
     def __init__(self, store: Store, secret: str, life: str) -> None:
         """`life` is what no other life of the engine has."""

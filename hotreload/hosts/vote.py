@@ -11,7 +11,7 @@ from typing import Any
 from hotreload.hosts.ballots import Ballot, Said, Step, ballot_against, check_all_did
 from hotreload.hosts.bounds import NotBelieved
 from hotreload.hosts.hearing import Ear
-from hotreload.hosts.store import Store
+from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread, uninterrupted
 
 Do = Callable[[Step], Awaitable[Mapping[str, str]]]
@@ -37,7 +37,7 @@ class Chair:
         return step
 
     async def hear(self, step: Step, within: float) -> list[Ballot]:
-        """What the others say until then; the first that speaks against it ends the wait."""
+        """Hear what the others say until then; the first that speaks against it ends the wait."""
         heard: list[Ballot] = []
         waiting = {asyncio.create_task(self._hear_one(step, r, within)) for r in self.others}
         try:
@@ -51,7 +51,7 @@ class Chair:
         return sorted(heard, key=lambda each: each.rank)
 
     async def all_did(self, step: Step, within: float) -> list[Ballot]:
-        """What the others say once all have done it; raises the gravest of what is against it."""
+        """Hear the others, once all have done it; raises the gravest of what is against it."""
         ballots = await self.hear(step, within)
         check_all_did(step, ballots, self.others)
         return ballots

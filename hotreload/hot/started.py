@@ -12,13 +12,14 @@ from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import served_by
 from hotreload.core.rules import FIRST_ANSWER_SECONDS
 from hotreload.engine.answering.probe import Probe
+from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import ConfigError, ProbeFailed, shown
 from hotreload.hot.checking import GivenChecks
 from hotreload.hot.terms import HotTerms
 from hotreload.hub_names import how_to_have
 from hotreload.threads import in_thread, uninterrupted
-from hotreload.types import Checkpoint, Revision
+from hotreload.types import Revision
 
 RANDOM = Revision("random", "random weights")
 Boot = Literal["checkpoint", "random"]
@@ -66,15 +67,19 @@ async def start(
     spool = tempfile.TemporaryDirectory(prefix="hotreload-")
     try:
         engine = await SglangEngine.start(
-            model=folder,
-            device=device,
-            tp=tp,
-            first_device=first_device,
-            dtype=dtype,
-            args=args or {},
+            EngineOptions(
+                folder,
+                device,
+                tp=tp,
+                dtype=dtype,
+                load_format="auto" if checkpoint else "dummy",
+                args=args or {},
+                first_device=first_device,
+            ),
             terms=terms.staging(Path(spool.name)),
             probes=probes,
-            **_weights(checkpoint),
+            revision=checkpoint.revision if checkpoint else RANDOM,
+            checkpoint=checkpoint,
         )
     except BaseException:
         spool.cleanup()
@@ -86,12 +91,6 @@ async def start(
     started = Started(engine, checks, folder if checkpoint else None, spool)
     await _proven_or_ended(started)
     return started
-
-
-def _weights(checkpoint: Checkpoint | None) -> dict[str, Any]:
-    if checkpoint is None:
-        return {"revision": RANDOM, "load_format": "dummy"}
-    return {"revision": checkpoint.revision, "checkpoint": checkpoint}
 
 
 async def _proven_or_ended(started: Started) -> None:

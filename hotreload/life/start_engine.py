@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 from hotreload.core.course import Course
 from hotreload.core.how_far import telling_how_far
 from hotreload.engine.answering.probe import Probe
+from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
@@ -73,11 +75,12 @@ async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> Sgl
     if model is None:
         raise TryAgain(f"the model's files are gone from {state}")
     assert isinstance(twin, SglangEngine), "what a daemon starts is one"
+    options = _engine_options(settings, model)
     engine = await SglangEngine.start(
-        **_asked(settings, state / "staging"),
-        model=model,
+        replace(options, first_device=index * settings.engine.tp),
+        terms=_terms(settings, state / "staging"),
+        probes=probes_of(settings),
         twin=twin,
-        first_device=index * settings.engine.tp,
     )
     async with _closed_if_broken_off(engine):
         # No attempt is made: nobody is told of its phases.
@@ -102,18 +105,18 @@ async def _warm(engine: MadeEngine, settings: Settings, course: Course) -> None:
     engine.count_anew()
 
 
-def _asked(settings: Settings, spool: Path) -> dict[str, Any]:
+def _engine_options(settings: Settings, model: Path, load_format: str = "auto") -> EngineOptions:
     """What the operator decided about every engine."""
     engine = settings.engine
-    return {
-        "device": engine.device,
-        "tp": engine.tp,
-        "engines": engine.replicas,
-        "dtype": engine.dtype,
-        "args": engine.args,
-        "terms": _terms(settings, spool),
-        "probes": probes_of(settings),
-    }
+    return EngineOptions(
+        model,
+        engine.device,
+        tp=engine.tp,
+        dtype=engine.dtype,
+        load_format=load_format,
+        args=engine.args,
+        engines=engine.replicas,
+    )
 
 
 @asynccontextmanager
@@ -126,14 +129,16 @@ async def to_start_from(
     """
     need = sum(file.size for file in weights.weight_files) if weights else 0
     copies = await asyncio.to_thread(_folder_for_copies, settings.state.directory, need)
-    asked = _asked(settings, copies / "staging")
+    asked = {"terms": _terms(settings, copies / "staging"), "probes": probes_of(settings)}
     if weights is None:
-        yield {**asked, "model": model, "revision": RANDOM, "load_format": "dummy"}
+        options = _engine_options(settings, model, load_format="dummy")
+        yield {**asked, "options": options, "revision": RANDOM}
         return
     within = settings.reload.stage_timeout
     async with _copied(model, weights, copies / "boot", within, course) as folder:
         with _naming(settings, model, folder):
-            yield {**asked, "model": folder, "revision": weights.revision, "checkpoint": weights}
+            options = _engine_options(settings, folder)
+            yield {**asked, "options": options, "revision": weights.revision, "checkpoint": weights}
 
 
 @asynccontextmanager

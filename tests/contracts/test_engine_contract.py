@@ -24,7 +24,7 @@ from hotreload.errors import (
     ProbeFailed,
     TryAgain,
 )
-from hotreload.hosts.engine.leading import LeadingEngine
+from hotreload.hosts.engine.over import OverRanks
 from hotreload.life.running import RunningEngine
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 from tests.engine import real
@@ -145,16 +145,16 @@ class FakeRanksCase(FakeCase):
         super().__init__()
         self._ranks = ranks
         self._fake = ranks.own
-        self._leading = leading(ranks)
+        self._over = ranks.over
 
     @property
     def engine(self) -> RunningEngine:
-        return self._leading
+        return self._over
 
     @asynccontextmanager
     async def another(self) -> AsyncIterator[RunningEngine]:
         async with over_ranks(Revision("1", "step_1")) as ranks:
-            yield leading(ranks)
+            yield ranks.over
 
     def kill(self, engine: RunningEngine) -> None:
         engine.lose("it was killed")
@@ -162,11 +162,6 @@ class FakeRanksCase(FakeCase):
     async def held(self) -> int:
         (held,) = set(self._ranks.sets)
         return held
-
-
-def leading(ranks: Slice) -> LeadingEngine:
-    own: Any = ranks.own
-    return LeadingEngine(own, ranks.chair, stage_within=30, prove_within=30)
 
 
 class RealCase:
@@ -259,7 +254,7 @@ async def engine_case(
 @pytest.fixture
 def on_one_host(engine_case: EngineCase) -> None:
     """An engine over several does less, and says so."""
-    if isinstance(engine_case.engine, LeadingEngine):
+    if isinstance(engine_case.engine, OverRanks):
         pytest.skip("an engine over several hosts refuses it")
 
 

@@ -23,7 +23,7 @@ import pytest_asyncio
 
 from hotreload.checkpoint.never_loaded import matches
 from hotreload.core.course import Course
-from hotreload.engine import generations, source_text
+from hotreload.engine import source_text, switching
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.upstream import between
 from hotreload.errors import (
@@ -65,7 +65,7 @@ async def engine(folders: real.Folders) -> AsyncIterator[Engine]:
 
 async def idle(engine: Engine) -> None:
     """Return when no step is under way any more."""
-    await engine._generations._between.run(lambda: None)
+    await engine._between.run(lambda: None)
 
 
 # Answers
@@ -278,7 +278,7 @@ async def test_without_forgetting_the_caches_a_swap_would_mix_two_generations(
     await real.ask(engine, "cached prompt")
     staged = await engine.stage(folders.checkpoint(2))
     with monkeypatch.context() as broken:
-        broken.setattr(generations, "forget_caches", lambda scheduler: None)
+        broken.setattr(switching, "forget_caches", lambda scheduler: None)
         old = await engine.exchange(staged)
     assert (await real.ask(engine, "cached prompt"))["text"] == "served by step 1"
     await engine.release(await engine.exchange(old))
@@ -325,7 +325,7 @@ async def pool_has_nan(engine: Engine) -> bool:
         found.append(bool(jnp.isnan(buffer).any()))
         return buffer
 
-    await engine._generations._between.run(lambda: rewrite_pools(engine._parts.model_runner, look))
+    await engine._between.run(lambda: rewrite_pools(engine._parts.model_runner, look))
     assert found
     return any(found)
 

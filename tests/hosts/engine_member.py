@@ -14,11 +14,12 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from hotreload.hosts.steps import in_step
+from hotreload.hosts.naming import in_step
 from tests.hosts.member import free_address
 
 PATIENCE = 240.0
@@ -142,6 +143,7 @@ class Doing:
 
     async def build(self, number: int, damage: str = "") -> None:
         """Build this rank's part of an engine, from a path that leads nowhere on any other."""
+        from hotreload.engine.options import EngineOptions
         from hotreload.engine.weights.quiet import Quiet
         from hotreload.engine.weights.sets import StagingOptions
         from hotreload.hosts.engine.rank_engine import RankEngine
@@ -153,13 +155,10 @@ class Doing:
             (own / damage).unlink()
         held = os.open(own, os.O_RDONLY)
         os.dup2(held, OPENED + rank)
+        model = Path(f"/proc/self/fd/{OPENED + rank}")
         self._member = await RankEngine.start_rank(
             self._joined,
-            model=Path(f"/proc/self/fd/{OPENED + rank}"),
-            device="cpu",
-            tp=2,
-            dtype="bfloat16",
-            args=real.ARGS,
+            EngineOptions(model, "cpu", tp=2, dtype="bfloat16", args=real.ARGS),
             terms=StagingOptions(self._root / f"spool{rank}", quiet=Quiet(priority="normal")),
             probes=(),
             revision=checkpoint.revision,
@@ -233,11 +232,13 @@ class Doing:
 
     async def follow(self) -> None:
         """From now on this rank does what rank 0 says."""
-        from hotreload.hosts.following import Following
+        from hotreload.hosts.steps import take_part
         from hotreload.hosts.vote import Follower
+        from tests.hosts.slice import FollowsOnly
 
         follower = Follower(self._joined.store, 1)
-        following = follower.follow(Following(self._member, self._prepare))
+        own = FollowsOnly(self._member, self._prepare)
+        following = follower.follow(partial(take_part, own))
         self._following = asyncio.create_task(following)
 
     async def _prepare(self, revision: Any) -> Any:
@@ -251,13 +252,13 @@ class Doing:
 
     async def lead(self) -> None:
         """From now on the other rank does what this one says."""
-        from hotreload.hosts.engine.leading import LeadingEngine
+        from hotreload.hosts.engine.over import OverRanks
+        from hotreload.hosts.steps import StepSeconds
         from hotreload.hosts.vote import Chair
 
         chair = Chair(self._joined.store, [1])
-        self._leading = LeadingEngine(
-            self._member, chair, stage_within=PATIENCE, prove_within=PATIENCE
-        )
+        seconds = StepSeconds(meet=PATIENCE, stage=PATIENCE, prove=PATIENCE)
+        self._leading = OverRanks(self._member, chair, seconds)
 
     async def reload(self, number: int, label: str = "", within: float = PATIENCE) -> str:
         """Stage, prove, flip, and let what answered before end."""
@@ -265,7 +266,8 @@ class Doing:
 
         checkpoint = self._checkpoints[number]
         revision = replace(checkpoint.revision, label=label)
-        self._leading._stage_within = within
+        ranks = self._leading._ranks
+        ranks.seconds = replace(ranks.seconds, stage=within)
         engine = self._leading
         staged = await engine.stage(replace(checkpoint, revision=revision))
         try:

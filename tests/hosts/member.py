@@ -17,12 +17,13 @@ from itertools import count
 from typing import Any
 
 from hotreload.errors import EngineLost
+from hotreload.hosts.upstream.store import Store
 
 JOIN_SECONDS = 60
 
 
-class Asked:
-    """A `ranks.store.Store` that has a member ask its own; any thread may call."""
+class Asked(Store):
+    """A store that has a member ask its own; any thread may call."""
 
     def __init__(self, process: subprocess.Popen[str], address: str) -> None:
         self.process = process
@@ -104,11 +105,11 @@ def _started(address: str, rank: int, ended: ExitStack) -> subprocess.Popen[str]
 
 def main(address: str, rank: str) -> None:
     """Join the other one, and do what each line asks in a thread of its own."""
-    from hotreload.hosts.engine.jax_store import DistributedStore
     from hotreload.hosts.upstream.joining import Ranks, join
+    from hotreload.hosts.upstream.store import Store
 
     join(Ranks(int(rank), 2, address), JOIN_SECONDS)
-    store, told = DistributedStore(), threading.Lock()
+    store, told = Store(), threading.Lock()
 
     def do(number: int, name: str, *words: Any) -> None:
         value = fault = None

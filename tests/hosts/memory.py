@@ -4,9 +4,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hotreload.hosts.upstream.store import Store
 
-class MemoryStore:
-    """A `ranks.store.Store` in the memory of one process."""
+
+class MemoryStore(Store):
+    """The same in the memory of one process."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}

@@ -327,4 +327,4 @@ async def test_rank_0_cannot_begin_anew_beside_an_engine_that_is_built(hosts: Ho
         await pair.live("model")
         assert isinstance(pair.follower.part, Follow)
         with pytest.raises(EngineLost, match="here an engine is built"):
-            await pair.follower.part._prepare_start({})
+            await pair.follower.part.prepare_start({})

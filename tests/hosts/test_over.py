@@ -74,7 +74,7 @@ async def test_what_rank_0_cannot_stage_no_other_keeps() -> None:
 
 async def test_a_rank_that_is_slow_to_stage_is_named_and_gives_up() -> None:
     async with running() as ranks:
-        ranks.over._stage_within = 0.1
+        ranks.patient(stage=0.1)
         ranks.second.steps.faults["stage"] = HANG
         with pytest.raises(TryAgain, match="rank 1 did not stage in time"):
             await ranks.over.stage(unread(NEW))
@@ -136,7 +136,7 @@ async def test_a_change_that_is_made_here_and_not_elsewhere_loses_the_engine(cha
     async with running() as ranks:
         staged = await ranks.over.stage(unread(NEW))
         ranks.third.steps.faults[change] = HANG
-        ranks.over._within = 0.2
+        ranks.patient(other=0.2)
         with pytest.raises(EngineLost, match=f"rank 0 did {change}, but rank 2 did not"):
             await getattr(ranks.over, change)(staged)
 
@@ -191,8 +191,22 @@ async def test_a_rank_whose_weights_have_drifted_is_heard_when_all_are_measured(
 
 async def test_others_are_told_what_rank_0_has_done_and_may_be_against_it() -> None:
     async with running() as ranks:
-        with pytest.raises(CheckpointRejected, match=r"rank \d: internal error: KeyError: 'live'"):
-            await ranks.over.tell("live", {"number": "7"})
+        await ranks.over.tell_live({"number": "7"})
+        assert [each.told for each in ranks.following] == [[{"number": "7"}]] * 2
+        ranks.following[1].record = against  # type: ignore[method-assign]
+        with pytest.raises(TryAgain, match="rank 2: not written"):
+            await ranks.over.tell_live({"number": "8"})
+
+
+async def against(about: Any) -> None:
+    raise TryAgain("not written")
+
+
+async def test_what_no_rank_knows_as_a_step_is_an_error_of_ours() -> None:
+    async with running() as ranks:
+        step = await ranks.chair.call("dance")
+        with pytest.raises(CheckpointRejected, match=r"rank 1: internal error: KeyError: 'dance'"):
+            await ranks.chair.all_did(step, 30)
 
 
 async def test_what_an_engine_over_several_hosts_cannot_is_refused_in_words() -> None:

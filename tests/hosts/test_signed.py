@@ -15,7 +15,7 @@ from hotreload.hosts.beats import Beats
 from hotreload.hosts.bounds import MOST_NUMBER, MOST_TEXT, NotBelieved, number, revision_of, words
 from hotreload.hosts.doubts import MOST, Doubts
 from hotreload.hosts.signed import SignedStore, signed_for_this_life
-from hotreload.hosts.store import Store
+from hotreload.hosts.upstream.store import Store
 from hotreload.hosts.vote import Chair, Follower
 from tests.hosts.memory import MemoryStore
 from tests.hosts.test_store import KINDS

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hotreload import threads
-from hotreload.engine.upstream import build
+from hotreload.engine.options import EngineOptions
+from hotreload.engine.upstream import build, parts
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError, EngineLost
 from hotreload.hosts.engine.joined import Joined
@@ -25,9 +26,9 @@ RANKS = Ranks(0, 2, "nowhere:1")
 
 def start(terms: StagingOptions) -> asyncio.Task[RankEngine]:
     """A start of rank 0, before anything is built."""
-    asked: dict[str, Any] = {"device": "cpu", "tp": 2, "dtype": "auto", "args": {}, "probes": ()}
-    asked |= {"model": Path("model"), "revision": NEW, "checkpoint": unread(NEW), "terms": terms}
-    return asyncio.create_task(RankEngine.start_rank(Joined(RANKS, MemoryStore()), **asked))
+    joined, options = Joined(RANKS, MemoryStore()), EngineOptions(Path("model"), "cpu", tp=2)
+    asked: dict[str, Any] = {"revision": NEW, "checkpoint": unread(NEW), "terms": terms}
+    return asyncio.create_task(RankEngine.start_rank(joined, options, probes=(), **asked))
 
 
 async def test_a_start_that_waits_for_another_ranks_is_left_behind_and_no_other_begins(
@@ -36,12 +37,12 @@ async def test_a_start_that_waits_for_another_ranks_is_left_behind_and_no_other_
     """Upstream's wait has no end: the daemon's must have one."""
     building, may_end, freed = threading.Event(), threading.Event(), threading.Event()
 
-    def hang(**asked: Any) -> None:
+    def hang(*asked: Any) -> None:
         building.set()
         may_end.wait()
 
     monkeypatch.setattr(build, "build", hang)
-    monkeypatch.setattr(build, "discard", lambda parts: freed.set())
+    monkeypatch.setattr(parts, "discard", lambda parts: freed.set())
     monkeypatch.setattr(threads, "LEAVE_AFTER", 0.0)
     try:
         starting = start(StagingOptions(tmp_path))

@@ -15,7 +15,7 @@ from hotreload.errors import (
     TryAgain,
 )
 from hotreload.hosts.ballots import Ballot, Said, Step, ballot_against, check_all_did, check_same
-from hotreload.hosts.store import Store
+from hotreload.hosts.upstream.store import Store
 from hotreload.hosts.vote import Chair, Follower
 from tests.hosts.memory import MemoryStore
 from tests.hosts.test_store import KINDS

@@ -19,6 +19,7 @@ from hotreload.core.course import Course
 from hotreload.engine.answering.requests import parse
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.engine.model_folder import unservable
+from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import BadRequest, ConfigError
@@ -173,7 +174,8 @@ def started(change: Change) -> Told:
     return told
 
 
-async def _complains(*, model: Path, **given: Any) -> None:
+async def _complains(*, options: EngineOptions, **given: Any) -> None:
+    model = options.model
     why = unservable(model) or f"OSError: {model}/params.json"
     raise ConfigError(f"the engine does not start on {model}: {why}", code=DOES_NOT_START)
 

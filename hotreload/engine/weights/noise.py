@@ -30,7 +30,7 @@ AT_WORK = 3
 """How many copies of a leaf in float32 may be there while noise is put on it."""
 
 
-def perturb(
+def with_noise(
     noise: Noise,
     *,
     layout: Layout,

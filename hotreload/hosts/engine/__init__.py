@@ -1,1 +1,1 @@
-"""What one engine in several processes needs of JAX and of upstream."""
+"""One engine in several processes: each rank's part of it, and rank 0's view of the whole."""

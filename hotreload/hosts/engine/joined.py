@@ -6,11 +6,10 @@ One engine after the other may be built over them.
 import asyncio
 import math
 
-from hotreload.hosts.engine.jax_store import DistributedStore
 from hotreload.hosts.engine.together import Meeting
 from hotreload.hosts.signed import signed_for_this_life
-from hotreload.hosts.store import Store
 from hotreload.hosts.upstream.joining import Ranks, join, leave
+from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread
 
 LIFE_SECONDS = 60.0
@@ -40,7 +39,7 @@ class Joined:
             leave_as=waiting,
             is_read=False,
         )
-        store = DistributedStore()
+        store = Store()
         if ranks.secret is None:
             return cls(ranks, store)
         others = ranks.others
@@ -48,7 +47,7 @@ class Joined:
         return cls(ranks, await signed)
 
     def next_build(self) -> str:
-        """What the ranks call the engine that they are about to build; each asks as often."""
+        """Name for the engine that the ranks are about to build; each asks as often."""
         self._builds += 1
         return f"build {self._builds}"
 

@@ -3,20 +3,20 @@
 Each rank has one and asks the same of it in the same order; rank 0's takes the requests.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from hotreload.engine.answering.answers import Answer, Answers
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.first_weights import named
-from hotreload.engine.sglang import SglangEngine
-from hotreload.engine.starting import START, built, running
+from hotreload.engine.options import EngineOptions
+from hotreload.engine.sglang import SglangEngine, named
+from hotreload.engine.starting import START, built
 from hotreload.engine.upstream import build
 from hotreload.engine.upstream.between import BetweenSteps
+from hotreload.engine.upstream.parts import Parts
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.copies import copies_here, differing
@@ -25,7 +25,7 @@ from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import CheckpointIncompatible, ConfigError, EngineLost, NotServing
 from hotreload.hosts.engine.joined import Joined
 from hotreload.hosts.engine.together import BetweenStepsOfAll, gather, merge_measurements
-from hotreload.hosts.steps import in_step, next_job
+from hotreload.hosts.naming import in_step, next_job
 from hotreload.threads import all_left_behind, in_thread
 from hotreload.types import Checkpoint, Revision, Staged
 
@@ -42,7 +42,7 @@ class NoFront(Answers):
         return 0
 
     def send(self, message: Any) -> None:
-        """Nobody waits for it: this rank's scheduler is woken by rank 0's turns."""
+        """Send nothing: this rank's scheduler is woken by rank 0's turns."""
 
     def abort(self, is_meant: Callable[[int], bool]) -> None:
         """Rank 0 aborts, and its message comes to all."""
@@ -61,7 +61,7 @@ class RankEngine(SglangEngine):
 
     def __init__(
         self,
-        parts: build.Parts,
+        parts: Parts,
         watch: EngineWatch,
         joined: Joined,
         *,
@@ -78,18 +78,14 @@ class RankEngine(SglangEngine):
     async def start_rank(
         cls,
         joined: Joined,
+        options: EngineOptions,
         *,
-        model: Path,
-        device: str,
-        tp: int,
-        dtype: str,
-        args: Mapping[str, Any],
         terms: StagingOptions,
         probes: Sequence[Probe],
         revision: Revision,
         checkpoint: Checkpoint,
     ) -> "RankEngine":
-        """Build this rank's part of an engine that answers from `model`, as `start` does.
+        """Build this rank's part of an engine, as `start` does.
 
         A cancel does not wait for a build that waits for another rank's, and leaves it behind:
         EngineLost for each later one, since this process can build no more.
@@ -100,21 +96,18 @@ class RankEngine(SglangEngine):
                 "an earlier start waits for another rank's for ever; only a new process helps"
             )
         watch = EngineWatch()
-        make_parts = partial(build.build, model=model, device=device, tp=tp, dtype=dtype)
-        make_parts = partial(make_parts, load_format="auto", args=args, ranks=joined.ranks)
-        make_parts = partial(make_parts, report=watch.report)
         with in_step(joined.next_build()):
-            parts = await built(make_parts)
+            parts = await built(partial(build.build, options, watch.report, joined.ranks))
             make = partial(cls, parts, watch, joined, probes=probes, terms=terms)
-            return await running(make, parts, watch, named(revision), checkpoint)
+            return await cls._begun(make, parts, watch, named(revision), checkpoint)
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         """Load this rank's share beside the live one; the fingerprint is the whole checkpoint's.
 
         Each rank reads all of it and keeps its share: nothing is waited for at other ranks.
         """
-        await self._sets.until_compared()
-        why = self._sets.loaders.why_not_ours(checkpoint)
+        await self.until_compared()
+        why = self.loaders.why_not_ours(checkpoint)
         if why is not None:
             # Upstream's loader waits for the others', in the middle of what the engine computes.
             raise CheckpointIncompatible(f"on several hosts only our own loader loads: {why}")
@@ -122,15 +115,15 @@ class RankEngine(SglangEngine):
 
     async def checksums(self) -> dict[str, int]:
         """Each leaf's checksum, computed on what is live now on all ranks, each of which asks."""
-        async with self._generations.unchanged:
-            live, measure = self.live, self._sets.loaders.measure
+        async with self.unchanged:
+            live, measure = self.live, self.loaders.measure
             own = await in_thread(lambda cancel: measure(live.weights.leaves))
             now = (await merge_measurements(self._meeting, next_job(), own)).checksums
             leaves = self._live_leaves()
             copies = await in_thread(lambda cancel: copies_here(leaves))
             for path in differing(await gather(self._meeting, next_job(), copies)):
                 now[path] ^= 1  # as where copies differ on one host
-            return self._sets.noted(live, now)
+            return self._noted(live, now)
 
     def withdraw(self, step: int) -> None:
         """Let no rank wait any more to do its part of this step; rank 0 alone asks."""
@@ -147,12 +140,12 @@ class RankEngine(SglangEngine):
     def _make_between(self) -> BetweenSteps:
         return BetweenStepsOfAll(self._scheduler, self._front, self._watch, self._meeting)
 
-    async def _know_whole(self, first: Staged) -> None:
+    async def _know_whole(self) -> None:
         """Each rank has measured its share of the first set."""
-        whole = await merge_measurements(self._meeting, next_job(), first.weights.measured)
-        first.weights.measured = whole
-        live = replace(first, fingerprint=whole.fingerprint, leaves=whole.checksums)
-        self._generations.live = live
+        weights = self.live.weights
+        weights.measured = await merge_measurements(self._meeting, next_job(), weights.measured)
+        fingerprint, checksums = weights.measured.fingerprint, weights.measured.checksums
+        self.live = replace(self.live, fingerprint=fingerprint, leaves=checksums)
         await self._check_room()
 
     async def _ask_canaries(self, lane: int) -> None:
@@ -161,7 +154,7 @@ class RankEngine(SglangEngine):
             await super()._ask_canaries(lane)
 
     async def _check_room(self) -> None:
-        """What takes its turn in step has as much room on all ranks, also where it is proven."""
+        """Check that all ranks have as much room for what they do in step, and for proving."""
         tokens = self._scheduler.scheduler.token_to_kv_pool_allocator.size
         own = {"probes": self._canaries.longest, "KV pools": tokens}
         for told in await gather(self._meeting, next_job(), own):
@@ -172,9 +165,8 @@ class RankEngine(SglangEngine):
                 )
 
     def _check_shares(self) -> None:
-        assert self._first is not None, "it begins after this"
-        for path, leaf in self._sets.layout.named(self._first.weights.leaves).items():
-            if splits_words(leaf, self._sets.plan.parts.get(path, ())):
+        for path, leaf in self._live_leaves().items():
+            if splits_words(leaf, self.plan.parts.get(path, ())):
                 raise ConfigError(
                     f"[engine] nnodes: {path} would be cut within four bytes, so nobody could "
                     "tell which weights answer; choose another tp"

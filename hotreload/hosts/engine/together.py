@@ -16,9 +16,9 @@ from hotreload.engine.weights.measuring import Measured, added_up
 from hotreload.errors import DrainTimedOut, EngineLost, TryAgain
 from hotreload.hosts.bounds import NotBelieved, number, parsed
 from hotreload.hosts.hearing import Ear
-from hotreload.hosts.steps import next_job
-from hotreload.hosts.store import Store
+from hotreload.hosts.naming import next_job
 from hotreload.hosts.upstream.joining import Ranks
+from hotreload.hosts.upstream.store import Store
 from hotreload.hosts.upstream.turns import Turns
 from hotreload.threads import in_thread
 
@@ -32,7 +32,7 @@ KEPT = 64
 
 
 class Meeting:
-    """What ranks tell each other under a name, each one thing."""
+    """Place where ranks tell each other things, each one under a name."""
 
     def __init__(self, store: Store, ranks: Ranks) -> None:
         self._store = store
@@ -51,7 +51,7 @@ class Meeting:
             self._store.forget(self._told.popleft())
 
     async def heard(self, name: str, read: Callable[[str], Any] = str) -> list[Any]:
-        """What all the others told, in the order of their numbers; TryAgain names who did not."""
+        """Hear what all others told, in the order of their numbers; TryAgain names who did not."""
         until = time.monotonic() + self.within
         return [await self._of(rank, name, read, until) for rank in self._ranks.others]
 
@@ -63,7 +63,7 @@ class Meeting:
 
 
 class BetweenStepsOfAll(BetweenSteps):
-    """The same for an engine of several ranks: each rank asks for the same jobs, step by step.
+    """Runs jobs in an engine of several ranks: each rank asks for the same ones, step by step.
 
     A job is done when every rank has asked for it; rank 0 says when, and all do it in one turn.
     """
@@ -127,7 +127,7 @@ class BetweenStepsOfAll(BetweenSteps):
 async def gather(
     meeting: Meeting, name: str, own: Any, read: Callable[[Any], Any] = lambda told: told
 ) -> list[Any]:
-    """What each rank says of the same, as JSON has it, this one's first; every rank asks."""
+    """Gather what each rank says of the same, as JSON has it, this one's first; every rank asks."""
     text = json.dumps(own)
     await in_thread(lambda cancel: meeting.tell(name, text))
     said = await meeting.heard(name, lambda text: read(parsed(text, MOST_TOLD)))
@@ -135,7 +135,7 @@ async def gather(
 
 
 async def merge_measurements(meeting: Meeting, name: str, own: Measured) -> Measured:
-    """What is known of a whole set, of which each rank measured its own; every rank asks."""
+    """Add up what is known of a set, of which each rank measured its own; every rank asks."""
     sums: Mapping[str, Any] = {path: dict(each) for path, each in own.sums.items()}
     return added_up(await gather(meeting, name, [sums, dict(own.rms)], _measured))
 

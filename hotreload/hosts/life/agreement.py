@@ -1,4 +1,4 @@
-"""What must be the same on all hosts of one engine, and in what two of them differ.
+"""Things that must be the same on all hosts of one engine; in which of them two hosts differ.
 
 Ranks that differ in one of these would compute different things in the same turn, or would not
 agree which checkpoint is good.
@@ -28,7 +28,7 @@ DIGEST = "sha256:"
 
 
 def to_agree_on(settings: Settings) -> dict[str, str]:
-    """What of this host every other must have the same; reads the model's small files."""
+    """List what every other host must have the same; reads the model's small files."""
     return {
         "hotreload": __version__,
         **{package: installed(package) for package in PACKAGES},
@@ -41,13 +41,13 @@ def to_agree_on(settings: Settings) -> dict[str, str]:
 
 
 async def read_to_agree_on(settings: Settings) -> dict[str, str]:
-    """The same in a thread, which is left behind when a read hangs."""
+    """List the same in a thread, which is left behind when a read hangs."""
     leave_as = "a read of the model's small files"
     return await in_thread(lambda cancel: to_agree_on(settings), leave_as=leave_as)
 
 
 def differences(own: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """In what another host differs from this one, each in a sentence; none if in nothing."""
+    """Say in what another host differs from this one, each in a sentence; none if in nothing."""
     names = dict.fromkeys([*own, *theirs])
     pairs = ((name, own.get(name), theirs.get(name)) for name in names)
     return [_sentence(name, here, there) for name, here, there in pairs if here != there]
@@ -76,7 +76,7 @@ def _secret(file: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def _judged_by(settings: Settings) -> Iterator[tuple[str, str]]:
-    """What says whether a checkpoint is good."""
+    """List the settings that say whether a checkpoint is good."""
     data = settings.model_dump(mode="json")
     for name in sorted(ALIKE - {"probe"}):
         section, key = name.split(".")

@@ -30,7 +30,7 @@ class FollowerRefusal:
 
     @contextmanager
     def preparing(self) -> Iterator[RunningEngine]:
-        """Nobody is answered here."""
+        """Refuse it: nobody is answered here."""
         self._refuse()
         yield
 
@@ -38,7 +38,7 @@ class FollowerRefusal:
     async def passing(
         self, at_least: int = 0, within: float = 0.0
     ) -> AsyncIterator[Lease[RunningEngine]]:
-        """Nobody is answered here."""
+        """Refuse it: nobody is answered here."""
         self._refuse()
         yield
 

@@ -5,7 +5,6 @@ here is told to rank 0 with the reason, and then nobody takes it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -16,22 +15,15 @@ from hotreload.core.course import Reach, StillWanted
 from hotreload.core.prepare import Prepare
 from hotreload.errors import EngineLost, HotReloadError, SourceUnavailable, TryAgain
 from hotreload.events import PhaseEntered
-from hotreload.hosts.ballots import Step
 from hotreload.hosts.bounds import revision_of
 from hotreload.hosts.engine.joined import Joined
 from hotreload.hosts.engine.rank_engine import RankEngine
-from hotreload.hosts.following import Following
+from hotreload.hosts.following import About, Following
 from hotreload.hosts.life.agreement import read_to_agree_on
 from hotreload.hosts.life.meeting import Lose, met
 from hotreload.hosts.life.shown import FollowerStatus
-from hotreload.hosts.life.words import (
-    BUILD,
-    HELLO,
-    LIVE,
-    NUMBERS,
-    PREPARE,
-    live_of,
-)
+from hotreload.hosts.life.words import NUMBERS, live_of
+from hotreload.hosts.steps import take_part
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.hosts.vote import Follower
 from hotreload.life.boot import served_from, unarmed
@@ -42,17 +34,12 @@ from hotreload.life.start_engine import to_start_from
 from hotreload.threads import uninterrupted
 from hotreload.types import Checkpoint, Phase, Revision
 
-About = Mapping[str, str]
 
-BEFORE = {"prove": "probing", "flip": "swapping", "exchange": "swapping", LIVE: "committed"}
-AFTER = {"stage": "staged", "prove": "proven", "flip": "flipped", "exchange": "swapped"}
-"""The failpoints of an attempt that a rank passes in a step of it."""
-
-
-class Follow:
+class Follow(Following[RankEngine]):
     """One life of such a rank."""
 
     def __init__(self, common: Common, ranks: Ranks, *, lose: Lose) -> None:
+        super().__init__()
         self._settings = common.settings
         self._ranks = ranks
         self._source = common.source
@@ -68,27 +55,20 @@ class Follow:
         self._copies = AsyncExitStack()
         """The private copy that the engine is built from, until it is."""
         self._made_from: tuple[Checkpoint, dict[str, Any]] | None = None
-        self._engine: RankEngine | None = None
         self._is_built = asyncio.Event()
         self._last: Checkpoint | None = None
         """What was prepared last. What went live before it has its place in the ledger."""
         self._is_live = False
-        self._does: dict[str, Callable[[About], Awaitable[About | None]]] = {
-            HELLO: self._hello,
-            PREPARE: self._prepare_start,
-            BUILD: self._build,
-            LIVE: self._record,
-        }
 
     async def run(self) -> NoReturn:
         """Follow until rank 0 goes or the engine is lost: EngineLost says which."""
         within = self._settings.engine.join_timeout
         async with met(self._ranks, within, self._lose) as (joined, _):
             self._joined: Joined = joined
-            follower = Follower(joined.store, self._ranks.own)
+            following = Follower(joined.store, self._ranks.own).follow(partial(take_part, self))
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(follower.follow(self._do), name="follow rank 0")
+                    tasks.create_task(following, name="follow rank 0")
                     tasks.create_task(self._until_dead(), name="watch the engine")
                     tasks.create_task(self._keep_saving(), name="save what is not")
                     tasks.create_task(self._look_for_files(), name="look for files")
@@ -99,14 +79,13 @@ class Follow:
 
     def lose(self, why: EngineLost) -> None:
         """Count this rank's part of the engine as lost."""
-        if self._engine is not None:
-            self._engine.lose(str(why))
+        if self._own is not None:
+            self._own.lose(str(why))
 
     async def _until_dead(self) -> None:
         await self._is_built.wait()
-        assert self._engine is not None
         try:
-            await self._engine.died()
+            await self.own.died()
         except EngineLost as lost:
             self._lose(lost)
             raise
@@ -115,29 +94,23 @@ class Follow:
         try:
             await self._copies.aclose()
         finally:
-            if self._engine is not None:
-                await self._engine.close()
+            if self._own is not None:
+                await self._own.close()
 
-    async def _do(self, step: Step) -> About:
-        """Do one step; what it made is told with the vote."""
-        reach = failpoints.reach if self._is_live else unarmed
-        if (before := BEFORE.get(step.name)) is not None:
-            await reach(before)
-        does = self._does.get(step.name)
-        says = await (does(step.about) if does else self._following(step))
-        if (after := AFTER.get(step.name)) is not None:
-            await reach(after)
-        return says or {}
+    async def reach(self, point: str) -> None:
+        """Pass no failpoint of an attempt in the start."""
+        await (failpoints.reach if self._is_live else unarmed)(point)
 
     # --- the start -------------------------------------------------------------------------------
 
-    async def _hello(self, about: About) -> About:
+    async def introduce(self) -> About:
+        """Say the versions and settings that all must have, and which numbers are given."""
         numbers = str(self._attempts.ledger.next_number - 1)
         return {**await read_to_agree_on(self._settings), NUMBERS: numbers}
 
-    async def _prepare_start(self, about: About) -> None:
+    async def prepare_start(self, about: About) -> None:
         """Fetch and check what rank 0 would start with, and copy it where nobody writes."""
-        if self._engine is not None:
+        if self._own is not None:
             raise EngineLost("rank 0 begins anew, and here an engine is built")
         await self._copies.aclose()  # of a candidate that rank 0 has passed over
         revision = revision_of(about)
@@ -147,15 +120,16 @@ class Follow:
         copied = to_start_from(self._settings, model, checkpoint, course)
         self._made_from = checkpoint, await self._copies.enter_async_context(copied)
 
-    async def _build(self, about: About) -> None:
+    async def build(self) -> None:
+        """Build this rank's part of the engine, from what was prepared."""
         assert self._made_from is not None, "it is prepared before it is built"
         (checkpoint, asked), self._made_from = self._made_from, None
         course = self._attempts.course(checkpoint.revision, unarmed)
         async with self._copies, course.phase(Phase.BUILDING):
-            engine = await RankEngine.start_rank(self._joined, **_of_a_rank(asked))
+            engine = await RankEngine.start_rank(self._joined, **asked)
         course.publish(PhaseEntered(course.revision, None))
         self._take_signals()
-        self._engine, self._following = engine, Following(engine, self._prepare)
+        self.take_over(engine)
         self._is_built.set()
         model = self._settings.engine.model
         state = self._settings.state.directory
@@ -163,7 +137,8 @@ class Follow:
 
     # --- what rank 0 makes live ------------------------------------------------------------------
 
-    async def _prepare(self, revision: Revision) -> Checkpoint:
+    async def prepare(self, revision: Revision) -> Checkpoint:
+        """Fetch a revision from this host's own source and check it, as an attempt does."""
         checkpoint = await self._prepared(revision, failpoints.reach)
         await failpoints.reach("staging")
         return checkpoint
@@ -210,15 +185,13 @@ class Follow:
         return f"{revision}: other bytes have that name on this host ({here.id[:12]})"
 
     async def _checked(self, revision: Revision, path: Path) -> Checkpoint:
-        if self._engine is None:
+        if self._own is None:
             self._checking.serve(await served_from(self._settings.engine.model or path))
         return await self._checking(revision, path)
 
-    async def _record(self, about: About) -> None:
+    async def record(self, about: About) -> None:
         """Write down what is live on all ranks now, under the number that rank 0 gave it."""
-        engine, ledger = self._engine, self._attempts.ledger
-        assert engine is not None, "only an engine has anything live"
-        own = engine.live
+        ledger, own = self._attempts.ledger, self.own.live
         live = live_of(about, own)
         if own.fingerprint != live.fingerprint:
             words = f"rank 0 has {live.fingerprint} live, and here {own.fingerprint} is"
@@ -228,13 +201,8 @@ class Follow:
         last = self._last
         path = last.path if last is not None and last.revision == live.revision else None
         self._attempts.record(live, path)
-        self._shows(engine, live)
+        self._shows(self.own, live)
         self._is_live = True
         why = await self._attempts.save()
         if why is not None:
             raise TryAgain(why, code="not_saved")
-
-
-def _of_a_rank(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what only several engines in one process are told."""
-    return {name: value for name, value in asked.items() if name != "engines"}

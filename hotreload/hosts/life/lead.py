@@ -16,24 +16,23 @@ from hotreload.core.ledger import Ledger
 from hotreload.errors import ConfigError, DeviceUnavailable, EngineLost, HotReloadError, TryAgain
 from hotreload.hosts.ballots import Ballot
 from hotreload.hosts.beats import Beats
-from hotreload.hosts.bounds import NotBelieved, number
+from hotreload.hosts.bounds import NotBelieved, number, words_of
 from hotreload.hosts.engine.joined import Joined
-from hotreload.hosts.engine.leading import LeadingEngine
+from hotreload.hosts.engine.over import OverRanks
 from hotreload.hosts.engine.rank_engine import RankEngine
 from hotreload.hosts.life.agreement import differences, read_to_agree_on
 from hotreload.hosts.life.meeting import Lose, met
-from hotreload.hosts.life.words import BUILD, HELLO, LIVE, NUMBERS, PREPARE, live_words
+from hotreload.hosts.life.words import NUMBERS, live_words
+from hotreload.hosts.steps import BUILD, HELLO, PREPARE, StepKind, StepSeconds
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.hosts.vote import Chair
 from hotreload.life.parts import to_stage
 from hotreload.settings.load import Settings
 from hotreload.threads import uninterrupted
-from hotreload.types import Checkpoint, Generation, Revision
+from hotreload.types import Generation, Revision
 
 log = logging.getLogger("hotreload.ranks")
 
-BUILD_SECONDS = 900.0
-"""How long the slowest rank may take to build its part of the engine."""
 GIVE_UP_SECONDS = 10.0
 """How long the others may take to build, or to fail too, once one has."""
 NOT_RECORDED = (
@@ -45,7 +44,7 @@ NOT_RECORDED = (
 def make_lead(
     settings: Settings, ranks: Ranks | None, ledger: Ledger, *, save: Save, lose: Lose
 ) -> "Lead | None":
-    """What rank 0 of several hosts has; None where there is one host, and on all others."""
+    """Make what rank 0 of several hosts has; None where there is one host, and on all others."""
     if ranks is None or not ranks.leads:
         return None
     return Lead(settings, ranks, ledger=ledger, save=save, lose=lose)
@@ -64,20 +63,23 @@ class Lead:
         self._save = save
         self._lose = lose
         self._beats: Beats | None = None
-        self._engine: LeadingEngine | None = None
+        self._engine: OverRanks | None = None
         self._told: Generation | None = None
         """What every other rank has written down as live."""
-        self._to_stage = to_stage(settings)
+        self._seconds = StepSeconds(
+            meet=settings.engine.join_timeout,
+            stage=to_stage(settings),
+            prove=settings.reload.probe_timeout,
+        )
 
     def heard(self) -> Mapping[int, float]:
-        """How many seconds ago each other rank gave a sign of life; empty before they meet."""
+        """Seconds since each other rank gave a sign of life; empty before they meet."""
         return self._beats.heard if self._beats else {}
 
     @asynccontextmanager
     async def together(self) -> AsyncIterator[None]:
         """Meet the other ranks and be with them; ConfigError names one that cannot take part."""
-        within = self._settings.engine.join_timeout
-        async with met(self._ranks, within, self._lose) as (joined, self._beats):
+        async with met(self._ranks, self._seconds.meet, self._lose) as (joined, self._beats):
             self._joined: Joined = joined
             self._chair = Chair(joined.store, list(self._ranks.others))
             await self._agree()
@@ -96,25 +98,19 @@ class Lead:
 
     async def _said_hello(self) -> list[Ballot]:
         try:
-            return await self._asked(HELLO, {}, self._settings.engine.join_timeout)
+            return await self._asked(HELLO)
         except TryAgain as fault:
             is_setting = fault.code == ConfigError.code
             raise (ConfigError if is_setting else DeviceUnavailable)(str(fault)) from fault
 
     # --- the engine ------------------------------------------------------------------------------
 
-    async def make(
-        self, *, revision: Revision, checkpoint: Checkpoint, engines: int, **asked: Any
-    ) -> LeadingEngine:
+    async def make(self, *, revision: Revision, **asked: Any) -> OverRanks:
         """Start the engine on all ranks, from a checkpoint that this one has prepared."""
-        about = {"revision": revision.id, "label": revision.label}
-        await self._asked(PREPARE, about, self._to_stage)
+        await self._asked(PREPARE, words_of(revision))
         start = partial(RankEngine.start_rank, self._joined, revision=revision, **asked)
-        own = await self._built(partial(start, checkpoint=checkpoint))
-        to_prove = self._settings.reload.probe_timeout
-        self._engine = LeadingEngine(
-            own, self._chair, stage_within=self._to_stage, prove_within=to_prove
-        )
+        own = await self._built(start)
+        self._engine = OverRanks(own, self._chair, self._seconds)
         return self._engine
 
     async def _built(self, build: Callable[[], Coroutine[Any, Any, RankEngine]]) -> RankEngine:
@@ -123,10 +119,10 @@ class Lead:
         Once one has failed, only failing can end the others' builds: they hang. Where all failed
         another candidate may do.
         """
-        step = await self._chair.call(BUILD, {})
+        step, within = await self._chair.call(BUILD.name), BUILD.within(self._seconds)
         own, others = (
             asyncio.create_task(build()),
-            asyncio.create_task(self._chair.all_did(step, BUILD_SECONDS)),
+            asyncio.create_task(self._chair.all_did(step, within)),
         )
         both: set[asyncio.Task[Any]] = {own, others}
         try:
@@ -143,10 +139,10 @@ class Lead:
             await uninterrupted(_undone(own, others))
             raise
 
-    async def _asked(self, name: str, about: Mapping[str, str], within: float) -> list[Ballot]:
+    async def _asked(self, kind: StepKind, about: Mapping[str, str] | None = None) -> list[Ballot]:
         """Have all others do this before there is an engine; the gravest of what they say."""
-        step = await self._chair.call(name, about)
-        return await self._chair.all_did(step, within)
+        step = await self._chair.call(kind.name, about)
+        return await self._chair.all_did(step, kind.within(self._seconds))
 
     # --- the ledgers -----------------------------------------------------------------------------
 
@@ -157,7 +153,7 @@ class Lead:
         if self._engine is None or live is None or live == self._told:
             return why
         try:
-            await self._engine.tell(LIVE, live_words(live))
+            await self._engine.tell_live(live_words(live))
         except EngineLost as unlike:  # other weights are live there
             self._engine.lose(str(unlike))
             return why or str(unlike)

@@ -1,4 +1,4 @@
-"""What a follower shows of itself: the same as any daemon, of its own part of the engine."""
+"""Status of a follower: the same as any daemon's, of its own part of the engine."""
 
 from hotreload.core.replica import Replica
 from hotreload.core.replicas import Replicas

@@ -1,30 +1,27 @@
-"""What rank 0 asks of the others beside what it does to the engine, and in which words."""
+"""Words in which ranks tell each other of generations."""
 
 import math
 from collections.abc import Mapping
 
-from hotreload.hosts.bounds import LONGEST_NAME, NotBelieved, number, revision_of, words
+from hotreload.hosts.bounds import LONGEST_NAME, NotBelieved, number, revision_of, words, words_of
 from hotreload.types import Generation, Staged
-
-HELLO, PREPARE, BUILD, LIVE = "hello", "prepare", "build", "live"
 
 NUMBERS = "numbers"
 """The last number that a rank knows to be given to a generation, beside what ranks agree on."""
 
 
 def live_words(live: Generation) -> dict[str, str]:
-    """What went live, for the other ranks to write down."""
+    """Say what went live, for the other ranks to write down."""
     return {
         "number": str(live.number),
-        "revision": live.revision.id,
-        "label": live.revision.label,
+        **words_of(live.revision),
         "fingerprint": live.fingerprint,
         "since": repr(live.since),
     }
 
 
 def live_of(about: Mapping[str, str], own: Staged) -> Generation:
-    """What rank 0 has made live, which is `own` here; NotBelieved if it is nothing of the kind."""
+    """Read what rank 0 has made live, which is `own` here; NotBelieved if it is nothing such."""
     fingerprint = words(about["fingerprint"], LONGEST_NAME)
     since = float(about["since"])
     if not math.isfinite(since):

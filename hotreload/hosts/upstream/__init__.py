@@ -1,1 +1,1 @@
-"""What several hosts need of upstream and of JAX: joining, turns at once, and the wire between."""
+"""Needs of several hosts from upstream and JAX: joining, turns at once, the store and the wire."""

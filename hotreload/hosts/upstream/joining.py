@@ -14,7 +14,7 @@ LEAVE_SECONDS = 10
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Which of several processes this is."""
+    """Number of this process among several, and where they meet."""
 
     own: int
     count: int
@@ -25,7 +25,7 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0, which decides."""
+        """True for rank 0, which decides."""
         return self.own == 0
 
     @property

@@ -2,27 +2,31 @@
 
 from typing import Any
 
-import jax
-
 from hotreload.errors import EngineLost
 
 NOTHING_THERE = ("DEADLINE_EXCEEDED", "NOT_FOUND")
 
 
-class DistributedStore:
-    """A `ranks.store.Store`; only between joining the other ranks and leaving them."""
+class Store:
+    """Keys and their values, the same for all ranks; every call blocks, and any thread may call.
+
+    It is there only between joining the other ranks and leaving them. EngineLost when it is gone:
+    it lives beside rank 0, and the others end with it.
+    """
 
     def __init__(self) -> None:
+        import jax
         from jax._src import distributed
 
         # There is no public way to it; both versions of jax have it here.
         self._client: Any = distributed.global_state.client
+        self._fault: type[Exception] = jax.errors.JaxRuntimeError
 
     def put(self, key: str, value: str) -> None:
         """Have the key hold this value; whoever waits for it gets it."""
         try:
             self._client.key_value_set(key, value, allow_overwrite=True)
-        except jax.errors.JaxRuntimeError as fault:
+        except self._fault as fault:
             raise _lost(fault) from fault
 
     def get(self, key: str, within: float) -> str | None:
@@ -30,7 +34,7 @@ class DistributedStore:
         try:
             ms = max(1, round(within * 1000))
             value: bytes = self._client.blocking_key_value_get_bytes(key, ms)
-        except jax.errors.JaxRuntimeError as fault:
+        except self._fault as fault:
             if str(fault).startswith(NOTHING_THERE):
                 return None
             raise _lost(fault) from fault
@@ -40,7 +44,7 @@ class DistributedStore:
         """Let go of the key, and of every key that begins with it and a slash."""
         try:
             self._client.key_value_delete(key)
-        except jax.errors.JaxRuntimeError as fault:
+        except self._fault as fault:
             raise _lost(fault) from fault
 
 

@@ -1,10 +1,9 @@
-"""Which weights answer in a running engine: the live ones, older ones that end, unproven ones.
+"""Decides which weights answer in an engine: the live ones, older ones that end, unproven ones.
 
 Where the engine has lanes, new weights take over while older ones still answer. Where it has none,
 they are exchanged while nothing is under way. Knows nothing of gates or checkpoints.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,47 +12,67 @@ from typing import Any
 
 from hotreload.engine.answering.answers import Answers
 from hotreload.engine.lanes.shadow import ShadowPool
+from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream.between import BetweenSteps
 from hotreload.engine.upstream.scheduler import SchedulerThread, forget_caches, rewrite_pools
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.headroom import telling_lack_of_memory
-from hotreload.engine.weights.leaves import Layout, zeroed
+from hotreload.engine.weights.leaves import zeroed
+from hotreload.engine.weights.loaders import Comparison
 from hotreload.engine.weights.one_set import Trade, stand_ins
+from hotreload.engine.weights.sets import StagingEngine, StagingOptions
 from hotreload.engine.weights.staging import put_into
+from hotreload.engine.weights.twins import Original
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import EngineLost, TryAgain
 from hotreload.threads import forgetting_locals, in_thread, uninterrupted
-from hotreload.types import Staged
+from hotreload.types import Revision, Staged
 
 ONLY_LANE = 0
 """Every request is answered in it where an engine has no others."""
 
 
-class Generations:
-    """Belongs to one engine, whose scheduler thread makes every change."""
+class SwitchingEngine(StagingEngine):
+    """An engine that can change which weights answer; its scheduler thread makes every change.
+
+    What its verbs promise stands in `core.ports.Engine`.
+    """
+
+    _front: Answers
+    _between: BetweenSteps
+    """Both belong to the event loop, and are made when the engine begins on it."""
 
     def __init__(
         self,
         scheduler: SchedulerThread,
-        front: Answers,
         watch: EngineWatch,
-        *,
-        live: Staged,
-        layout: Layout,
-        between: BetweenSteps,
+        first: Revision | Original,
+        terms: StagingOptions,
     ) -> None:
-        self.live = live
-        """The weights that answer new requests."""
+        """Begin with what upstream made, under this name, or with an original's copy of it.
+
+        Nobody is answered yet. It blocks.
+        """
+        runner = scheduler.scheduler.tp_worker.get_model_runner()
+        comparison = first.comparison if isinstance(first, Original) else Comparison()
+        super().__init__(runner, terms, comparison)
         self.last_exchange_seconds: float | None = None
-        live.weights.lane = ONLY_LANE
+        """How long the scheduler thread took for the last change of weights."""
         self._scheduler = scheduler
-        self._front = front
         self._watch = watch
-        self._between = between
-        self._layout = layout
+        self._shadow_pool: ShadowPool | None = None
         self._proving: set[int] = set()
-        self.unchanged = asyncio.Lock()
-        """Held by who reads the live leaves and would see half of a set, and by who trades them."""
+        # A list of our own: main's ahead-of-time programs know upstream's by its identity.
+        leaves = list(find_slot(runner).read())
+        scheduler.bind(stand_ins(leaves))  # what is replaced goes at once, one by one
+        self.adopt(leaves, first)
+        scheduler.bind(leaves)
+        self.live.weights.lane = ONLY_LANE
+
+    @property
+    def cannot_overlap(self) -> str | None:
+        """Reason why two sets of weights cannot answer side by side in it; None when they can."""
+        return self.why_one_set or self._scheduler.cannot_overlap
 
     # --- where two generations can answer -------------------------------------------------------
 
@@ -65,7 +84,7 @@ class Generations:
             return await uninterrupted(self._flipped(staged))
 
     async def _flipped(self, staged: Staged) -> Staged:
-        values, before = put_into(self._layout, staged.weights), self.live
+        values, before = put_into(self.layout, staged.weights), self.live
         try:
             flip = partial(self._flip, staged.weights, values)
             self.last_exchange_seconds = await self._between.at_a_turn(flip)
@@ -82,10 +101,22 @@ class Generations:
         await self._end(staged.weights.lane)
         staged.weights.lane = None
 
+    def _decide_where_to_prove(self, longest: int) -> None:
+        """Beside others that answer, if that can be; it decides where spare weights wait, too.
+
+        `longest` is how many tokens the longest probe and its answer have.
+        """
+        if self._scheduler.cannot_overlap:
+            self.decide()
+            return
+        self._shadow_pool = ShadowPool(self._scheduler.lanes.allocator, longest)
+        self.decide(self._shadow_pool.buffers)
+
     @asynccontextmanager
-    async def shadow(self, staged: Staged, pool: ShadowPool) -> AsyncIterator[int]:
+    async def _shadow(self, staged: Staged) -> AsyncIterator[int]:
         """A lane in which these weights answer nobody but us, in a KV pool of their own."""
-        opened: list[int] = []
+        pool, opened = self._shadow_pool, list[int]()
+        assert pool is not None, self.cannot_overlap
 
         async def opens() -> None:
             opened.append(await self._open_shadow(staged.weights.leaves, pool))
@@ -122,7 +153,7 @@ class Generations:
         self.live = staged
 
     async def _exchanged(self, staged: Staged) -> None:
-        values = put_into(self._layout, staged.weights)
+        values = put_into(self.layout, staged.weights)
         try:
             swap = partial(self._swap, staged.weights, values)
             self.last_exchange_seconds = await self._between.run(swap)
@@ -153,15 +184,18 @@ class Generations:
 
     # --- who is answered by what ------------------------------------------------------------------
 
-    def lane(self, weights: Staged | None) -> int:
+    def _lane(self, weights: Staged | None) -> int:
         """The number of the lane in which these weights answer; None stands for the live ones."""
         number = (weights or self.live).weights.lane
         assert number is not None, f"{weights} answers nobody"
         return int(number)
 
-    def abort(self, weights: Staged | None) -> None:
-        """End every answer under way by these weights, or by any; a probe goes on."""
-        meant = None if weights is None else weights.weights.lane
+    async def abort(self, staged: Staged | None = None) -> None:
+        """End every answer under way, by these weights or by any, with the text it has so far.
+
+        A probe goes on.
+        """
+        meant = None if staged is None else staged.weights.lane
         self._front.abort(
             lambda lane: lane not in self._proving if meant is None else lane == meant
         )
@@ -202,7 +236,7 @@ class Generations:
         live.leaves.clear()  # who knows this list must not hold what leaves the device
         live.leaves = leaves
         try:
-            Trade(self._layout, leaves, weights.host, self._scheduler.note_turn).run()
+            Trade(self.layout, leaves, weights.host, self._scheduler.note_turn).run()
         except EngineLost:
             raise
         except Exception:
