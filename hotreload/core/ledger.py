@@ -182,9 +182,13 @@ class Ledger:
 
     def past_before(self, live: Generation | PastGeneration) -> PastGeneration | None:
         """The generation before this one that has files, other weights, and is not refused."""
-        older = (p for p in reversed(self.generations) if p.number < live.number and p.path)
+        return next((place for place in self.before(live) if place.path), None)
+
+    def before(self, live: Generation | PastGeneration) -> list[PastGeneration]:
+        """Those before this one that have other weights and are not refused, newest first."""
+        older = (p for p in reversed(self.generations) if p.number < live.number)
         others = (p for p in older if p.fingerprint != live.fingerprint)
-        return next((p for p in others if p.revision.id not in self.refused), None)
+        return [p for p in others if p.revision.id not in self.refused]
 
     def past_of(self, revision: Revision) -> PastGeneration | None:
         """Where a revision that was live came from."""

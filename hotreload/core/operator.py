@@ -7,11 +7,12 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hotreload.core import way_back
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.orders import ROLLED_BACK, DryRunOrder, NoiseOrder, ReloadOrder, RollbackOrder
 from hotreload.core.ports import Engine, Source
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.replicas import Replicas
+from hotreload.core.replica import Replicas
 from hotreload.errors import (
     MOST_WORDS,
     BadRequest,
@@ -185,16 +186,9 @@ class Operator:
         live = self._replicas.live
         if self._replicas.trial is not None and number in (None, live.number):
             return self._ledger.place_of(live)
-        if number == live.number:
-            raise BadRequest(f"generation {number} is live already")
-        ledger = self._ledger
-        place = ledger.past_before(live) if number is None else ledger.past(number)
-        if place is None:
-            known = ", ".join(str(p.number) for p in self._ledger.generations)
-            if number is None:
-                raise BadRequest(f"an earlier generation is not remembered; known are {known}")
-            raise NothingOfThatName(f"generation {number} is not remembered; known are {known}")
-        return place
+        if number is None:
+            return way_back.last_with_files(self._ledger, live)
+        return way_back.numbered(self._ledger, live, number)
 
 
 def _called(place: PastGeneration, how: str = "") -> str:

@@ -1,47 +1,18 @@
-"""One engine behind its gate, and the weights it holds: live, fading, kept from before, staged."""
+"""The engines behind their gates, and the weights each holds: live, fading, kept, staged."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
-from hotreload.types import Generation, Lease, Mode, Staged
-
-
-class Closable(Protocol):
-    """A gate, for whoever closes it to work on the engine; the replica alone opens it again."""
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether it was sealed because the engine is lost."""
-        ...
-
-    def hold(self) -> None:
-        """Make arrivals wait; those inside go on."""
-        ...
-
-    async def drained(self, within: float) -> None:
-        """Wait until nobody is inside; DrainTimedOut names how many still are."""
-        ...
-
-    def requests_on(self, weights: Staged) -> int:
-        """How many requests hold a lease on these weights."""
-        ...
-
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until this is so: asked each time a lease changes or loses its last holder."""
-        ...
-
-    def seal(self, reason: str, *, code: str) -> None:
-        """Refuse everybody from now on, for good."""
-        ...
+from hotreload.types import Generation, Lease, Mode, Reason, Staged
 
 
 @dataclass(eq=False, slots=True)
@@ -66,7 +37,7 @@ class Replica[E: Engine]:
     def __init__(self, engine: E, gate: Gate[E], live: Generation, mode: Mode = Mode.DRAIN) -> None:
         # Read through a property: could it be set, a Replica[E] would be no Replica[Engine].
         self._engine = engine
-        self.gate: Closable = gate
+        self.gate: Gate[Any] = gate
         self.index = gate.replica
         """Its index among the daemon's engines, which events carry."""
         self.mode = mode
@@ -207,6 +178,55 @@ class Replica[E: Engine]:
         except EngineLost as lost:
             self.lose(lost)
             raise
+
+
+@dataclass(frozen=True, slots=True)
+class OnTrial:
+    """What answers on some engines, and is live for the daemon once every one has it."""
+
+    generation: Generation
+    reject: Callable[[Reason], None]
+    """Have it refused for this reason; the engines that have it go back to what is live."""
+
+
+class Replicas[E: Engine]:
+    """Those that are lost are not among them, and come back when they are started again."""
+
+    def __init__(self, by_index: Mapping[int, Replica[E]]) -> None:
+        """Its owner puts them in and takes them out; one must be there from the beginning."""
+        self._by_index = by_index
+        self.live = self.first.live
+        """What the daemon has made live; while an attempt is carried out some hold another."""
+        self.trial: OnTrial | None = None
+        """What an attempt under way carries from engine to engine, once the first one has it."""
+        self.changing = asyncio.Lock()
+        """Held while an attempt is carried out, and while an engine that was started joins."""
+
+    def __iter__(self) -> Iterator[Replica[E]]:
+        """Those that serve, in their order."""
+        serving = (each for _, each in sorted(self._by_index.items()) if not each.gate.is_lost)
+        return iter(tuple(serving))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @property
+    def first(self) -> Replica[E]:
+        """The one that new weights are tried on before the others."""
+        serving = next(iter(self), None)
+        if serving is None:
+            raise EngineLost("no engine serves any more")
+        return serving
+
+    @property
+    def mode(self) -> Mode:
+        """How new weights take over: engines of one model do it alike."""
+        return self.first.mode
+
+    def keeps(self, place: PastGeneration) -> bool:
+        """Whether a rollback to this generation needs no loading now: others copy what one has."""
+        is_live = place.number == self.live.number  # here and there, while others are tried
+        return is_live or any(replica.keeps(place) for replica in self)
 
 
 def _name(weights: Staged) -> tuple[object, str]:

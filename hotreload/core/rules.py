@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-FIRST_ANSWER_SECONDS = 900.0
-"""The first answer compiles the model, which takes minutes on an accelerator."""
-
 
 class KeepPrevious(StrEnum):
     """Where the generation before waits for a rollback."""
