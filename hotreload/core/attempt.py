@@ -1,9 +1,9 @@
 """One attempt, top to bottom: prepare; on each engine stage, prove, flip and commit; or put back.
 
-Round each stands `Attempts.recorded`: it is in the ledger as begun before anything is done, and how
-it ended is judged, recorded and published. At a start the engine is made in the place of the flip
-(`first_switch`). `Switch` has two ways of doing the steps on one engine (`overlap`, `drain`), and
-`Rollout` sees to it that an engine that is lost does not end the attempt on the others.
+Whoever makes one does it within `Attempts.recorded`: it is in the ledger as begun before anything
+is done, and how it ended is judged, recorded and published there. A start does so too, with an
+engine that is made in the place of the flip (`first_switch`). The steps on one engine have two
+orders (`overlap`, `drain`); what becomes of engines that are lost meanwhile `Rollout` knows.
 """
 
 import asyncio
@@ -28,6 +28,27 @@ Fetch = Callable[[Revision], Awaitable[Path]]
 """Bring the files of a revision to this machine, and say where they lie."""
 Validate = Callable[[Revision, Path], Awaitable[Checkpoint]]
 """Run every check that needs no engine on the files in that folder."""
+
+
+async def prepare(
+    progress: AttemptProgress,
+    wanted: StillWanted,
+    *,
+    fetch: Fetch,
+    validate: Validate,
+    rules: Rules,
+) -> Checkpoint:
+    """Fetch a revision and check it, or raise why not: it needs no engine and no gate."""
+
+    async def fetched() -> Path:
+        await wait_for_left_behind()
+        return await fetch(progress.revision)
+
+    async with progress.phase(Phase.FETCHING, rules.fetch_timeout, "fetch_timeout"):
+        path = await wanted.during(fetched())
+    async with progress.phase(Phase.VALIDATING, rules.validate_timeout, "validate_timeout"):
+        progress.checkpoint = await wanted.during(validate(progress.revision, path))
+    return progress.checkpoint
 
 
 class AttemptUnderWay:
@@ -101,8 +122,8 @@ class AttemptUnderWay:
         )
 
     async def _change(self, make: Make, *, probe: bool = True) -> None:
-        """Have the first engine make new weights and the others copy them; each proves its own."""
-        async with self._all_or_none() as rollout:
+        """Have other weights answer on one engine after the other: the first makes them."""
+        async with self._all_or_none() as rollout:  # what fails puts back those that changed
             if self._rules.together and probe:
                 await self._together(rollout, make)
                 return
@@ -114,21 +135,6 @@ class AttemptUnderWay:
                         rollout.check_original()
                         await self._go_live(rollout, switch, staged, probe=probe)
 
-    async def _together(self, rollout: Rollout, make: Make) -> None:
-        """Do the same steps with all engines proven before any of them goes live."""
-        async with AsyncExitStack() as all_staged:
-            for switch in rollout.each():
-                with rollout.on(switch):
-                    async with AsyncExitStack() as own:
-                        new = switch.staged(rollout.new_weights(make))
-                        staged = await own.enter_async_context(new)
-                        await self._prove(switch, staged)
-                        rollout.ready[switch] = staged
-                        all_staged.push_async_callback(rollout.put_away, switch, own.pop_all())
-            await self._all_go_live(rollout)
-            self.wanted.check_refused()
-            self._conclude(rollout)  # one may have been lost after the last that went
-
     async def _prove(self, switch: Switch, staged: Staged) -> None:
         self.wanted.check()  # the last cheap exit
         self.progress.is_staged = True
@@ -137,10 +143,10 @@ class AttemptUnderWay:
     async def _go_live(
         self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True
     ) -> None:
-        async with switch.alone():  # the last exit
-            await uninterrupted(self._flip(rollout, switch, staged, probe=probe))
+        async with switch.alone():  # past the last exit
+            await uninterrupted(self._flip_and_commit(rollout, switch, staged, probe=probe))
 
-    async def _flip(
+    async def _flip_and_commit(
         self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True
     ) -> None:
         """No cancel interrupts this: at its end one set of weights answers, and is recorded."""
@@ -165,6 +171,23 @@ class AttemptUnderWay:
             self._attempts.record(rollout.trial, checkpoint.path if checkpoint else None)
             self._replicas.live = self.progress.generation = rollout.trial
             self._replicas.trial = None
+
+    # --- all engines at once, and back -------------------------------------------------------
+
+    async def _together(self, rollout: Rollout, make: Make) -> None:
+        """Do the same with all engines proven before any of them goes live."""
+        async with AsyncExitStack() as all_staged:
+            for switch in rollout.each():
+                with rollout.on(switch):
+                    async with AsyncExitStack() as own:
+                        new = switch.staged(rollout.new_weights(make))
+                        staged = await own.enter_async_context(new)
+                        await self._prove(switch, staged)
+                        rollout.ready[switch] = staged
+                        all_staged.push_async_callback(rollout.put_away, switch, own.pop_all())
+            await self._all_go_live(rollout)
+            self.wanted.check_refused()
+            self._conclude(rollout)  # one may have been lost after the last that went
 
     async def _all_go_live(self, rollout: Rollout) -> None:
         """Each to its end: one that fails must not leave another in between."""
@@ -191,7 +214,7 @@ class AttemptUnderWay:
     async def _take_one_back(self, rollout: Rollout, switch: Switch, place: PastGeneration) -> bool:
         async with switch.taken_back(place) as kept:
             if kept is not None:
-                await uninterrupted(self._flip(rollout, switch, kept))
+                await uninterrupted(self._flip_and_commit(rollout, switch, kept))
                 return True
         if rollout.original is None:
             return False
@@ -239,24 +262,3 @@ class AttemptUnderWay:
 
     def _reject(self, reason: Reason) -> None:
         self.wanted.refuse(CheckpointRejected(reason.message, code=reason.code))
-
-
-async def prepare(
-    progress: AttemptProgress,
-    wanted: StillWanted,
-    *,
-    fetch: Fetch,
-    validate: Validate,
-    rules: Rules,
-) -> Checkpoint:
-    """Fetch a revision and check it, or raise why not: it needs no engine and no gate."""
-
-    async def fetched() -> Path:
-        await wait_for_left_behind()
-        return await fetch(progress.revision)
-
-    async with progress.phase(Phase.FETCHING, rules.fetch_timeout, "fetch_timeout"):
-        path = await wanted.during(fetched())
-    async with progress.phase(Phase.VALIDATING, rules.validate_timeout, "validate_timeout"):
-        progress.checkpoint = await wanted.during(validate(progress.revision, path))
-    return progress.checkpoint

@@ -26,7 +26,7 @@ class DrainingSwitch(Switch):
     _spare: Staged
     """The weights that are not live now, among those that this switch holds."""
     _spare_was_live: bool
-    """Whether they ever were: then they may be kept for a rollback."""
+    """True if they ever were: then they may be kept for a rollback."""
 
     @override
     @asynccontextmanager

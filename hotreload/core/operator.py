@@ -1,4 +1,4 @@
-"""What an operator may order, and who ordered what.
+"""Orders of an operator, and a trace of who gave them.
 
 Looks whether an order makes sense now; the reconciler carries it out when its turn comes.
 """
@@ -29,7 +29,7 @@ from hotreload.types import Attempt, By, Generation, Noise, Outcome, Reason, Rev
 
 
 class Operator:
-    """What the admin routes reach: reload, rollback, perturb, pin, unpin."""
+    """Behind the admin routes: reload, rollback, perturb, pin, unpin."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Operator:
 
     @property
     def _live_beside_a_trial(self) -> Revision | None:
-        """What is live, while others are tried on some engines: those are to blame."""
+        """The live revision, while another is tried on some engines: that one is to blame."""
         return self._replicas.live.revision if self._replicas.trial is not None else None
 
     def _place_to_go_back_to(self, number: int | None) -> PastGeneration:

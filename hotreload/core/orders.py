@@ -1,4 +1,4 @@
-"""What an operator may order: how each kind is carried out, what stays of it, which comes first."""
+"""Orders of an operator: how each kind is carried out, what stays of it, which comes first."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -17,17 +17,17 @@ class Order(ABC):
     """An order to make a revision live, and the promise to tell how that ended."""
 
     overrules: ClassVar[bool] = False
-    """Whether it comes before its turn when the order before it may be overruled."""
+    """True if it comes before its turn when the order before it may be overruled."""
     may_be_overruled: ClassVar[bool] = False
     is_dry_run: ClassVar[bool] = False
-    """Whether nothing goes live by it, whatever comes of it."""
+    """True if nothing goes live by it, whatever comes of it."""
 
     def __init__(self, revision: Revision, by: By) -> None:
         self.revision = revision
         self.by = by
         self.done: asyncio.Future[Attempt] = asyncio.get_running_loop().create_future()
         self.is_overruled = False
-        """Whether a later order overrules this one: a rollback does not wait for a download."""
+        """True once a later order overrules this one: a rollback does not wait for a download."""
 
     @abstractmethod
     async def run(self, attempt: AttemptUnderWay) -> None:
@@ -38,7 +38,7 @@ class Order(ABC):
         return self.revision
 
     def is_fulfilled(self, live: Generation) -> bool:
-        """Whether there is nothing to do because this generation is live."""
+        """True if there is nothing to do because this generation is live."""
         return self.revision == live.revision
 
     def choose(self, ledger: Ledger, left: Revision) -> bool:

@@ -151,7 +151,7 @@ class OverlappingSwitch(Switch):
                 self._progress.publish(Waiting(None, "reconciler"))
 
     async def _fewer_fade_in_time(self, oldest: Fading, now: int) -> None:
-        """Those who are not answered within finish_timeout of the flip are aborted, or win."""
+        """Abort those who are not answered within finish_timeout of the flip, or let them win."""
         fewer = self.replica.fewer_fade
         left = oldest.since + self._rules.finish_timeout - time.monotonic()
         try:

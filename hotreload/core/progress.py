@@ -1,4 +1,4 @@
-"""How far an attempt is: its id, its phases, what has come of it so far, whether it is wanted."""
+"""Progress of an attempt: its id, its phases, what has come of it, and if it is still wanted."""
 
 import asyncio
 import secrets
@@ -17,7 +17,7 @@ Reach = Callable[[str], Awaitable[None]]
 """Called at each point where a test may make an attempt fail."""
 
 TELL_SECONDS = 0.25
-"""How much time lies between two looks at how far it is; what is as it was is not told again."""
+"""Time between two looks at how far it is; what is as it was is not told again."""
 
 _CURRENT: ContextVar[str | None] = ContextVar("attempt", default=None)
 
@@ -53,7 +53,7 @@ class AttemptProgress:
         self.checkpoint: Checkpoint | None = None
         """The checked files, once the attempt has prepared them."""
         self.is_staged = False
-        """Whether little is left to do, so that a newer wish waits."""
+        """True once little is left to do, so that a newer wish waits."""
         self.generation: Generation | None = None
         """The generation that the revision became, once it is live."""
         self.replica = 0
@@ -65,13 +65,13 @@ class AttemptProgress:
         """Why the probe rejected the weights; a cancel that comes later does not undo it."""
         self.fingerprints: tuple[str, str] | None = None
         self.loading: Loading | None = None
-        """How its weights were staged, once they were."""
+        """Facts of the staging of its weights, once they are staged."""
         self.unproven = ""
         """Why the probes could not be asked, where nothing was to go live."""
         self.reach = reach
         self._clock = clock
         self.ended: Attempt
-        """How it ended; there is nothing here before."""
+        """The record of its end; there is nothing here before."""
 
     @asynccontextmanager
     async def phase(
@@ -97,7 +97,7 @@ class StillWanted:
         self._news = news
         self._is_wanted: Callable[[], bool] = lambda: True
         self.may_give_up = False
-        """Whether the attempt can still be given up; what was live can be had again until then."""
+        """True while the attempt can be given up, and what was live be had again."""
         self._refusal: CheckpointRejected | None = None
 
     def ask(self, is_wanted: Callable[[], bool]) -> None:

@@ -46,7 +46,7 @@ class Reconciler:
         self._attempts = attempts
         self._validate = validate
         self.rules = rules
-        """What each attempt goes by from its beginning; others may be set at any time."""
+        """Rules for each attempt from its beginning; others may be set at any time."""
         self.min_interval = min_interval
         self._publish = attempts.publish
         self._clock = attempts.clock

@@ -29,18 +29,18 @@ def default_backoff(failures: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class AttemptPolicy:
-    """What the end of an attempt may lead to."""
+    """Consequences that an attempt may have, decided before it begins."""
 
     by: By | None = None
-    """Who asked for it; None is the source."""
+    """The one who asked for it; None is the source."""
     rest: float = 0.0
     """Seconds after it goes live in which no newer revision is tried."""
     blame: bool = True
-    """Whether the next start blames the revision if the process dies during this attempt."""
+    """Have the next start blame the revision if the process dies during this attempt."""
     refuse_files: bool = True
-    """Whether faults found in the files refuse the revision; bad answers always do."""
+    """Have faults found in the files refuse the revision; bad answers always do."""
     dry_run: bool = False
-    """Whether nothing goes live or is refused by it: the ledger only remembers that it was."""
+    """Have nothing go live or be refused by it: the ledger only remembers that it was."""
     raises: tuple[type[Exception], ...] = ()
     """Errors that say nothing about the revision: they are not recorded but raised."""
 

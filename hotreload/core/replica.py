@@ -21,11 +21,11 @@ class Fading:
 
     weights: Staged
     generations: tuple[Generation, ...]
-    """What they were live as, oldest first; a rollback to them while they fade adds one."""
+    """Their generations, oldest first; a rollback to them while they fade adds one."""
     since: float
     """When others went live, by the monotonic clock."""
     is_outlived: bool = False
-    """Whether younger ones ended before them: a rollback would go to those."""
+    """True when younger ones ended before them: a rollback would go to those."""
 
 
 class Replica[E: Engine]:
@@ -38,36 +38,26 @@ class Replica[E: Engine]:
         # Read through a property: could it be set, a Replica[E] would be no Replica[Engine].
         self._engine = engine
         self.gate: Gate[Any] = gate
+        """Closed by whoever works on the engine; the replica alone opens it again."""
         self.index = gate.replica
         """Its index among the daemon's engines, which events carry."""
         self.mode = mode
-        """How new weights take over from those that are live."""
+        """The way new weights take over from those that are live."""
         self.live = live
         self.fading: list[Fading] = []
-        """What else answers, oldest first; never any where requests are drained before a swap."""
+        """Weights that answer too, oldest first; never any where a swap drains."""
         self.previous: Staged | None = None
-        """What waits in memory for a rollback; nobody is answered by it."""
+        """Weights that wait in memory for a rollback; nobody is answered by them."""
         self.staged: Staged | None = None
         self.staged_bytes = 0
-        """How many bytes were ever read (or copied) for weights staged here, all told."""
+        """All bytes that were ever read (or copied) for weights staged here."""
         self.alone = asyncio.Lock()
         """Held by whoever changes which weights answer or are kept, or cleans up after them."""
         self._ended = asyncio.Event()
         self._loss: EngineLost | None = None
         self._is_lost = asyncio.Event()
         self._was_live_as: tuple[Generation, ...] = ()
-        """What else the live weights were live as, if a rollback found them still answering."""
-
-        def lease() -> Lease[E]:  # here alone one is made: the core cannot name another engine
-            return Lease(self.live, engine, engine.live if mode is Mode.OVERLAP else None)
-
-        def let_in() -> float:
-            return gate.open(lease())
-
-        def hand_over() -> None:
-            gate.change(lease())
-
-        self._let_in, self._hand_over = let_in, hand_over
+        """Other generations of the live weights, if a rollback found them still answering."""
 
     @property
     def engine(self) -> E:
@@ -76,7 +66,11 @@ class Replica[E: Engine]:
 
     def open(self) -> float:
         """Let requests in, to what is live on this engine; return how long arrivals were held."""
-        return self._let_in()
+        return self.gate.open(self._lease())
+
+    def _lease(self) -> Lease[E]:
+        weights = self._engine.live if self.mode is Mode.OVERLAP else None
+        return Lease(self.live, self._engine, weights)
 
     def switch_to(self, live: Generation, previous: Staged) -> None:
         """Have those who come from now on answered by this generation: the engine flipped to it.
@@ -90,7 +84,7 @@ class Replica[E: Engine]:
         if self.previous is self._engine.live:
             self.previous = None
         self.live = live
-        self._hand_over()
+        self.gate.change(self._lease())
 
     @property
     def over(self) -> Fading | None:
@@ -120,7 +114,7 @@ class Replica[E: Engine]:
         return next(of_it, None)
 
     def keeps(self, place: PastGeneration) -> bool:
-        """Whether a rollback to this generation needs no loading now."""
+        """True if a rollback to this generation needs no loading now."""
         return self.kept(place) is not None
 
     async def put_away(self, spare: Staged, keep: KeepPrevious) -> None:
@@ -182,7 +176,7 @@ class Replica[E: Engine]:
 
 @dataclass(frozen=True, slots=True)
 class OnTrial:
-    """What answers on some engines, and is live for the daemon once every one has it."""
+    """A generation on some engines, which is live for the daemon once every one has it."""
 
     generation: Generation
     reject: Callable[[Reason], None]
@@ -190,20 +184,20 @@ class OnTrial:
 
 
 class Replicas[E: Engine]:
-    """Those that are lost are not among them, and come back when they are started again."""
+    """The engines that serve: lost ones are not among them until they are started again."""
 
     def __init__(self, by_index: Mapping[int, Replica[E]]) -> None:
         """Its owner puts them in and takes them out; one must be there from the beginning."""
         self._by_index = by_index
         self.live = self.first.live
-        """What the daemon has made live; while an attempt is carried out some hold another."""
+        """The daemon's live generation; while an attempt is carried out some hold another."""
         self.trial: OnTrial | None = None
-        """What an attempt under way carries from engine to engine, once the first one has it."""
+        """The generation that an attempt carries on, once the first engine has it."""
         self.changing = asyncio.Lock()
         """Held while an attempt is carried out, and while an engine that was started joins."""
 
     def __iter__(self) -> Iterator[Replica[E]]:
-        """Those that serve, in their order."""
+        """Go through those that serve, in their order."""
         serving = (each for _, each in sorted(self._by_index.items()) if not each.gate.is_lost)
         return iter(tuple(serving))
 
@@ -220,11 +214,11 @@ class Replicas[E: Engine]:
 
     @property
     def mode(self) -> Mode:
-        """How new weights take over: engines of one model do it alike."""
+        """The way new weights take over: engines of one model do it alike."""
         return self.first.mode
 
     def keeps(self, place: PastGeneration) -> bool:
-        """Whether a rollback to this generation needs no loading now: others copy what one has."""
+        """True if a rollback to this generation needs no loading now: others copy what one has."""
         is_live = place.number == self.live.number  # here and there, while others are tried
         return is_live or any(replica.keeps(place) for replica in self)
 

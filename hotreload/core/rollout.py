@@ -51,11 +51,11 @@ class Rollout:
             for each in replicas
         ]
         self.ready: dict[Switch, Staged] = {}
-        """Those that hold new weights until all do, in the order in which they got them."""
+        """Engines that hold new weights until all do, in the order in which they got them."""
         self.changed: list[Switch] = []
-        """Those that answer by the new weights, or did until they were lost."""
+        """Engines that answer by the new weights, or did until they were lost."""
         self.trial: Generation | None = None
-        """What the new weights are called; live for the daemon once every engine has them."""
+        """The name of the new weights; live for the daemon once every engine has them."""
 
     def begin_with_those_that_keep(self, place: PastGeneration) -> None:
         """Put those first that have this generation in memory."""
@@ -67,7 +67,7 @@ class Rollout:
         return next(self.each())
 
     def each(self) -> Iterator[Switch]:
-        """Those that serve, when their turn comes."""
+        """Go through the engines that serve, each when its turn comes."""
         serving = [switch for switch in self._switches if switch.serves]
         if not serving:
             raise EngineLost("no engine serves any more")
@@ -75,7 +75,7 @@ class Rollout:
 
     @property
     def is_everywhere(self) -> bool:
-        """Whether all that serve answer by the new weights."""
+        """True once all that serve answer by the new weights."""
         return all(each in self.changed for each in self._switches if each.serves)
 
     # --- whose weights an engine gets --------------------------------------------------------
@@ -86,7 +86,7 @@ class Rollout:
         return next((each for each in (*self.changed, *self.ready) if each.serves), None)
 
     def new_weights(self, make: Make) -> Make:
-        """How an engine gets them: as a copy of what another one has, where there is one."""
+        """Have an engine copy what another one has, or make them where none has."""
         self.check_original()
         return make if self.original is None else self.copy_of_original()
 
@@ -137,7 +137,7 @@ class Rollout:
             log.warning("rollout.without_one", extra={"replica": switch.replica.index})
 
     def _is_lost(self, switch: Switch, fault: Exception) -> bool:
-        """Whether the engine that this broke in is lost; EngineLost when it was the last one."""
+        """True when the engine that this broke in is lost; EngineLost when it was the last one."""
         if isinstance(fault, EngineLost):
             switch.replica.lose(fault)
         if len(self._replicas) == 0:
@@ -145,7 +145,7 @@ class Rollout:
         return not switch.serves
 
     def _verdict(self, lost: Exception) -> CheckpointRejected | TryAgain:
-        """What a loss on the first engine says of the checkpoint: the second time it is refused."""
+        """Judge a checkpoint by the loss of the engine that it was tried on: twice refuses it."""
         words = f"the engine it was tried on was lost ({lost}); the others go on as before"
         if self._ledger.in_a_row(self._progress.revision, LOST_CODE):
             return CheckpointRejected(f"{words}, for the second time", code="crashed")

@@ -1,4 +1,4 @@
-"""What an attempt does to one engine: stage weights, prove them, flip to them, put the spare away.
+"""The steps of an attempt on one engine: stage weights, prove them, flip, put the spare away.
 
 There are two ways, of one shape. `overlap` proves new weights beside those that answer, and flips:
 nobody waits. `drain` empties the engine first, for one that answers by one set of weights alone.
@@ -19,7 +19,7 @@ from hotreload.errors import EngineLost, TryAgain
 from hotreload.types import Generation, HowFar, Phase, Staged
 
 ABORT_GRACE = 5.0
-"""How long aborted generations may take to leave; one decode step is plenty."""
+"""Time in which aborted generations must leave; one decode step is plenty."""
 
 Make = Callable[[Engine], Awaitable[Staged]]
 """Have an engine make new weights beside the live ones."""
@@ -30,8 +30,8 @@ Remember = Callable[[], Awaitable[str | None]]
 class Switch(ABC):
     """Makes other weights live on one engine, or leaves it as it was; made anew for each attempt.
 
-    The steps: within `staged` first `prove`, then within `alone` `flip` and `answer_as`, which no
-    cancel may part. `taken_back` stands in the place of `staged` and `alone`.
+    Within `staged` comes `prove`, and then, within `alone`, `flip` and `answer_as`, which no cancel
+    may part. On the way back `taken_back` stands in the place of both `staged` and `alone`.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Switch(ABC):
 
     @property
     def serves(self) -> bool:
-        """Whether the engine is still there; one that is lost answers nobody."""
+        """True while the engine is there; one that is lost answers nobody."""
         return not self.replica.gate.is_lost
 
     @property
@@ -73,23 +73,23 @@ class Switch(ABC):
 
     @abstractmethod
     async def prove(self, staged: Staged) -> None:
-        """Ask the probes where that disturbs nobody, if it does so here; bad answers raise why."""
+        """Ask the probes, where that disturbs nobody; bad answers raise why."""
 
     @abstractmethod
     def alone(self) -> AbstractAsyncContextManager[None]:
-        """Change the engine within this, as nobody else does; the last exit is before it."""
+        """Be the only one who changes the engine; from here on the attempt is not given up."""
 
     @abstractmethod
     async def flip(self, staged: Staged, *, probe: bool = True) -> Staged:
-        """Have new requests answered by these weights; return what answered them before.
+        """Have the engine answer by these weights; return what answered before.
 
-        What fails in it is undone in it. Where only live weights can be proven, `probe` says
-        whether they are. What comes next is `answer_as`, and no cancel between.
+        What fails here is undone here. Where only live weights can be proven they are, unless
+        `probe` is false.
         """
 
     @abstractmethod
     async def answer_as(self, generation: Generation, fresh: Staged, old: Staged) -> None:
-        """Have the gate say that `fresh` answers as this generation in the place of `old`."""
+        """Have the gate say so: `fresh` answers as this generation, in the place of `old`."""
 
     @abstractmethod
     def taken_back(self, place: PastGeneration) -> AbstractAsyncContextManager[Staged | None]:

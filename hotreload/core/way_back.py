@@ -1,4 +1,4 @@
-"""Where a rollback goes back to: the generation of a number, or the one before what is live."""
+"""The place a rollback goes back to: the generation of a number, or the one before the live one."""
 
 from collections.abc import Callable, Iterable
 
@@ -7,7 +7,7 @@ from hotreload.errors import BadRequest, NothingOfThatName
 from hotreload.types import Generation
 
 Where = Callable[[PastGeneration], str | None]
-"""Where the weights of a generation can be had from, in words; None when they cannot."""
+"""Say where the weights of a generation can be had from; None when they cannot."""
 
 
 def numbered(ledger: Ledger, live: Generation, number: int) -> PastGeneration:

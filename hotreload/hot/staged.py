@@ -50,9 +50,9 @@ class AsyncStagedWeights:
         self.name = weights.revision.label
         self.fingerprint = weights.fingerprint
         self.loading: Loading | None = weights.loading
-        """How they were loaded, and how far they are from those that were live."""
+        """Facts of their loading, and how far they are from those that were live."""
         self.is_proven = False
-        """Whether the probes found their answers good."""
+        """True once the probes found their answers good."""
         self._hold = hold
         self._prove = prove
         self._go_live = go_live
@@ -63,12 +63,12 @@ class AsyncStagedWeights:
 
     @property
     def is_held(self) -> bool:
-        """Whether they still wait beside the live ones."""
+        """True while they wait beside the live ones."""
         return self._hold.weights is not None
 
     @property
     def generation(self) -> Generation | None:
-        """What they went live as; None if they did not."""
+        """The generation that they went live as; None if they did not."""
         return self._progress.generation
 
     async def probe(self) -> None:

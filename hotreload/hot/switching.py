@@ -57,11 +57,11 @@ class Switching:
         self._ledger = attempts.ledger
         self._rules = rules
         self.rollbacks = 0
-        """How many were ever asked for."""
+        """Count of those that were ever asked for."""
         self._check = check
         self._one_at_a_time = asyncio.Lock()
         self._wants: Callable[[], bool] = lambda: True
-        """Whether what is under way is still wanted."""
+        """True while what is under way is still wanted."""
         self._is_ending = False
         self._news = asyncio.Event()
 
@@ -167,7 +167,7 @@ class Switching:
         return way_back.numbered(self._ledger, live, number)
 
     def _where(self, place: PastGeneration) -> str | None:
-        """Where a generation can be had from; None when it cannot."""
+        """Say where a generation can be had from; None when it cannot."""
         if self._replica.keeps(place):
             return "in memory"
         return f"from {place.path}" if place.path else None
@@ -190,7 +190,7 @@ class Switching:
         async with switch.taken_back(place) as kept:
             if kept is None:
                 return None
-            await uninterrupted(self._flip(switch, progress, None, kept))
+            await uninterrupted(self._flip_and_commit(switch, progress, None, kept))
         self.leave(left)
         return progress.generation
 
@@ -211,9 +211,9 @@ class Switching:
         self, switch: Switch, progress: AttemptProgress, path: Path | None, staged: Staged
     ) -> None:
         async with switch.alone():
-            await uninterrupted(self._flip(switch, progress, path, staged))
+            await uninterrupted(self._flip_and_commit(switch, progress, path, staged))
 
-    async def _flip(
+    async def _flip_and_commit(
         self, switch: Switch, progress: AttemptProgress, path: Path | None, staged: Staged
     ) -> None:
         """No cancel interrupts this: at its end one set of weights answers, and is recorded."""

@@ -52,7 +52,7 @@ from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
 log = logging.getLogger("hotreload.boot")
 
 LOOK_SECONDS = 5.0
-"""How often a start that waits for files looks for them."""
+"""Time between two looks of a start that waits for files."""
 
 NOT_THE_CHECKPOINTS_FAULT = (ConfigError, DeviceUnavailable)
 """Errors that say nothing about the revision that is tried: they end the start."""
@@ -88,7 +88,7 @@ class Start:
         self._model = settings.engine.model
         self._folders = [path for path in (self._model, settings.source.path) if path is not None]
         self._awaited = self._folders
-        """Those whose mount would mend what is wrong now."""
+        """Folders whose mount would mend what is wrong now."""
         self._is_dummy = settings.engine.boot == "dummy"
         self._candidates = Candidates(settings, attempts.ledger, source)
         self._unfit: set[str] = set()
@@ -203,7 +203,7 @@ class Start:
             await asyncio.sleep(self._attempts.backoff(failures) if has_tried else LOOK_SECONDS)
 
     def _is_a_setting(self, refusals: list[PassedBy]) -> bool:
-        """Whether what was live last is there, and does not fit what the settings name."""
+        """True if what was live last is there, and does not fit what the settings name."""
         return self._model is not None and refusals[0].code in OF_THE_SETTINGS
 
     async def _refusals_of(
@@ -347,7 +347,7 @@ async def _foreseen[T](doing: Awaitable[T]) -> T:
 
 
 async def served_from(model: Path) -> Served:
-    """What an engine with this model serves; every checkpoint is checked against that."""
+    """Find what an engine with this model serves: every checkpoint is checked against it."""
     closed = await reading(model, lambda: closed_at(model))
     if closed is not None:
         words = f"[engine] model: {model} may not be read: {closed} is closed to this user"

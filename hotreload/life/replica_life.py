@@ -30,18 +30,18 @@ Run = Callable[[], Coroutine[Any, Any, None]]
 StartTwin = Callable[[int, RunningEngine], Awaitable[RunningEngine]]
 """Start the engine of this index, with the weights that another one answers by."""
 Tasks = Callable[[Replica[RunningEngine]], Mapping[str, Run]]
-"""What must run as long as the engine serves, by its name; EngineLost ends it."""
+"""All that must run as long as the engine serves, by its name; EngineLost ends it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What the lives of all engines share."""
+    """Things that the lives of all engines share."""
 
     entrance: Entrance[RunningEngine]
     by_index: dict[int, Replica[RunningEngine]]
     """All that are there, those that are lost and not yet closed among them."""
     replicas: Replicas[RunningEngine]
-    """Those of them that serve."""
+    """The ones among them that serve."""
     start: StartTwin
     judge: Callable[[RunningEngine], None]
     """Have it judge weights as the settings of the moment say."""
