@@ -216,9 +216,9 @@ class AttemptUnderWay:
             if kept is not None:
                 await uninterrupted(self._flip_and_commit(rollout, switch, kept))
                 return True
-        if rollout.original is None:
+        if (copy := rollout.copy()) is None:
             return False
-        async with switch.staged(rollout.copy_of_original()) as staged:
+        async with switch.staged(copy) as staged:
             rollout.check_original()
             await self._go_live(rollout, switch, staged, probe=False)
         return True

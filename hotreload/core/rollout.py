@@ -81,19 +81,19 @@ class Rollout:
     # --- whose weights an engine gets --------------------------------------------------------
 
     @property
-    def original(self) -> Switch | None:
+    def _original(self) -> Switch | None:
         """One that has the new weights already, and lives with them."""
         return next((each for each in (*self.changed, *self.ready) if each.serves), None)
 
     def new_weights(self, make: Make) -> Make:
         """Have an engine copy what another one has, or make them where none has."""
         self.check_original()
-        return make if self.original is None else self.copy_of_original()
+        return self.copy() or make
 
-    def copy_of_original(self) -> Make:
-        """Make the same weights as another engine has."""
-        original = self.original
-        assert original is not None, "somebody asked before"
+    def copy(self) -> Make | None:
+        """Have an engine copy what another one has; None where none has it."""
+        if (original := self._original) is None:
+            return None
         staged = self.ready.get(original) or original.live
         return lambda engine: engine.twin(staged)
 
@@ -104,7 +104,7 @@ class Rollout:
 
     @property
     def _is_orphaned(self) -> bool:
-        return bool(self.changed or self.ready) and self.original is None
+        return bool(self.changed or self.ready) and self._original is None
 
     # --- engines that are lost by it ---------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Rollout:
             if not self._is_lost(switch, fault) and not self._is_orphaned:
                 raise
             self._progress.verdict = None  # what breaks in a dying engine says nothing of weights
-            if self.original is None:
+            if self._original is None:
                 raise self._verdict(fault) from fault
             log.warning("rollout.without_one", extra={"replica": switch.replica.index})
 
