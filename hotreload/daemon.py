@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from hotreload.checkpoint.digests import Digests
-from hotreload.core.attempts import Attempts
+from hotreload.core.recording import Attempts
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.errors import (
     ConfigError,

@@ -93,6 +93,15 @@ def test_one_module_locks_files_and_flushes_them(call: str) -> None:
     assert found == [PACKAGE / "files.py"]
 
 
+@pytest.mark.parametrize(
+    "sentence",
+    ["no answer to the probe within", " is not remembered; known are"],
+)
+def test_a_sentence_is_written_in_one_module(sentence: str) -> None:
+    homes = [each for each in MODULES if any(sentence in words for words in strings_of(each))]
+    assert len(homes) == 1, homes
+
+
 def test_a_hub_serves_what_the_checks_know() -> None:
     known = {file_names.INDEX, file_names.CONFIG, *file_names.SIDE_FILES}
     served = set(file_names.SERVED_FILES)

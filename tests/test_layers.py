@@ -164,6 +164,18 @@ def test_nothing_is_allowed_that_is_gone() -> None:
     assert {layer_of(module) for module in MODULES} == MAY_IMPORT.keys()
 
 
+STEPS = {"core.switch", "core.overlap", "core.drain"}
+WHO_TAKES_THEM = {"core.rollout", "core.attempt", "core.recording", "core.orders", "core.reconcile"}
+
+
+@pytest.mark.parametrize("step", sorted(STEPS))
+def test_a_step_of_an_attempt_knows_nothing_of_the_attempt(step: str) -> None:
+    """So the attempt reads as calls, none of which calls back."""
+    module = PACKAGE / f"{step.replace('.', '/')}.py"
+    imported = {name.removeprefix("hotreload.") for name in imports_of(module)}
+    assert imported & WHO_TAKES_THEM == set()
+
+
 @EACH_MODULE
 def test_settings_are_read_by_the_daemon_and_the_command_line_alone(module: Path) -> None:
     reads_settings = "settings" in layers_imported_by(module)

@@ -9,8 +9,7 @@ import pytest
 
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
-from hotreload.core.replica import Replica
-from hotreload.core.replicas import Replicas
+from hotreload.core.replica import Replica, Replicas
 from hotreload.errors import ConfigError, EngineLost, NotServing, ProbeFailed
 from hotreload.events import GenerationLive, ReplicaMoved
 from hotreload.life.replica_life import ReplicaLife, Shared

@@ -13,7 +13,7 @@ import pytest
 from hotreload import threads
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
-from hotreload.core.course import Course
+from hotreload.core.progress import AttemptProgress
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream import build, parts
@@ -39,8 +39,8 @@ def served(folder: Path) -> tuple[Path, Checkpoint]:
     return model, check_checkpoint(Revision("1"), model, served=None, policy=Policy())
 
 
-def begun(publish: Publish = lambda event: None) -> Course:
-    return Course(Revision("1"), publish)
+def begun(publish: Publish = lambda event: None) -> AttemptProgress:
+    return AttemptProgress(Revision("1"), publish)
 
 
 def settings_with(state: Path, model: Path) -> Settings:

@@ -5,8 +5,8 @@ from contextlib import suppress
 from typing import NoReturn
 
 from hotreload import failpoints
-from hotreload.core.course import Reach
 from hotreload.core.ports import Engine
+from hotreload.core.progress import Reach
 from hotreload.core.replica import Fading, Replica
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost

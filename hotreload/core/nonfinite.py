@@ -1,4 +1,4 @@
-"""What happens when answers are withheld because their logits were NaN or infinite: it is
+"""Reaction to answers that are withheld because their logits were NaN or infinite: it is
 published, the caches are scrubbed, and the weights are left if the operator decided so.
 
 A probe asks a few prompts; finite weights that passed it may still overflow on another.

@@ -1,6 +1,5 @@
 """Starts the engine that a program holds, as `hotreload serve` starts its own."""
 
-import asyncio
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +9,11 @@ from typing import Any, Literal, get_args
 
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import served_by
-from hotreload.core.rules import FIRST_ANSWER_SECONDS
+from hotreload.core.probing import FIRST_ANSWER_SECONDS, probes_within
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import ConfigError, ProbeFailed, shown
+from hotreload.errors import ConfigError, shown
 from hotreload.hot.checking import GivenChecks
 from hotreload.hot.terms import HotTerms
 from hotreload.hub_names import how_to_have
@@ -96,12 +95,10 @@ async def start(
 async def _proven_or_ended(started: Started) -> None:
     try:
         if started.path is not None:  # random weights have no answers to be judged by
-            async with asyncio.timeout(FIRST_ANSWER_SECONDS):
+            async with probes_within(FIRST_ANSWER_SECONDS):
                 await started.engine.probe()
-    except BaseException as bad:
+    except BaseException:
         await started.end()
-        if isinstance(bad, TimeoutError):
-            raise ProbeFailed(f"no answer in {FIRST_ANSWER_SECONDS:g} s") from bad
         raise
 
 

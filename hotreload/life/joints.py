@@ -11,8 +11,7 @@ from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.core.operator import Operator
-from hotreload.core.replica import Replica
-from hotreload.core.replicas import Replicas
+from hotreload.core.replica import Replica, Replicas
 from hotreload.errors import NotServing
 from hotreload.events import Event
 from hotreload.life.running import RunningEngine

@@ -12,8 +12,7 @@ from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious
-from hotreload.core.trust import tell_of_distrust
-from hotreload.core.verify import verify_live
+from hotreload.core.verify import tell_of_distrust, verify_live
 from hotreload.events import Publish
 from hotreload.life.running import RunningEngine
 from hotreload.settings.load import Settings

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from hotreload.core.entrance import Entrance
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.replicas import Replicas
+from hotreload.core.replica import Replicas
 from hotreload.errors import ConfigError, HotReloadError
 from hotreload.events import Publish, SettingsRead
 from hotreload.life.parts import make_rules

@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from hotreload.core.course import Course
-from hotreload.core.how_far import telling_how_far
+from hotreload.core.progress import AttemptProgress, telling_how_far
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
@@ -51,20 +50,20 @@ async def start_engine(
     settings: Settings,
     model: Path,
     weights: Checkpoint | None,
-    course: Course,
+    progress: AttemptProgress,
     make: Make | None = None,
 ) -> MadeEngine:
     """Start the engine the settings describe: the model's config and tokenizer, these weights.
 
     What it was started with is the model of later starts, too, where none is configured.
     """
-    made_from = to_start_from(settings, model, weights, course)
-    async with made_from as asked, course.phase(Phase.BUILDING):
+    made_from = to_start_from(settings, model, weights, progress)
+    async with made_from as asked, progress.phase(Phase.BUILDING):
         engine = await (make or SglangEngine.start)(**asked)
     async with _closed_if_broken_off(engine):
         is_configured = settings.engine.model is not None
         await keep_model(model, settings.state.directory, is_configured=is_configured)
-        await _warm(engine, settings, course)
+        await _warm(engine, settings, progress)
     return engine
 
 
@@ -84,7 +83,7 @@ async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> Sgl
     )
     async with _closed_if_broken_off(engine):
         # No attempt is made: nobody is told of its phases.
-        await _warm(engine, settings, Course(engine.live.revision, lambda event: None))
+        await _warm(engine, settings, AttemptProgress(engine.live.revision, lambda event: None))
     return engine
 
 
@@ -98,10 +97,10 @@ async def _closed_if_broken_off(engine: MadeEngine) -> AsyncIterator[None]:
         raise
 
 
-async def _warm(engine: MadeEngine, settings: Settings, course: Course) -> None:
+async def _warm(engine: MadeEngine, settings: Settings, progress: AttemptProgress) -> None:
     """Compile what the first requests need; from then on it is clients who are counted."""
     most, within = settings.engine.warm_batches, settings.engine.warm_timeout
-    await warm(engine, course, most=most, within=within)
+    await warm(engine, progress, most=most, within=within)
     engine.count_anew()
 
 
@@ -121,7 +120,7 @@ def _engine_options(settings: Settings, model: Path, load_format: str = "auto") 
 
 @asynccontextmanager
 async def to_start_from(
-    settings: Settings, model: Path, weights: Checkpoint | None, course: Course
+    settings: Settings, model: Path, weights: Checkpoint | None, progress: AttemptProgress
 ) -> AsyncIterator[dict[str, Any]]:
     """What an engine is started with: `SglangEngine.start` says what each means.
 
@@ -135,7 +134,7 @@ async def to_start_from(
         yield {**asked, "options": options, "revision": RANDOM}
         return
     within = settings.reload.stage_timeout
-    async with _copied(model, weights, copies / "boot", within, course) as folder:
+    async with _copied(model, weights, copies / "boot", within, progress) as folder:
         with _naming(settings, model, folder):
             options = _engine_options(settings, folder)
             yield {**asked, "options": options, "revision": weights.revision, "checkpoint": weights}
@@ -143,7 +142,7 @@ async def to_start_from(
 
 @asynccontextmanager
 async def _copied(
-    model: Path, weights: Checkpoint, spool: Path, within: float, course: Course
+    model: Path, weights: Checkpoint, spool: Path, within: float, progress: AttemptProgress
 ) -> AsyncIterator[Path]:
     """A private copy of what the engine is to be made from, for as long as that takes."""
     copied, what = _Copied(sum(file.size for file in weights.weight_files)), weights.revision
@@ -151,8 +150,8 @@ async def _copied(
         assemble = partial(_assemble, made, model, weights, spool, copied=copied)
         try:
             async with (
-                course.phase(Phase.STAGING),
-                telling_how_far(lambda: copied.so_far, what, course.publish),
+                progress.phase(Phase.STAGING),
+                telling_how_far(lambda: copied.so_far, what, progress.publish),
                 deadline(within, f"copying {what}", "[reload] stage_timeout"),
             ):
                 folder = await in_thread(assemble, leave_as=f"the copying of {what}")

@@ -16,7 +16,7 @@ from typing import TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
-from hotreload.core.attempt_id import current_attempt
+from hotreload.core.progress import current_attempt
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,

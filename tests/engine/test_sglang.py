@@ -22,7 +22,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload.checkpoint.never_loaded import matches
-from hotreload.core.course import Course
+from hotreload.core.progress import AttemptProgress
 from hotreload.engine import source_text, switching
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.upstream import between
@@ -224,7 +224,7 @@ async def test_abort_ends_every_generation_with_what_it_has(engine: Engine) -> N
 async def test_once_it_is_warm_a_first_batch_of_any_size_compiles_nothing(engine: Engine) -> None:
     """Everybody beside the first four at once waited for seconds."""
     before = engine.recompiles
-    await warm(engine, Course(Revision("1"), lambda event: None), most=4, within=PATIENCE)
+    await warm(engine, AttemptProgress(Revision("1"), lambda event: None), most=4, within=PATIENCE)
     known = engine.recompiles
     assert known > before
     for count in (1, 2, 3, 4):

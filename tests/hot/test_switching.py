@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hotreload.core.attempts import Attempts
 from hotreload.core.fading import close_drained_generations
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
+from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import (

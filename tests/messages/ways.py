@@ -15,7 +15,7 @@ import pytest
 
 from hotreload.cli import main
 from hotreload.cli.status_text import status_text
-from hotreload.core.course import Course
+from hotreload.core.progress import AttemptProgress
 from hotreload.engine.answering.requests import parse
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.engine.model_folder import unservable
@@ -166,9 +166,9 @@ def started(change: Change) -> Told:
         weights = checked(model)
         change(model)
         given = {"engine": {"model": str(model)}, "state": {"directory": str(folder / "state")}}
-        course = Course(weights.revision, lambda event: None)
+        progress = AttemptProgress(weights.revision, lambda event: None)
         with patch.object(SglangEngine, "start", _complains), pytest.raises(ConfigError) as caught:
-            await start_engine(Settings.model_validate(given), model, weights, course)
+            await start_engine(Settings.model_validate(given), model, weights, progress)
         return str(caught.value)
 
     return told

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hotreload import failpoints
-from hotreload.core.course import Reach, StillWanted
-from hotreload.core.prepare import Prepare
+from hotreload.core.attempt import prepare
+from hotreload.core.progress import Reach, StillWanted
 from hotreload.errors import EngineLost, HotReloadError, SourceUnavailable, TryAgain
 from hotreload.events import PhaseEntered
 from hotreload.hosts.bounds import revision_of
@@ -116,18 +116,18 @@ class Follow(Following[RankEngine]):
         revision = revision_of(about)
         checkpoint = await self._prepared(revision, unarmed)
         model = self._settings.engine.model or checkpoint.path
-        course = self._attempts.course(revision, unarmed)
-        copied = to_start_from(self._settings, model, checkpoint, course)
+        progress = self._attempts.progress_of(revision, unarmed)
+        copied = to_start_from(self._settings, model, checkpoint, progress)
         self._made_from = checkpoint, await self._copies.enter_async_context(copied)
 
     async def build(self) -> None:
         """Build this rank's part of the engine, from what was prepared."""
         assert self._made_from is not None, "it is prepared before it is built"
         (checkpoint, asked), self._made_from = self._made_from, None
-        course = self._attempts.course(checkpoint.revision, unarmed)
-        async with self._copies, course.phase(Phase.BUILDING):
+        progress = self._attempts.progress_of(checkpoint.revision, unarmed)
+        async with self._copies, progress.phase(Phase.BUILDING):
             engine = await RankEngine.start_rank(self._joined, **asked)
-        course.publish(PhaseEntered(course.revision, None))
+        progress.publish(PhaseEntered(progress.revision, None))
         self._take_signals()
         self.take_over(engine)
         self._is_built.set()
@@ -145,18 +145,17 @@ class Follow(Following[RankEngine]):
 
     async def _prepared(self, revision: Revision, reach: Reach) -> Checkpoint:
         """Fetch a revision from this host's own source, and check it."""
-        course = self._attempts.course(revision, reach)
-        prepare = Prepare(
-            course,
-            StillWanted(course, asyncio.Event()),
-            fetch=self._fetched,
-            validate=self._checked,
-            rules=self._rules,
-        )
+        progress = self._attempts.progress_of(revision, reach)
         try:
-            checkpoint = await prepare.run()
+            checkpoint = await prepare(
+                progress,
+                StillWanted(progress, asyncio.Event()),
+                fetch=self._fetched,
+                validate=self._checked,
+                rules=self._rules,
+            )
         finally:
-            course.publish(PhaseEntered(revision, None))
+            progress.publish(PhaseEntered(revision, None))
         self._last = checkpoint
         return checkpoint
 

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from hotreload.core.attempts import Save
 from hotreload.core.ledger import Ledger
+from hotreload.core.recording import Save
 from hotreload.errors import ConfigError, DeviceUnavailable, EngineLost, HotReloadError, TryAgain
 from hotreload.hosts.ballots import Ballot
 from hotreload.hosts.beats import Beats

@@ -1,7 +1,6 @@
 """Status of a follower: the same as any daemon's, of its own part of the engine."""
 
-from hotreload.core.replica import Replica
-from hotreload.core.replicas import Replicas
+from hotreload.core.replica import Replica, Replicas
 from hotreload.events import GenerationLive
 from hotreload.hosts.engine.rank_engine import RankEngine
 from hotreload.life.common import Common

@@ -3,15 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from hotreload import failpoints
-from hotreload.core.attempt_id import new_attempt
-from hotreload.core.course import Course, Reach
 from hotreload.core.ledger import Ledger
+from hotreload.core.progress import AttemptProgress, Reach, new_attempt
 from hotreload.errors import OF_WHAT_IT_DID, EngineLost, HotReloadError
 from hotreload.events import AttemptFinished, DryRunFinished, PhaseEntered, Publish
 from hotreload.types import Attempt, By, Generation, Outcome, Reason, Revision, Staged
@@ -22,34 +22,27 @@ Save = Callable[[Ledger], Awaitable[str | None]]
 """Make the ledger survive a restart, or say why it does not; a disk that refuses raises nothing."""
 
 
-Work = Callable[[], Awaitable[None]]
-"""The steps of one attempt; begun only once the attempt is recorded as begun."""
-
-
 def default_backoff(failures: int) -> float:
     """1, 2, 4 … seconds, about a minute at most."""
     return float(2 ** min(failures - 1, 6))
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What the end of an attempt may lead to."""
+class AttemptPolicy:
+    """Consequences that an attempt may have, decided before it begins."""
 
     by: By | None = None
-    """Who asked for it; None is the source."""
+    """The one who asked for it; None is the source."""
     rest: float = 0.0
     """Seconds after it goes live in which no newer revision is tried."""
     blame: bool = True
-    """Whether the next start blames the revision if the process dies during this attempt."""
+    """Have the next start blame the revision if the process dies during this attempt."""
     refuse_files: bool = True
-    """Whether faults found in the files refuse the revision; bad answers always do."""
+    """Have faults found in the files refuse the revision; bad answers always do."""
     dry_run: bool = False
-    """Whether nothing goes live or is refused by it: the ledger only remembers that it was."""
+    """Have nothing go live or be refused by it: the ledger only remembers that it was."""
     raises: tuple[type[Exception], ...] = ()
     """Errors that say nothing about the revision: they are not recorded but raised."""
-
-
-USUAL_TERMS = Terms()
 
 
 class Attempts:
@@ -75,52 +68,58 @@ class Attempts:
         self._save = save
         self._is_lost = is_lost
 
-    def course(self, revision: Revision, reach: Reach = failpoints.reach) -> Course:
-        """The course of a new attempt at this revision."""
-        return Course(revision, self.publish, self.clock, reach)
+    def progress_of(self, revision: Revision, reach: Reach = failpoints.reach) -> AttemptProgress:
+        """The progress of a new attempt at this revision."""
+        return AttemptProgress(revision, self.publish, self.clock, reach)
 
-    async def make(self, course: Course, work: Work, terms: Terms = USUAL_TERMS) -> Attempt:
-        """Do the work and return how it ended; raise only what ends the daemon."""
+    @asynccontextmanager
+    async def recorded(
+        self, progress: AttemptProgress, policy: AttemptPolicy
+    ) -> AsyncIterator[None]:
+        """Make an attempt in this block, which raises only what ends the daemon.
+
+        It is recorded as begun before, and how it ended is in `progress.ended` afterwards.
+        """
         with new_attempt():
-            if terms.blame and not terms.dry_run:
-                self.ledger.begin(course.revision)
+            if policy.blame and not policy.dry_run:
+                self.ledger.begin(progress.revision)
                 await self.save()
-            return await self._to_its_end(course, work, terms)
-
-    async def _to_its_end(self, course: Course, work: Work, terms: Terms) -> Attempt:
-        error: BaseException | None = None
-        try:
-            await work()
-        except terms.raises:
-            await self._abandon()
-            raise
-        except asyncio.CancelledError as cancel:
-            error = course.verdict or cancel
-            if course.generation is None and course.verdict is None:
+            error: BaseException | None = None
+            try:
+                yield
+            except policy.raises:
                 await self._abandon()
                 raise
-        except Exception as failure:
-            error = failure
-        attempt = self._describe(course, error, terms)
-        if terms.dry_run:
+            except asyncio.CancelledError as cancel:
+                error = progress.verdict or cancel
+                if progress.generation is None and progress.verdict is None:
+                    await self._abandon()
+                    raise
+            except Exception as failure:
+                error = failure
+            await self._end(progress, error, policy)
+            _raise_what_ends_us(error)
+
+    async def _end(
+        self, progress: AttemptProgress, error: BaseException | None, policy: AttemptPolicy
+    ) -> None:
+        """Judge it, record and publish how it ended, and write that to disk."""
+        attempt = progress.ended = self._described(progress, error, policy)
+        if policy.dry_run:
             self.ledger.history.appendleft(attempt)
         else:
-            self._finish(attempt, course, error, terms)
-        await self._tell(attempt, course)
-        _raise_what_ends_us(error)
-        return attempt
-
-    def _finish(
-        self, attempt: Attempt, course: Course, error: BaseException | None, terms: Terms
-    ) -> None:
-        refuse = terms.refuse_files or course.verdict is not None
-        self.ledger.finish(
-            attempt,
-            now=self.clock(),
-            backoff=partial(self._backoff_of, error),
-            rest=terms.rest,
-            refuse=refuse,
-        )
+            self.ledger.finish(
+                attempt,
+                now=self.clock(),
+                backoff=partial(self._backoff_of, error),
+                rest=policy.rest,
+                refuse=policy.refuse_files or progress.verdict is not None,
+            )
+        self.publish(PhaseEntered(attempt.revision, None))
+        finished = DryRunFinished if attempt.dry_run else AttemptFinished
+        self.publish(finished(attempt, self.ledger.live, progress.replica))
+        await self.save()
+        await progress.reach("saved")
 
     async def _abandon(self) -> None:
         """Forget the attempt: how it ended says nothing about the checkpoint."""
@@ -145,29 +144,31 @@ class Attempts:
         known = self.ledger.past_of(generation.revision)
         self.ledger.went_live(generation, str(path) if path else known.path if known else "")
 
-    def _describe(self, course: Course, error: BaseException | None, terms: Terms) -> Attempt:
-        outcome, reason = Outcome.PASSED if terms.dry_run else Outcome.LIVE, None
-        if error is not None and course.generation is None:
-            outcome, reason = self._judge(course.revision, error)
+    def _described(
+        self, progress: AttemptProgress, error: BaseException | None, policy: AttemptPolicy
+    ) -> Attempt:
+        outcome, reason = Outcome.PASSED if policy.dry_run else Outcome.LIVE, None
+        if error is not None and progress.generation is None:
+            outcome, reason = self._judgement_of(progress.revision, error)
         elif isinstance(error, Exception):  # the weights are live in spite of it
             log.error("reload.untidy", exc_info=error)
         return Attempt(
-            revision=course.revision,
+            revision=progress.revision,
             outcome=outcome,
             reason=reason,
-            phases=course.phases,
-            pause_seconds=course.pause_seconds,
+            phases=progress.phases,
+            pause_seconds=progress.pause_seconds,
             finished_at=self.wall(),
-            generation=course.generation.number if course.generation else None,
-            rolled_back=course.rolled_back,
-            fingerprints=course.fingerprints,
-            by=terms.by,
-            loading=course.loading,
-            dry_run=terms.dry_run,
-            unproven=course.unproven,
+            generation=progress.generation.number if progress.generation else None,
+            rolled_back=progress.rolled_back,
+            fingerprints=progress.fingerprints,
+            by=policy.by,
+            loading=progress.loading,
+            dry_run=policy.dry_run,
+            unproven=progress.unproven,
         )
 
-    def _judge(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:
+    def _judgement_of(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:
         if isinstance(error, HotReloadError) and error.outcome is not None:
             outcome, reason = error.outcome, error.reason
         else:  # a fault of ours: it must not stop the old weights from serving
@@ -182,13 +183,6 @@ class Attempts:
 
     def _backoff_of(self, error: BaseException | None, failures: int) -> float:
         return max(self.backoff(failures), getattr(error, "retry_after", None) or 0.0)
-
-    async def _tell(self, attempt: Attempt, course: Course) -> None:
-        self.publish(PhaseEntered(attempt.revision, None))
-        finished = DryRunFinished if attempt.dry_run else AttemptFinished
-        self.publish(finished(attempt, self.ledger.live, course.replica))
-        await self.save()
-        await course.reach("saved")
 
 
 def _raise_what_ends_us(error: BaseException | None) -> None:
