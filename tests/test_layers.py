@@ -17,8 +17,23 @@ FACTS = {
     "hub_names",
     "owned_args",
 }
-VOCABULARY = {"types", "errors", "events", "troubles", "failpoints", "listed", "figures", *FACTS}
-CORE = {"core", "threads", *VOCABULARY}
+VOCABULARY = {
+    "types",
+    "json_fields",
+    "errors",
+    "events",
+    "troubles",
+    "failpoints",
+    "listed",
+    "figures",
+    *FACTS,
+}
+RECORDS = {"core.ledger", "core.attempt_id"}
+"""What of the core is only read by those who tell how things are; all else there acts."""
+CORE = {"core", "threads", *RECORDS, *VOCABULARY}
+WORDS = {"picture.words", "picture.rows", "picture.summary"}
+"""How a status is said: the client verbs make it of an older daemon's, so they are light."""
+PICTURE = {"picture", *WORDS}
 ENGINE = {
     "engine",
     "engine.answering",
@@ -27,7 +42,7 @@ ENGINE = {
     "engine.upstream",
     "engine.weights",
 }
-SIBLINGS = {"sources", "checkpoint", "observe", "server", "tiny"}
+SIBLINGS = {"sources", "checkpoint", "server", "tiny"}
 """They never import each other."""
 OF_HOSTS = {"hosts", "hosts.engine", "hosts.upstream"}
 """One engine on several hosts: how they agree, the engine's part, and what it needs of upstream."""
@@ -45,10 +60,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "figures": set(),
     "errors": {"types"},
     "listed": {"types"},
-    "events": {"types"},
+    "events": {"events", "types", "json_fields"},
+    "json_fields": {"types"},
     "troubles": {"events"},
     "threads": {"errors"},
     "core": CORE,
+    **dict.fromkeys(RECORDS, VOCABULARY),
+    **{words: {"figures", *WORDS} for words in WORDS},
+    "picture": {*PICTURE, "core.ledger", "threads", *VOCABULARY},
+    "observe": {"observe", *PICTURE, *RECORDS, *VOCABULARY},
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
     "checkpoint": {"checkpoint", *READS, *CORE},
     "engine": {*ENGINE, *CORE},
@@ -62,14 +82,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hosts": {"hosts", "threads", *VOCABULARY},
     "hosts.upstream": {"hosts.upstream", *VOCABULARY},
     "hosts.engine": {*OF_HOSTS, *ENGINE, *CORE},
-    "hosts.life": {"hosts.life", "life", "settings", *OF_HOSTS, *SIBLINGS, *ENGINE, *CORE},
+    "hosts.life": {"hosts.life", "life", "settings", "observe"}
+    | {*OF_HOSTS, *SIBLINGS, *ENGINE, *CORE},
     "settings": {"settings", *VOCABULARY},
-    "life": {"life", "hosts.life", "hosts.upstream", "settings", *SIBLINGS, *ENGINE, *CORE},
+    "life": {"life", "hosts.life", "hosts.upstream", "settings", "observe", *PICTURE}
+    | {*SIBLINGS, *ENGINE, *CORE},
     "hot": {"hot", "checkpoint", "checkpoint.in_memory", "engine", "engine.answering"}
     | {"engine.weights", *CORE},
     "library": {"checkpoint", "engine", "engine.weights", "sources", *CORE},
-    "daemon": {"life", "hosts.life", "settings", *SIBLINGS, *ENGINE, *CORE},
-    "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings"}
+    "daemon": {"life", "hosts.life", "settings", "observe", *PICTURE} | {*SIBLINGS, *ENGINE, *CORE},
+    "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings", "observe"}
+    | PICTURE
     | SIBLINGS
     | ENGINE
     | CORE,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotreload.core.ledger import Ledger
+from hotreload.json_fields import iso
 from hotreload.life.state_json import NewerState, from_json
-from hotreload.observe.history import iso
 
 NEWEST, FORMER, NUMBER = "state.json", "state.former", "number"
 

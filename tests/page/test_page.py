@@ -28,7 +28,7 @@ from hotreload.events import (
     TroubleTold,
     Waiting,
 )
-from hotreload.observe.rank import Rank
+from hotreload.picture.setup import Rank
 from hotreload.server.limits import Limits
 from hotreload.server.page import FOLDER
 from hotreload.types import (

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from hotreload import figures
-from hotreload.cli.booting_text import boot_text
-from hotreload.cli.loading_text import drift_text
-from hotreload.cli.status_text import COLOUR_OF
-from hotreload.observe.loading import loading_fields
-from hotreload.observe.status import State
+from hotreload.json_fields import loading_fields
+from hotreload.picture.picture import State
+from hotreload.picture.words import COLOUR_OF, boot_text, drift_text
 from hotreload.server.page import FOLDER
 from hotreload.types import Outcome, Phase
 from tests.observe.things import OWN
