@@ -119,8 +119,24 @@ ONLY_IN = {
     "xxhash": {"checkpoint", "engine"},
 }
 
-MADE_IN = {"Staged": {"engine"}, "Checkpoint": {"checkpoint"}}
-"""Values whose docstring says who alone makes them."""
+TAKEN_IN_ONCE = {
+    "Booting",
+    "History",
+    "Integrity",
+    "PassedOverNow",
+    "ReplicasNow",
+    "SettingsNow",
+    "SourceNow",
+    "StateFileNow",
+    "TroublesNow",
+    "UnderWay",
+    "Wishes",
+}
+"""What events come to: the picture alone keeps each, so that all who tell of it tell the same."""
+MADE_IN = {"Staged": {"engine"}, "Checkpoint": {"checkpoint"}} | {
+    each: {"picture"} for each in TAKEN_IN_ONCE
+}
+"""Values of which one room alone makes any."""
 
 
 ROOMS = MAY_IMPORT.keys()

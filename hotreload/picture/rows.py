@@ -2,7 +2,7 @@
 
 A pure function of the other fields, so that a command can make them of a daemon that is older than
 itself. Lines of a row's words end with a newline; a moment is a stamp in UTC, as in other fields;
-what goes on has its `share` that is done.
+what goes on has its `share` that is done, and what is cut short is there as a `whole`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,7 +64,7 @@ def _now(status: Fields) -> Iterator[Fields]:
         yield _row("boot", boot_text(boot), "wait")
     if status["generation"] is not None:
         yield _row("generation", status["generation"])
-        yield _row("revision", named(status))
+        yield {**_row("revision", named(status)), "whole": status["revision"]}
         yield _row("fingerprint", plain(status["fingerprint"]))
         yield _row("live since", status["live_since"])
     for trouble in status.get("troubles", ()):
@@ -84,7 +84,7 @@ def _trouble(trouble: Fields) -> Iterator[str]:
 def _wrong_weights(status: Fields) -> Iterator[Fields]:
     """What is wrong with the live weights, or with our loader."""
     if drifted := status.get("drifted"):
-        words = f"live leaves are no longer what went live: {damage_text(drifted)}"
+        words = f"no longer what went live: {damage_text(drifted)}"
         yield _row("drifted", f"{words}\nsince {drifted['since']}", "bad")
     if (loader := status.get("loader")) and not loader["trusted"]:
         yield _row("own loader", f"switched off: {plain(loader['reason'])}", "bad")
@@ -196,8 +196,8 @@ def _chosen(status: Fields) -> Iterator[Fields]:
         words = "yes, the source is not followed until `hotreload unpin`"
         yield _row("pinned", f"{words}{by}", "wait")
     if (kept := status.get("state_file")) and not kept["saved"]:
-        words = f"since {kept['since']}, so a restart forgets what changes"
-        yield _row("not saved", f"{words}\n{plain(kept['error'])}", "bad")
+        words = f"a restart forgets what changes: {plain(kept['error'])}"
+        yield _row("not saved", f"{words}\nsince {kept['since']}", "bad")
     settings = status.get("settings") or {"error": None, "waiting": []}
     if settings["error"]:
         words = f"reread {settings['read_at']}, but not applied"

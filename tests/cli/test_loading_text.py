@@ -68,7 +68,7 @@ async def test_status_tells_how_the_live_weights_were_loaded_and_what_is_wrong(
     world.events.publish(LiveDrifted(SECOND, ("lm_head",)))
     world.events.publish(LoaderDistrusted("leaf b differs"))
     said = (await hotreload("status")).out
-    assert row(said, "drifted").endswith("are no longer what went live: lm_head")
+    assert row(said, "drifted").endswith("no longer what went live: lm_head")
     assert "switched off: leaf b differs" in row(said, "own loader")
 
 

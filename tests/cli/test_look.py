@@ -282,7 +282,7 @@ async def test_status_says_that_noise_answers_and_that_a_restart_forgets(
     world.events.publish(StateSaved("state.json cannot be written: read-only"))
     said = (await hotreload("status")).out
     assert row(said, "noise").startswith("somebody put noise on")
-    assert row(said, "not saved").startswith("saved    since 20")
+    assert row(said, "not saved").startswith("saved    a restart forgets what")
     assert "state.json cannot be written: read-only" in said
 
 
