@@ -34,7 +34,7 @@ class History:
     def snapshot(self) -> Fields:
         """Return the /history document."""
         attempts = [
-            told_attempt(attempt, replaced and went_live_fields(replaced))
+            told_attempt(attempt, went_live_fields(replaced) if replaced else None)
             for attempt, replaced in self._with_what_they_replaced()
         ]
         return {"attempts": attempts, "pins": [by_fields(by) for by in self._pins]}
