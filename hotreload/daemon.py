@@ -203,7 +203,7 @@ class Daemon:
             await self.state.save(self.ledger)
             return EXIT_OK  # all hosts were asked to stop, and another one was quicker
         # A stop that comes while a lost engine is closed must not make it a success.
-        if code == EXIT_ENGINE_LOST or self.picture.state is State.LOST:
+        if code == EXIT_ENGINE_LOST or self.status.state is State.LOST:
             code = EXIT_ENGINE_LOST
             if isinstance(self._ended_by, RankLeft):
                 self.ledger.abandon()  # somebody stopped that host: no checkpoint did

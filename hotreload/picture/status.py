@@ -43,6 +43,11 @@ class Status:
         self._holds = holds
 
     @property
+    def state(self) -> State:
+        """How the daemon is, in one word."""
+        return self._picture.state
+
+    @property
     def live(self) -> Generation | None:
         """What is live; None while booting."""
         return self._picture.live
