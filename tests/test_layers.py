@@ -19,10 +19,25 @@ FACTS = {
     "mount_table",
     "owned_args",
 }
-VOCABULARY = {"types", "errors", "events", "troubles", "failpoints", "listed", "figures", *FACTS}
+VOCABULARY = {
+    "types",
+    "json_fields",
+    "errors",
+    "events",
+    "troubles",
+    "failpoints",
+    "listed",
+    "figures",
+    *FACTS,
+}
 DEFAULTS = {"core.rules", "server.bounds"}
 """What holds unless a setting says otherwise, for the settings and for who keeps to it."""
-CORE = {"core", "core.rules", "threads", *VOCABULARY}
+RECORDS = {"core.ledger", "core.progress"}
+"""What of the core is only read by those who tell how things are; all else there acts."""
+CORE = {"core", "core.rules", "threads", *RECORDS, *VOCABULARY}
+WORDS = {"picture.words", "picture.rows", "picture.summary"}
+"""How a status is said: the client verbs make it of an older daemon's, so they are light."""
+PICTURE = {"picture", *WORDS}
 ENGINE = {
     "engine",
     "engine.answering",
@@ -31,7 +46,7 @@ ENGINE = {
     "engine.upstream",
     "engine.weights",
 }
-SIBLINGS = {"sources", "checkpoint", "observe", "server", "tiny"}
+SIBLINGS = {"sources", "checkpoint", "server", "tiny"}
 """They never import each other, but that who watches knows what a checkpoint is: `sources` may ask
 `checkpoint`, and the checks know no source."""
 OF_HOSTS = {"hosts", "hosts.engine", "hosts.upstream"}
@@ -50,11 +65,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "figures": set(),
     "errors": {"types"},
     "listed": {"types"},
-    "events": {"types"},
+    "events": {"events", "types", "json_fields"},
+    "json_fields": {"types"},
     "troubles": {"events"},
     "threads": {"errors"},
     **{defaults: set() for defaults in DEFAULTS},
     "core": CORE,
+    **{record: {"threads", *VOCABULARY} for record in RECORDS},
+    **{words: {"figures", *WORDS} for words in WORDS},
+    "picture": {*PICTURE, "core.ledger", "threads", *VOCABULARY},
+    "observe": {"observe", *PICTURE, *RECORDS, *VOCABULARY},
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
     "server": {"server", "server.bounds", *CORE},
     "sources": {"sources", "checkpoint", *CORE},
@@ -70,15 +90,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hosts": {"hosts", "hosts.upstream", *CORE},
     "hosts.upstream": {"hosts.upstream", *VOCABULARY},
     "hosts.engine": {*OF_HOSTS, *ENGINE, *CORE},
-    "hosts.life": {"hosts.life", "life", "settings", *OF_HOSTS, *SIBLINGS, *ENGINE, *CORE},
+    "hosts.life": {"hosts.life", "life", "settings", "observe"}
+    | {*OF_HOSTS, *SIBLINGS, *ENGINE, *CORE},
     "settings": {"settings", *DEFAULTS, *VOCABULARY},
-    "life": {"life", "hosts.life", "hosts.upstream", "settings", *SIBLINGS, *DEFAULTS}
-    | {*ENGINE, *CORE},
+    "life": {"life", "hosts.life", "hosts.upstream", "settings", "observe", *PICTURE}
+    | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "hot": {"hot", "checkpoint", "checkpoint.in_memory", "engine", "engine.answering"}
     | {"engine.weights", *CORE},
     "library": {"checkpoint", "engine", "engine.weights", "sources", *CORE},
-    "daemon": {"life", "hosts.life", "settings", *SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
-    "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings"}
+    "daemon": {"life", "hosts.life", "settings", "observe", *PICTURE}
+    | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
+    "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings", "observe"}
+    | PICTURE
     | SIBLINGS
     | ENGINE
     | CORE,
@@ -105,8 +128,24 @@ ONLY_IN = {
     "xxhash": {"checkpoint", "engine"},
 }
 
-MADE_IN = {"Staged": {"engine"}, "Checkpoint": {"checkpoint"}}
-"""Values whose docstring says who alone makes them."""
+TAKEN_IN_ONCE = {
+    "Booting",
+    "History",
+    "Integrity",
+    "PassedOverNow",
+    "ReplicasNow",
+    "SettingsNow",
+    "SourceNow",
+    "StateFileNow",
+    "TroublesNow",
+    "UnderWay",
+    "Wishes",
+}
+"""What events come to: the picture alone keeps each, so that all who tell of it tell the same."""
+MADE_IN = {"Staged": {"engine"}, "Checkpoint": {"checkpoint"}} | {
+    each: {"picture"} for each in TAKEN_IN_ONCE
+}
+"""Values of which one room alone makes any."""
 
 
 ROOMS = MAY_IMPORT.keys()

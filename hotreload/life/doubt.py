@@ -13,8 +13,8 @@ from hotreload.core.probing import verdict_of
 from hotreload.core.replica import Replica
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain
 from hotreload.events import AttemptFinished, Event, Publish, SettingsRead
+from hotreload.json_fields import iso
 from hotreload.life.running import RunningEngine
-from hotreload.observe.history import iso
 from hotreload.troubles import PROBE_DOUBTED, Trouble
 from hotreload.types import Attempt, Outcome
 

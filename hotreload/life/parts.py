@@ -24,9 +24,8 @@ from hotreload.life.secret_files import KEYS, TOKEN, Renewed
 from hotreload.life.state_lock import StateFolder
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
-from hotreload.observe.rank import Rank
-from hotreload.observe.readings import Readings
 from hotreload.observe.systemd import LONGEST_BOOT
+from hotreload.picture.picture import Picture
 from hotreload.server.activation import take_over
 from hotreload.server.binding import bind_tcp, bind_unix
 from hotreload.server.groups import group_id
@@ -157,17 +156,11 @@ def trusting_ranks_of(settings: Settings) -> Ranks | None:
     return replace(ranks, secret=read_join_secret(file))
 
 
-def make_metrics(settings: Settings, look: Readings, rank: Rank | None) -> Metrics:
+def make_metrics(settings: Settings, picture: Picture) -> Metrics:
     """What Prometheus reads."""
     asked = settings.metrics
     most = asked.max_leaves if asked.per_leaf else 0
-    return Metrics(
-        max_leaves=most,
-        expect_every=asked.expect_every,
-        readings=look,
-        replicas=settings.engine.replicas,
-        rank=rank,
-    )
+    return Metrics(picture, max_leaves=most, expect_every=asked.expect_every)
 
 
 def admin_group(settings: Settings) -> int | None:

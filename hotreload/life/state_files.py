@@ -11,8 +11,8 @@ from pathlib import Path
 
 from hotreload.core.ledger import Ledger
 from hotreload.files import flush, rename_in, write_in
+from hotreload.json_fields import iso
 from hotreload.life.state_json import NewerState, from_json
-from hotreload.observe.history import iso
 
 NEWEST, FORMER, NUMBER = "state.json", "state.former", "number"
 

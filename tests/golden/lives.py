@@ -31,7 +31,7 @@ from hotreload.events import (
     TroubleTold,
     Waiting,
 )
-from hotreload.observe.rank import Rank
+from hotreload.picture.setup import Rank
 from hotreload.troubles import TROUBLES
 from hotreload.types import (
     GateState,

@@ -15,18 +15,18 @@ import pytest
 import structlog
 
 from hotreload.core.ledger import Ledger
-from hotreload.events import AttemptFinished, Event, Events
+from hotreload.events import Event, Events, event_fields
 from hotreload.listed import Listed
 from hotreload.observe import log, systemd
-from hotreload.observe.checkpoints import Checkpoints
-from hotreload.observe.history import History, event_fields
 from hotreload.observe.log import LogObserver
 from hotreload.observe.metrics import Metrics
-from hotreload.observe.rank import Rank
-from hotreload.observe.readings import Readings, ReplicaReading
-from hotreload.observe.status import Status
 from hotreload.observe.systemd import Systemd
-from hotreload.types import Answering, Attempt, EngineLoad, Outcome
+from hotreload.picture.checkpoints import Checkpoints
+from hotreload.picture.picture import Picture
+from hotreload.picture.readings import Readings, ReplicaReading
+from hotreload.picture.setup import Rank, Setup
+from hotreload.picture.status import Status
+from hotreload.types import Answering, EngineLoad, Outcome
 from tests.clock import Clock
 from tests.observe.things import NOON
 
@@ -84,48 +84,26 @@ class Observed:
         self.ledger = Ledger()
         self.gates = Gates([AtGate() for _ in range(engines)])
         self.listed: list[Listed] = []
-        self.failed: Attempt | None = None
         self.listener = Listener()
         self.events = Events()
-        self.history = History()
-        self.status = Status(
-            ledger_view=lambda: self.ledger,
-            entrance=self.gates,
-            tp=2,
-            clock=self.clock,
-            wall=self.clock,
-            source_kind=kind,
-            rank=rank,
-            holds=lambda id: True,
-        )
-        self.checkpoints = Checkpoints(
-            listed=lambda: self.listed,
-            ledger=lambda: self.ledger,
-            clock=self.clock,
-            wall=self.clock,
-        )
-        self.metrics = Metrics(
-            max_leaves=3,
-            expect_every=3600,
+        self.picture = Picture(
+            self.ledger,
+            setup=Setup(replicas=engines, tp=2, source_kind=kind, rank=rank),
             readings=self._readings(),
-            replicas=engines,
-            rank=rank,
             clock=self.clock,
+            wall=self.clock,
         )
+        self.history = self.picture.history
+        self.status = Status(self.picture, holds=lambda id: True)
+        self.checkpoints = Checkpoints(self.picture, lambda: self.listed, clock=self.clock)
+        self.metrics = Metrics(self.picture, max_leaves=3, expect_every=3600, clock=self.clock)
         self.systemd = Systemd(
+            self.picture,
             self.listener,  # type: ignore[arg-type]  # it sends to nobody
             is_alive=lambda within: True,
-            replicas=engines,
-            rank=rank,
         )
-        seeing = (self.history, self.status, self.checkpoints, self.metrics, self.systemd)
-        for observer in seeing:
+        for observer in (self.picture, self.metrics, self.systemd):
             self.events.subscribe(observer.observe)
-        self.events.subscribe(self._note)
-
-    def _note(self, event: Event) -> None:
-        if isinstance(event, AttemptFinished) and event.attempt.outcome in FAILURES:
-            self.failed = event.attempt
 
     def _readings(self) -> Readings:
         load = EngineLoad(waiting=1, running=2, kv_requests=30, kv_prefixes=40, kv_free=50)
@@ -134,6 +112,7 @@ class Observed:
                 ReplicaReading(
                     inside=gate.inside,
                     held=gate.held,
+                    answering=gate.answering(),
                     load=load,
                     recompiles=3,
                     staged_bytes=600,
@@ -142,10 +121,6 @@ class Observed:
                 for gate in self.gates.gates
             ],
             answering=self.gates.answering,
-            lost_at=lambda: self.ledger.lost_at,
-            overruled=lambda: self.ledger.overruled is not None,
-            failed=lambda: self.failed,
-            new_at=lambda: NOON,
             heard=lambda: {1: 0.5},
         )
 
@@ -158,7 +133,7 @@ class Observed:
 
     def is_logged(self) -> None:
         """Have the log tell of it, too."""
-        self.events.subscribe(LogObserver(self.clock).observe)
+        self.events.subscribe(LogObserver(self.picture.pace, self.clock).observe)
 
     def told(self, event: Event) -> Fields:
         """An event, as /events tells it."""

@@ -6,10 +6,11 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hotreload.checkpoint.digests import Digests, content_id
+from hotreload.checkpoint.digests import content_id
 from hotreload.checkpoint.survey import Survey
 from hotreload.errors import CheckpointRejected, SourceUnavailable
 from hotreload.events import FoldersPassedOver
@@ -316,7 +317,7 @@ async def test_the_best_is_wished_before_one_without_a_step_is_read(
     write(root / "final")
     wished_when_read: dict[str, int] = {}
 
-    def identify(looked: Survey, *given: Digests) -> str:
+    def identify(looked: Survey, *given: Any) -> str:
         wished_when_read.setdefault(looked.folder.name, len(watch.wishes))
         return content_id(looked, *given)
 

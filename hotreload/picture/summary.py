@@ -1,15 +1,13 @@
-"""How things are in one sentence: what answers, whether that is what is wanted, what to do next.
+"""The state of things in one sentence: what answers, is that what is wanted, what to do next.
 
 A pure function of /status, which serves it as `summary`, so that command, `top` and page say the
 same. Each finding has a code that `hotreload explain` knows: a reason, a trouble or an alert.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from hotreload.figures import duration
-
-Fields = dict[str, Any]
+from hotreload.picture.words import Fields, boot_text, counted, follows, short_name
 
 EACH = "hotreload status --check"
 """Prints every finding with its own next command."""
@@ -30,6 +28,7 @@ def summed_up(status: Fields) -> Fields:
         "tone": max((each["tone"] for each in parts), key=TONES.index),
         "next": _next(nobody or wish, findings),
         "findings": findings,
+        "doing": _doing(status),
     }
 
 
@@ -43,7 +42,7 @@ def _counted(findings: Sequence[Fields]) -> Iterator[str]:
     """Name what is wrong beside the wish; `status --check` has the words."""
     codes = list(dict.fromkeys(each["code"] for each in findings))
     if codes:
-        yield f"{len(codes)} trouble{'' if len(codes) == 1 else 's'}: {', '.join(codes)}"
+        yield f"{counted(len(codes), 'trouble')}: {', '.join(codes)}"
 
 
 def _nobody(status: Fields) -> Fields | None:
@@ -63,23 +62,54 @@ def _nobody(status: Fields) -> Fields | None:
 
 
 def _who(status: Fields) -> str:
-    generation = f"generation {status['generation']}, {_named(status['label'], status['revision'])}"
-    return f"holds {generation}; rank 0 answers" if _follows(status) else f"{generation}, answers"
+    generation = f"generation {status['generation']}, {short_name(status)}"
+    return f"holds {generation}; rank 0 answers" if follows(status) else f"{generation}, answers"
+
+
+def _doing(status: Fields) -> str:
+    """Say what it does at this moment."""
+    if boot := status.get("boot"):
+        return f"answers nobody: booting: {boot_text(boot)}"
+    if status["reasons"]:
+        return f"answers nobody: {'; '.join(status['reasons'])}"
+    if follows(status):
+        return "holds its part of the engine; rank 0 decides and answers"
+    return f"{_answers(status)}; {_works_at(status)}"
+
+
+def _answers(status: Fields) -> str:
+    """Say whether requests wait; where generations overlap, only for the cleaning after NaN."""
+    gate = status["gate"]
+    if gate["state"] != "holding":
+        return "answers requests"
+    is_a_swap = status["phase"] and status.get("mode") != "overlap"
+    why = "the weights are exchanged" if is_a_swap else "the KV pool is cleaned"
+    return f"holds {counted(gate['held'], 'request')} while {why}"
+
+
+def _works_at(status: Fields) -> str:
+    if status["attempt"]:
+        return str(status["attempt"].get("doing", status["phase"]))
+    if status["waiting_for"]:
+        return f"waits for {status['waiting_for']}"
+    if status["pinned"]:
+        return "pinned, so the source is not followed"
+    return "nothing newer is wanted"
 
 
 def _wish(status: Fields) -> tuple[Fields, list[Fields]]:
     """Say whether what answers is what is wanted, and what is wrong with what is wanted instead."""
     wanted, overruled = status["wanted"], status.get("overruled")
-    if _follows(status) or status["reasons"]:
+    if follows(status) or status["reasons"]:
         return _part("", "good"), []
     if overruled and wanted == status["revision"]:
-        wish = _named(overruled["label"], overruled["revision"])
+        wish = short_name(overruled)
         return _part(f"that is what an operator chose over the source's {wish}", "good"), []
     if wanted is None:
         return _part("nothing else is wanted", "good"), []
     if wanted == status["revision"]:
         return _part("that is what is wanted", "good"), []
-    return _not_met(status, f"{_named(status['wanted_label'], wanted)} is wanted")
+    return _not_met(status, f"{short_name(status, 'wanted', 'wanted_label')} is wanted")
 
 
 def _not_met(status: Fields, wish: str) -> tuple[Fields, list[Fields]]:
@@ -125,7 +155,7 @@ def _wrong(status: Fields) -> Iterator[Fields]:
     if (loader := status.get("loader")) and not loader["trusted"]:
         why = f"our own loader is switched off: {loader['reason']}"
         yield _finding("LoaderDistrusted", why, "wait")
-    if status["source"]["stale"] and not _follows(status) and not status["reasons"]:
+    if status["source"]["stale"] and not follows(status) and not status["reasons"]:
         why = f"the source does not answer: {status['source']['error']}"
         yield _finding("SourceDead", why, "wait")
     if passed := status.get("passed_over"):
@@ -140,11 +170,3 @@ def _part(words: str, tone: str, then: str | None = None) -> Fields:
 
 def _finding(code: str, words: str, tone: str = "bad", then: str | None = None) -> Fields:
     return {"code": code, **_part(words, tone, then or f"hotreload explain {code}")}
-
-
-def _named(label: str | None, revision: str | None) -> str:
-    return label or (revision or "nothing")[:12]
-
-
-def _follows(status: Fields) -> bool:
-    return bool(status["state"] == "following")

@@ -1,4 +1,4 @@
-"""Which refusals a person is shown: all are remembered, and most are of checkpoints long gone."""
+"""Refusals that a person is shown: all are remembered, and most are of checkpoints long gone."""
 
 from collections.abc import Callable, Iterable
 

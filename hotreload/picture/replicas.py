@@ -5,12 +5,8 @@ goes from one to the next, that is still the generation from before.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from hotreload.errors import EngineLost
 from hotreload.events import (
@@ -22,6 +18,7 @@ from hotreload.events import (
     ModeChosen,
     ReplicaMoved,
 )
+from hotreload.json_fields import Fields
 from hotreload.types import GateState, Generation, Mode, Outcome, ReplicaState
 
 
@@ -64,7 +61,7 @@ class ReplicaNow:
             older = [before, *self.fading]  # without those that a rollback made live again
             self.fading = [g for g in older if (g.revision, g.fingerprint) != weights]
 
-    def fields(self, now: float) -> dict[str, Any]:
+    def fields(self, now: float) -> Fields:
         """Return whether it serves, as the status shows it; of weights and gate others tell."""
         left = None if self.again_at is None else round(max(0.0, self.again_at - now), 1)
         return {
@@ -75,8 +72,8 @@ class ReplicaNow:
         }
 
 
-class ReplicasNow(Collector):
-    """Sees every event; for whoever tells how the daemon is, and for a scrape."""
+class ReplicasNow:
+    """Knows how each engine is, and the daemon as a whole."""
 
     def __init__(self, wanted: int = 1, wall: Callable[[], float] = time.time) -> None:
         """`wanted` is how many engines the daemon is to have."""
@@ -165,29 +162,3 @@ class ReplicasNow(Collector):
         """What else than the live generation still ends what it began, the newest first."""
         older = {each for replica in self.all for each in replica.fading} - {self.live}
         return sorted(older, key=lambda each: -each.number)
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield every metric, also before the first engine serves."""
-        yield GaugeMetricFamily(
-            "hotreload_replicas", "Engines that the daemon is to have.", len(self.all)
-        )
-        yield GaugeMetricFamily(
-            "hotreload_replicas_serving",
-            "Engines that answer requests, at once or after a swap.",
-            self.serving,
-        )
-        number = GaugeMetricFamily(
-            "hotreload_replica_generation",
-            "The number of the generation that is live in an engine; 0 while it does not serve.",
-            labels=["replica"],
-        )
-        restarts = CounterMetricFamily(
-            "hotreload_replica_restarts",
-            "How often an engine that was lost was started again, beside the others.",
-            labels=["replica"],
-        )
-        for index, each in enumerate(self.all):
-            number.add_metric([str(index)], each.live.number if each.live else 0)
-            restarts.add_metric([str(index)], each.restarts)
-        yield number
-        yield restarts

@@ -5,11 +5,10 @@ It sees every event until the gate opens for the first time.
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from hotreload.events import Event, PhaseEntered, Progress, Waiting
-from hotreload.observe.history import iso, revision_fields
-from hotreload.observe.under_way import DOING
+from hotreload.json_fields import Fields, iso, revision_fields
+from hotreload.picture.under_way import DOING
 from hotreload.types import Attempt, Outcome, Phase, Revision
 
 STARTING, WAITING = "starting", "waiting"
@@ -17,7 +16,7 @@ STARTING, WAITING = "starting", "waiting"
 
 
 class Booting:
-    """Sees every event; knows which step of the start runs."""
+    """Knows which step of the start runs."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class Booting:
                 self._enter(None, None)
                 self._waits_for = waiting_for
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> Fields:
         """Return the step as /status shows it."""
         done, total = self._done or (None, None)
         unit = "batches" if self._phase is Phase.WARMING else "bytes"
@@ -84,7 +83,7 @@ class Booting:
         return f"waiting for {self._waits_for}" if self._waits_for else "the engine is starting"
 
     def _usual_seconds(self) -> float | None:
-        """How long this step took in the last start that ended well; None if none is known."""
+        """Seconds that this step took in the last start that ended well; None if none is known."""
         phase = self._phase
         if phase is None:
             return None

@@ -1,4 +1,4 @@
-"""What /checkpoints says: of each folder or commit that the source sees, why it is not live.
+"""The /checkpoints document: each folder or commit that the source sees, and why it is not live.
 
 Holds what the source saw at its last look against the ledger. Reads no disk and asks no hub.
 """
@@ -12,10 +12,9 @@ from enum import StrEnum
 
 from hotreload.core.ledger import Ledger, PastGeneration, Sleep, decide
 from hotreload.errors import cut
-from hotreload.events import Event, SourceScanned
+from hotreload.json_fields import Fields, iso
 from hotreload.listed import Listed, Standing
-from hotreload.observe.history import Fields, iso
-from hotreload.observe.under_way import UnderWay
+from hotreload.picture.picture import Picture
 from hotreload.threads import in_thread
 from hotreload.types import Outcome, Revision
 
@@ -77,28 +76,16 @@ def _iso(at: float | None) -> str | None:
 
 
 class Checkpoints:
-    """Sees the events of the source and of attempts; asks source and ledger when asked itself."""
+    """Asks the source and the picture when asked itself."""
 
     def __init__(
         self,
-        *,
+        picture: Picture,
         listed: Callable[[], Sequence[Listed]],
-        ledger: Callable[[], Ledger],
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
     ) -> None:
-        self._listed, self._ledger = listed, ledger
-        self._clock, self._wall = clock, wall
-        self._under_way = UnderWay(clock)
-        self._looked: Fields = {"looked_at": None, "error": None}
+        self._picture, self._listed, self._clock = picture, listed, clock
         self._asked = asyncio.Lock()
-
-    def observe(self, event: Event) -> None:
-        """Take in what is tried, and how the source's looks end."""
-        self._under_way.observe(event)
-        if isinstance(event, SourceScanned):
-            at = self._looked["looked_at"] if event.error else iso(self._wall())
-            self._looked = {"looked_at": at, "error": event.error}
 
     async def snapshot(self, most: int) -> Fields:
         """Return the /checkpoints document: all are counted, about so many shown, newest first.
@@ -114,13 +101,15 @@ class Checkpoints:
             "checkpoints": [row.fields() for row in shown],
             "total": len(rows),
             "states": dict(Counter(row.situation.value for row in rows)),
-            **self._looked,
+            "looked_at": self._picture.source.looked_at,
+            "error": self._picture.source.error,
         }
 
     def _explained(self, listed: Sequence[Listed]) -> Iterator[Explained]:
-        trying, phase = self._under_way.fields() or {}, self._under_way.phase
-        tried = (trying["revision"], str(phase)) if trying else None
-        held = HeldAgainst(self._ledger(), self._clock(), tried)
+        under_way = self._picture.under_way
+        trying = under_way.fields()
+        tried = (trying["revision"], str(under_way.phase)) if trying else None
+        held = HeldAgainst(self._picture.ledger, self._clock(), tried)
         rows = [held.explain(each) for each in listed]
         seen = {row.situation for row in rows}
         yield from (row for row in held.of_generations() if row.situation not in seen)

@@ -1,12 +1,39 @@
 """The attempt in progress: how long each of its phases took so far."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from hotreload.events import AttemptFinished, Event, PhaseEntered
-from hotreload.observe.history import Fields, revision_fields
-from hotreload.types import Phase, Revision
+from hotreload.json_fields import Fields, revision_fields
+from hotreload.types import Mode, Phase, Revision
 
+USUAL = {
+    Mode.OVERLAP: (
+        Phase.FETCHING,
+        Phase.VALIDATING,
+        Phase.STAGING,
+        Phase.PROBING,
+        Phase.SWAPPING,
+    ),
+    Mode.DRAIN: (
+        Phase.FETCHING,
+        Phase.VALIDATING,
+        Phase.STAGING,
+        Phase.DRAINING,
+        Phase.SWAPPING,
+        Phase.PROBING,
+    ),
+}
+"""The phases of an attempt that goes well, by how weights take over."""
+OF_A_START = (
+    Phase.FETCHING,
+    Phase.VALIDATING,
+    Phase.STAGING,
+    Phase.BUILDING,
+    Phase.WARMING,
+    Phase.PROBING,
+)
+"""The phases of a start that goes well."""
 DOING = {
     Phase.FETCHING: "fetching",
     Phase.VALIDATING: "checking",
@@ -18,11 +45,11 @@ DOING = {
     Phase.PROBING: "probing",
     Phase.ROLLING_BACK: "rolling back",
 }
-"""What goes on in a phase, in words that a revision's name follows."""
+"""Words for a phase, which a revision's name follows."""
 
 
 class UnderWay:
-    """Sees every event; knows the one attempt that has begun and not ended."""
+    """Knows the one attempt that has begun and not ended."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -62,5 +89,14 @@ class UnderWay:
         if self._revision is None:
             return None
         spent = {phase.value: round(took, 6) for phase, took in self._spent_by_now().items()}
-        named = revision_fields(self._revision)
-        return {**named, "phases": spent, "replica": self._replica}
+        doing = f"{DOING[self.phase]} {self._revision}" if self.phase else None
+        return {
+            **revision_fields(self._revision),
+            "phases": spent,
+            "replica": self._replica,
+            "doing": doing,
+        }
+
+    def expected(self, usual: Iterable[Phase]) -> list[str]:
+        """Return which of the usual phases are still to come."""
+        return [phase.value for phase in usual if phase not in self._spent]
