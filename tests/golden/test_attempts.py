@@ -4,6 +4,7 @@ Each story is told by every event that the core publishes, and by how things are
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.core.conftest import World
 from tests.fakes import HANG, lost
 from tests.golden.blanks import blanked
 from tests.golden.compare import Golden, sections
+from tests.golden.layout import laid_out
 from tests.golden.observed import told_shortly
 from tests.waiting import turn_until
 
@@ -220,3 +222,15 @@ async def test_attempts(golden: Golden, tmp_path: Path, way: str) -> None:
     texts = {name: await told(tmp_path, way, story) for name, story in STORIES.items()}
     name = way.replace(",", "").replace(" ", "-")
     golden(f"attempts-{name}.txt", blanked(sections(texts), tmp_path))
+
+
+async def test_the_state_on_the_disk(golden: Golden, tmp_path: Path) -> None:
+    """What a restart reads, and what a daemon of another version may have to read."""
+    rules = Rules()
+    world = Told(tmp_path, rules, Mode.OVERLAP, 1)
+    async with world.fading(rules.keep_previous):
+        await back_and_forth(world)
+        await bad_answers(world)
+        await pinned(world)
+    state = {**json.loads(world.on_disk), "checksum": "CHECKSUM"}
+    golden("state.json", blanked(laid_out(state), tmp_path))
