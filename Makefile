@@ -25,10 +25,10 @@ WORKERS ?= $(shell nproc | awk '{ print $$1 < 4 ? $$1 : 4 }')
 # the order of tests/conftest.py, and not by how many tests they hold.
 SPREAD = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test check bench soak
+.PHONY: help setup demo test check bench soak durations
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: ## make .venv/ (or .venv-0.1/) and install everything into it (quick when nothing changed)
 	@.ci/setup
@@ -49,3 +49,7 @@ soak: setup ## what takes long: faults for HOTRELOAD_SOAK_MINUTES (10), kills, a
 
 bench: setup ## the benchmarks, with their figures on the screen
 	$(VENV)/bin/python -m pytest tests/bench -s -m 'not soak' $(ARGS)
+
+durations: setup ## all tests, and how long each file took, for their order (tests/durations.txt)
+	HOTRELOAD_TEST_RECORD=.cache/record $(MAKE) test
+	cp .cache/record/seconds tests/durations.txt
