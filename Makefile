@@ -13,6 +13,8 @@ JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 # XLA logs an error for each program it reads back, about two CPU features that only tune it.
 TF_CPP_MIN_LOG_LEVEL ?= 3
 export JAX_PLATFORMS JAX_COMPILATION_CACHE_DIR TF_CPP_MIN_LOG_LEVEL
+# Python keeps what it compiled, though the caller says otherwise: tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE =
 
 # More arguments for pytest or the demo, for example: make test ARGS='-k gate'
 ARGS =
