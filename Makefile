@@ -27,7 +27,7 @@ WORKERS ?= $(shell nproc | awk '{ print $$1 < 4 ? $$1 : 4 }')
 # the order of tests/conftest.py, and not by how many tests they hold.
 SPREAD = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test check bench soak durations
+.PHONY: help setup demo test check bench soak nightly durations
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,11 @@ check: setup ## ruff and mypy --strict
 
 soak: setup ## what takes long: faults for HOTRELOAD_SOAK_MINUTES (10), kills, a thousand reloads
 	$(VENV)/bin/python -m pytest tests -s -m soak $(ARGS)
+
+nightly: ## what .ci/run leaves out: every test of an engine on the newer one, and every soak
+	$(MAKE) test ENGINE=0.1 ARGS='-m "real_engine and not bench and not soak"'
+	$(MAKE) soak
+	$(MAKE) soak ENGINE=0.1
 
 bench: setup ## the benchmarks, with their figures on the screen
 	$(VENV)/bin/python -m pytest tests/bench -s -m 'not soak' $(ARGS)
