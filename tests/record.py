@@ -8,7 +8,7 @@ with a line for each file of tests (`SECONDS PATH`), the longest first.
 import asyncio
 import os
 import subprocess
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -61,7 +61,7 @@ class Record:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._failed: list[str] = []
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
