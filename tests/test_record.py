@@ -6,10 +6,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 
+from tests import conftest
 from tests.record import VARIABLE, is_for_want_of_time
 from tests.waiting import look_until
 
@@ -153,6 +156,19 @@ def test_what_cannot_be_imported_is_a_fault(tmp_path: Path) -> None:
     (tmp_path / "test_y.py").write_text("import nothing_of_this_name")
     run(tmp_path, "--continue-on-collection-errors")
     assert "fault test_y.py\n" in (tmp_path / "record/failed").read_text()
+
+
+def test_the_files_that_took_longest_come_first_and_new_ones_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "durations").write_text("100 test_long.py\n9 test_short.py\n0 test_quick.py\n")
+    monkeypatch.setattr(conftest, "DURATIONS", tmp_path / "durations")
+    ids = ("quick.py::a", "short.py::a", "new.py::b[x::y]", "long.py::b", "long.py::a")
+    items: list[Any] = [SimpleNamespace(nodeid=f"test_{each}") for each in ids]
+    conftest.pytest_collection_modifyitems(items)
+    assert [item.nodeid.removeprefix("test_") for item in items] == [
+        *("new.py::b[x::y]", "long.py::b", "long.py::a", "short.py::a", "quick.py::a")
+    ]
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
