@@ -1,11 +1,15 @@
-"""For all tests: in which order files run, and what may not be skipped (see `needs`)."""
+"""For all tests: in which order files run, what may not be skipped, what is recorded of each."""
+
+import math
+from pathlib import Path
 
 import pytest
 
 from tests.golden.compare import OPTION, Golden
-from tests.needs import pytest_runtest_makereport
 
-__all__ = ["pytest_collection_modifyitems", "pytest_runtest_makereport"]
+pytest_plugins = ["tests.aftermath", "tests.needs", "tests.record"]
+
+DURATIONS = Path(__file__).with_name("durations.txt")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -15,12 +19,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the files that start engines come first.
+    """Let the files that take longest come first; one that has no record counts as long.
 
     A long file that begins last runs alone, while the other process has nothing left to do.
     """
-    long = {item.path for item in items if item.get_closest_marker("real_engine")}
-    items.sort(key=lambda item: item.path not in long)
+    records = [line.split() for line in DURATIONS.read_text().splitlines()]
+    took = {file: int(seconds) for seconds, file in records}
+    items.sort(key=lambda item: -took.get(item.nodeid.partition("::")[0], math.inf))
 
 
 @pytest.fixture

@@ -165,11 +165,19 @@ class FakeRanksCase(FakeCase):
 
 
 class RealCase:
-    def __init__(self, engine: SglangEngine, folders: real.Folders, tp: int, memory: str) -> None:
+    def __init__(
+        self,
+        engine: SglangEngine,
+        folders: real.Folders,
+        tp: int,
+        memory: str,
+        fresh: dict[int, object],
+    ) -> None:
         self.engine = engine
         self._folders = folders
         self._tp = tp
         self._memory = memory
+        self._fresh = fresh
 
     @asynccontextmanager
     async def another(self) -> AsyncIterator[RunningEngine]:
@@ -204,9 +212,11 @@ class RealCase:
         return real.said(await real.ask(self.engine))
 
     async def fresh_answer(self, number: int) -> object:
-        folder = self._folders.folder(number)
-        async with real.engine_of(folder, self._folders.root / "fresh") as fresh:
-            return real.said(await real.ask(fresh))
+        if number not in self._fresh:
+            folder = self._folders.folder(number)
+            async with real.engine_of(folder, self._folders.root / "fresh") as fresh:
+                self._fresh[number] = real.said(await real.ask(fresh))
+        return self._fresh[number]
 
     async def held(self) -> int:
         await self.answer()
@@ -215,12 +225,20 @@ class RealCase:
 
 
 @asynccontextmanager
-async def real_case(root: Path, tp: int, memory: str) -> AsyncIterator[RealCase]:
+async def real_case(
+    root: Path, tp: int, memory: str, fresh: dict[int, object]
+) -> AsyncIterator[RealCase]:
     folders, spool = real.Folders(root), root / "spool"
     async with real.engine_of(folders.folder(1), spool, tp=tp, memory=memory) as engine:
-        case = RealCase(engine, folders, tp, memory)
+        case = RealCase(engine, folders, tp, memory, fresh)
         await case.answer()  # compiles, which leaves small constants behind
         yield case
+
+
+@pytest.fixture(scope="module")
+def fresh() -> dict[int, object]:
+    """What a fresh real engine answered, by its checkpoint; one start tells it to all."""
+    return {}
 
 
 @pytest_asyncio.fixture(
@@ -236,7 +254,9 @@ async def real_case(root: Path, tp: int, memory: str) -> AsyncIterator[RealCase]
     ],
 )
 async def engine_case(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    fresh: dict[int, object],
 ) -> AsyncIterator[EngineCase]:
     of_one_set = "one set" in request.param
     if "ranks" in request.param:
@@ -247,7 +267,7 @@ async def engine_case(
         yield FakeCase(spares_wait_on_host=of_one_set)
         return
     tp, memory = 2 if "two devices" in request.param else 1, "host" if of_one_set else "double"
-    async with real_case(tmp_path_factory.mktemp("engine"), tp, memory) as case:
+    async with real_case(tmp_path_factory.mktemp("engine"), tp, memory, fresh) as case:
         yield case
 
 

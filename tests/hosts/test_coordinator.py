@@ -16,6 +16,8 @@ from hotreload.hosts.upstream.store import Store
 from tests.hosts.member import free_address, in_processes
 from tests.waiting import look_until
 
+pytestmark = pytest.mark.real_engine
+
 JAX_ENDS_IT_AFTER = 5.0
 """So long after the service has ended the connection to it breaks, and JAX ends the process."""
 

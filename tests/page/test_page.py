@@ -46,6 +46,7 @@ from hotreload.types import (
     Refusal,
     Revision,
 )
+from tests.fake_answers import FOR_EVER
 from tests.observe.test_replicas import BOTH, lost
 from tests.observe.test_status import BOOTED, after
 from tests.observe.things import OWN
@@ -527,7 +528,7 @@ async def test_an_answer_comes_word_by_word_and_can_be_stopped(world: World, tab
     world.engine.may_answer.clear()
     await opened(tab, world)
     await tab.ask("document.querySelector('#prompt').focus()")
-    await tab.type("Who serves?")
+    await tab.type(FOR_EVER)
     await tab.press("Enter")
     await tab.until_text("#answer", "served")
     assert await tab.text("#answer") == "served"
