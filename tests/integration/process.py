@@ -20,13 +20,16 @@ from tests.integration.running import ENGINE_ARGS, client_of, words
 from tests.waiting import PATIENCE, look_until
 
 START_SECONDS = 2 * PATIENCE
+REAL, OF_WORDS = "hotreload.cli", "tests.words"
+"""The command as it is installed, and the one whose daemon has an engine of words."""
 
 
 class Process:
     """`hotreload serve` in a folder, and its log; a file of settings there is read, too."""
 
-    def __init__(self, folder: Path, *sets: str) -> None:
+    def __init__(self, folder: Path, *sets: str, command: str = REAL) -> None:
         self.folder = folder
+        self.command = command
         self.checkpoints = folder / "checkpoints"
         self.socket = folder / "s"
         self.daemon = DaemonClient(Where(self.socket, "the test"))
@@ -79,7 +82,7 @@ class Process:
         self, failpoints: str = "", through: Sequence[str] = (), sets: Sequence[str] = ()
     ) -> None:
         """Start it, by way of another command if one is given; `sets` are for this life alone."""
-        command = [*through, sys.executable, "-m", "hotreload.cli", "serve"]
+        command = [*through, sys.executable, "-m", self.command, "serve"]
         options = [f"--set={setting}" for setting in (*self.sets, *sets)]
         if self.config.exists():
             options.append(f"--config={self.config}")
