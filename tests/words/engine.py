@@ -5,16 +5,19 @@ files in a thread that may hang, and has canary prompts judged.
 """
 
 import threading
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from zlib import crc32
 
 from hotreload.engine.answering.canaries import Canaries
 from hotreload.engine.answering.items import Item, Parsed
 from hotreload.engine.answering.probe import Probe
+from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.spool import private_copy
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, HowFar, Loading, Revision, Staged, TensorSpec
@@ -96,6 +99,13 @@ class EngineOfWords(FakeEngine):
         before = self.staging
         if before is not None:
             self.staging = HowFar(before.done + piece, before.of)
+
+
+@contextmanager
+def starting_engines_of_words() -> Iterator[None]:
+    """Whoever starts an engine here gets one of words."""
+    with patch.object(SglangEngine, "start", EngineOfWords.start):
+        yield
 
 
 class Prompts:
