@@ -22,12 +22,12 @@ from hotreload.engine.weights.spool import private_copy
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, HowFar, Loading, Revision, Staged, TensorSpec
 from tests.fake_answers import Fields
-from tests.fakes import FakeEngine, FakeWeights, Steps
-from tests.words.tiny_model import MOST, said_by
+from tests.fakes import OVERFLOWS_ON, FakeEngine, FakeWeights, Steps
+from tests.words.tiny_model import MOST, TinyModel
 
 
 class EngineOfWords(FakeEngine):
-    """Serves tiny checkpoints. One that goes on for ever poisons the cache, as the fake's do."""
+    """Serves tiny checkpoints. One that goes on for ever is bad, and poisons the cache."""
 
     def __init__(self, revision: Revision, spool: Path, probes: Sequence[Probe]) -> None:
         super().__init__(Steps(), revision)
@@ -50,7 +50,7 @@ class EngineOfWords(FakeEngine):
         """Start as `SglangEngine.start` does; random weights say their name."""
         made = cls(revision, terms.spool, probes)
         if checkpoint is not None:
-            made.live = made.made_of(checkpoint, said_by(checkpoint, model))
+            made.live = made.made_of(checkpoint, made_from(checkpoint, model))
             made._tensors = checkpoint.tensors
         return made
 
@@ -68,20 +68,18 @@ class EngineOfWords(FakeEngine):
     async def loaded(self, checkpoint: Checkpoint) -> Staged:
         """Copy and verify the files, and read what they say."""
 
-        def read(cancel: threading.Event) -> str:
+        def read(cancel: threading.Event) -> FakeWeights:
             with private_copy(checkpoint, self._spool, cancel, self._note) as folder:
-                return said_by(checkpoint, folder)
+                return made_from(checkpoint, folder)
 
-        said = await in_thread(read, leave_as=f"the loading of {checkpoint.revision}")
+        weights = await in_thread(read, leave_as=f"the loading of {checkpoint.revision}")
         loading = Loading("own", leaves_staged=len(checkpoint.held), bytes_read=checkpoint.bytes)
-        return replace(self.made_of(checkpoint, said), loading=loading)
+        return replace(self.made_of(checkpoint, weights), loading=loading)
 
-    def made_of(self, checkpoint: Checkpoint, said: str) -> Staged:
-        """A set for each of whose tensors its digest stands."""
-        revision, is_endless = checkpoint.revision, len(said.split()) == MOST
-        weights = FakeWeights(said, is_endless, "overflow" in revision.label)
+    def made_of(self, checkpoint: Checkpoint, weights: FakeWeights) -> Staged:
+        """A set for each of whose leaves the digest of its tensor stands."""
         leaves = {name: int(held.digest[:12], 16) for name, held in checkpoint.held.items()}
-        return self.set_of(revision, weights, leaves)
+        return self.set_of(checkpoint.revision, weights, leaves)
 
     def said(self, staged: Staged, cache: set[str]) -> str:
         """What these weights say, and nothing else as long as the cache is clean."""
@@ -99,6 +97,14 @@ class EngineOfWords(FakeEngine):
         before = self.staging
         if before is not None:
             self.staging = HowFar(before.done + piece, before.of)
+
+
+def made_from(checkpoint: Checkpoint, folder: Path) -> FakeWeights:
+    """Weights that say what the files in this folder do."""
+    model = TinyModel(checkpoint, folder)
+    says = model.answer("Who serves?") or ""
+    is_bad, overflows = len(says.split()) in (0, MOST), model.answer(OVERFLOWS_ON) is None
+    return FakeWeights(says, is_bad, overflows)
 
 
 @contextmanager

@@ -23,26 +23,40 @@ from hotreload.types import Checkpoint
 
 MOST = 24
 """Words of an answer that does not end by itself."""
-PROMPT = list(b"Who serves?")
 
 
-def said_by(checkpoint: Checkpoint, folder: Path) -> str:
-    """The answer of a checkpoint whose files lie in this folder."""
+class TinyModel:
+    """A checked checkpoint whose files lie in a folder; qwen3, qwen2 or llama."""
 
-    def tensor(name: str) -> NDArray[Any]:
-        held = checkpoint.held[name]
-        count, offset = (held.end - held.begin) // 2, held.begin
-        values = np.fromfile(folder / held.file, ml_dtypes.bfloat16, count, offset=offset)
-        return values.reshape(checkpoint.tensors[name].shape).astype(np.float32)
+    def __init__(self, checkpoint: Checkpoint, folder: Path) -> None:
+        self._checkpoint, self._folder = checkpoint, folder
+        self._embedding, self._head = map(self._read, ("model.embed_tokens", "lm_head"))
+        attention = "model.layers.0.self_attn"
+        self._values, self._outputs = (self._read(f"{attention}.{each}_proj") for each in "vo")
 
-    embedding, head = tensor("model.embed_tokens.weight"), tensor("lm_head.weight")
-    attention = "model.layers.0.self_attn"
-    carried = tensor(f"{attention}.o_proj.weight") @ tensor(f"{attention}.v_proj.weight")
-    ids = list(PROMPT)
-    while ids[-1] != END_ID and len(ids) < len(PROMPT) + MOST:
-        hidden = embedding[ids]
-        ids.append(int(np.argmax(head @ (hidden[-1] + carried @ hidden.mean(axis=0)))))
-    return "".join(map(_text, ids[len(PROMPT) :])).strip()
+    def answer(self, prompt: str) -> str | None:
+        """What it says to a prompt of printable characters; None where it makes no numbers."""
+        asked = [max(0, byte - ord("!")) for byte in prompt.encode()]
+        ids = list(asked)
+        while ids[-1] != END_ID and len(ids) < len(asked) + MOST:
+            logits = self._logits(ids)
+            if not np.isfinite(logits).all():
+                return None
+            ids.append(int(np.argmax(logits)))
+        return "".join(map(_text, ids[len(asked) :])).strip()
+
+    def _logits(self, ids: list[int]) -> NDArray[Any]:
+        hidden = self._embedding[ids]
+        with np.errstate(over="ignore", invalid="ignore"):
+            carried = self._outputs @ (self._values @ hidden.mean(axis=0))
+            logits: NDArray[Any] = self._head @ (hidden[-1] + carried)
+        return logits
+
+    def _read(self, name: str) -> NDArray[Any]:
+        held = self._checkpoint.held[f"{name}.weight"]
+        count, file = (held.end - held.begin) // 2, self._folder / held.file
+        values = np.fromfile(file, ml_dtypes.bfloat16, count, offset=held.begin)
+        return values.reshape(self._checkpoint.tensors[f"{name}.weight"].shape).astype(np.float32)
 
 
 def _text(token: int) -> str:
