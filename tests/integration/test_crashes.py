@@ -58,8 +58,8 @@ def test_the_second_death_over_a_revision_refuses_it(tmp_path: Path) -> None:
     with process.running("swapping=kill"):
         process.drop(2)
         assert process.child.wait(PATIENCE) == KILLED
-    process.start("swapping=kill")
-    assert process.child.wait(START_SECONDS) == KILLED  # tried once more, by itself
+    with process.begun("swapping=kill"):
+        assert process.child.wait(START_SECONDS) == KILLED  # tried once more, by itself
     assert len(process.said("failpoints.armed")) == 2
     with process.running():
         (refused,) = process.get("/status")["refused"]

@@ -1,13 +1,7 @@
-"""`python -m tests.words`: the command `hotreload`, which starts an engine of words."""
+"""`python -m tests.words`: the command in a process of its own."""
 
 import sys
 
-from tests.words.absent import Absent
+from tests.words.command import main
 
-sys.meta_path.insert(0, Absent())
-
-from hotreload.cli import main  # noqa: E402 (JAX must be absent by now)
-from tests.words.engine import starting_engines_of_words  # noqa: E402
-
-with starting_engines_of_words():
-    sys.exit(main())
+sys.exit(main())
