@@ -8,6 +8,7 @@ import pytest
 
 from tests.integration.forked import Forked
 from tests.integration.process import OF_WORDS, Process
+from tests.integration.running import words
 from tests.waiting import PATIENCE
 
 
@@ -58,3 +59,10 @@ def test_what_a_life_changes_is_its_own(
     with process.running():
         assert process.get("/status")["mode"] == "overlap"
         assert Path(f"/proc/{process.child.pid}/cwd").resolve() == tmp_path
+
+
+def test_a_daemon_of_words_has_loaded_nothing_of_jax(process: Process) -> None:
+    for through in ((), ("env",)):
+        with process.running(through=through):
+            assert "jaxlib" not in Path(f"/proc/{process.child.pid}/maps").read_text()
+            assert process.ask()["text"] == words(1)

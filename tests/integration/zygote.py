@@ -5,11 +5,13 @@ no device, what runs after a fork is what would run after the imports. `forked` 
 """
 
 import json
+import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 Main = Callable[[Sequence[str]], int]
@@ -21,20 +23,14 @@ REAL, OF_WORDS = "hotreload.cli", "tests.words"
 def imported(command: str) -> Main:
     """The command, once all is imported that its daemon imports before it looks for a device."""
     if command == OF_WORDS:
-        import hotreload.daemon
-        from tests.words.command import main
-
+        main: Main = import_module("tests.words.command").main  # first: it keeps JAX away
+        import_module("hotreload.daemon")
         return main
-    import logging
-
-    import hotreload.daemon  # noqa: F401
-    from hotreload.cli import main
-    from hotreload.engine.upstream import build
-
-    build._ready_upstream(logging.WARNING)
-    from jax._src import xla_bridge
-
-    assert not xla_bridge.backends_are_initialized(), "no device outlives a fork"
+    import_module("hotreload.daemon")
+    import_module("hotreload.engine.upstream.build")._ready_upstream(logging.WARNING)
+    bridge = import_module("jax._src.xla_bridge")
+    assert not bridge.backends_are_initialized(), "no device outlives a fork"
+    main = import_module(REAL).main
     return main
 
 
