@@ -15,6 +15,7 @@ from typing import IO
 
 READ_AT_IMPORT = ("HF_", "JAX_", "PYTHON", "TF_")
 """How the names of variables begin that are read before a fork."""
+STDOUT = 1
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """Else numpy begins a pool of threads when it is imported."""
 
@@ -77,7 +78,7 @@ class Zygote:
         life = {"arguments": list(arguments), "environ": environ, "folder": str(Path.cwd())}
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
-            files = [its.fileno(), sys.__stdout__.fileno(), log.fileno()]
+            files = [its.fileno(), STDOUT, log.fileno()]
             socket.send_fds(self._control, [json.dumps(life).encode()], files)
         return Forked(_number(ours), ours)
 

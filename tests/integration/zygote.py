@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 Main = Callable[[Sequence[str]], int]
 MOST_BYTES = 1 << 17
@@ -50,7 +51,7 @@ def next_life(control: socket.socket) -> list[str] | None:
             os.close(file)
 
 
-def _kept(life: dict[str, str], channel: int, out: int, err: int) -> list[str]:
+def _kept(life: dict[str, Any], channel: int, out: int, err: int) -> list[str]:
     """In a life: its arguments. Its keeper, which the zygote forked, tells its pid and its end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if pid := os.fork():
@@ -65,7 +66,7 @@ def _kept(life: dict[str, str], channel: int, out: int, err: int) -> list[str]:
     os.environ.clear()
     os.environ.update(life["environ"])
     os.chdir(life["folder"])
-    return life["arguments"]
+    return list(life["arguments"])
 
 
 if __name__ == "__main__":
