@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
+from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import (
     AnswerNonfinite,
     BadRequest,
@@ -33,6 +34,7 @@ from tests.fakes import OVERFLOWS_ON, FakeEngine, Steps, unread
 from tests.hosts.slice import Slice
 from tests.hosts.slice import running as over_ranks
 from tests.waiting import turn_until
+from tests.words.engine import EngineOfWords
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -136,6 +138,43 @@ class FakeCase:
 
     async def held(self) -> int:
         return self._fake.sets_held
+
+
+class WordsCase(FakeCase):
+    """The engine of whole daemons in tests, which reads real files."""
+
+    def __init__(self, fake: EngineOfWords, folders: real.Folders) -> None:
+        self._fake = fake
+        self._folders = folders
+
+    @asynccontextmanager
+    async def another(self) -> AsyncIterator[RunningEngine]:
+        yield await engine_of_words(self._folders)
+
+    @asynccontextmanager
+    async def twin(self) -> AsyncIterator[RunningEngine]:
+        yield await engine_of_words(self._folders)
+
+    def checkpoint(self, number: int) -> Checkpoint:
+        return self._folders.checkpoint(number)
+
+    def overflowing_checkpoint(self) -> Checkpoint:
+        folder = self._folders.root / "overflow_8"
+        return real.checked(real.overflowing(folder, "served by step 8"))
+
+    def bad_checkpoint(self) -> Checkpoint:
+        return self._folders.checkpoint(9, "gibberish")
+
+    async def fresh_answer(self, number: int) -> object:
+        return (await engine_of_words(self._folders, number)).answer()
+
+
+async def engine_of_words(folders: real.Folders, number: int = 1) -> EngineOfWords:
+    checkpoint = folders.checkpoint(number)
+    terms = StagingOptions(folders.root / "spool")
+    return await EngineOfWords.start(
+        model=checkpoint.path, terms=terms, revision=checkpoint.revision, checkpoint=checkpoint
+    )
 
 
 class FakeRanksCase(FakeCase):
@@ -248,6 +287,7 @@ def fresh() -> dict[int, object]:
         "fake",
         "fake with one set on the device",
         "fake over several ranks",
+        "fake of words",
         pytest.param("real", marks=pytest.mark.real_engine),
         pytest.param("real on two devices", marks=pytest.mark.real_engine),
         pytest.param("real with one set on the device", marks=pytest.mark.real_engine),
@@ -262,6 +302,10 @@ async def engine_case(
     if "ranks" in request.param:
         async with over_ranks(Revision("1", "step_1"), within=None) as ranks:
             yield FakeRanksCase(ranks)
+        return
+    if "words" in request.param:
+        folders = real.Folders(tmp_path_factory.mktemp("engine"))
+        yield WordsCase(await engine_of_words(folders), folders)
         return
     if request.param.startswith("fake"):
         yield FakeCase(spares_wait_on_host=of_one_set)

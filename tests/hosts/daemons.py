@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from hotreload.errors import HotReloadError
 from tests.hosts.member import free_address
+from tests.integration.deaths import KILLED, ledger_of
 from tests.integration.process import START_SECONDS, Process
 from tests.integration.running import not_said_by, words
-from tests.integration.test_crashes import KILLED, ledger_of
 from tests.waiting import PATIENCE
 
 ONE_DEVICE = (

@@ -16,9 +16,9 @@ import zmq
 from hotreload.errors import HotReloadError
 from hotreload.life.state_json import to_json
 from tests.hosts.daemons import LOST, Daemons
+from tests.integration.deaths import ledger_of
 from tests.integration.process import Process
 from tests.integration.running import Load, not_said_by, words
-from tests.integration.test_crashes import ledger_of
 from tests.waiting import PATIENCE, TICK, turn_until
 
 pytestmark = pytest.mark.real_engine
