@@ -253,7 +253,7 @@ class DirectorySource:
             return Look(error=f"{self._path}: {type(error).__name__}: {error}")
 
     def _choose(self, look: Look) -> Revision | None:
-        """Choose what to wish: the newest complete checkpoint, or once a newer one that stays broken.
+        """Choose what to wish: the newest complete checkpoint, or once a newer one that is broken.
 
         One rescan later, when the broken one has been judged, the complete one is wished again:
         otherwise the broken one would have taken its place for good.
