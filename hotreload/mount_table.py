@@ -1,4 +1,4 @@
-"""What is mounted where, by what the kernel says."""
+"""Mounts of this machine: reads what the kernel says is mounted where."""
 
 import os
 import re
@@ -11,7 +11,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class Mount(NamedTuple):
-    """Where something is mounted, and the type of its file system, such as ext4 or nfs4."""
+    """A place where something is mounted, and the type of its file system, such as ext4 or nfs4."""
 
     point: Path
     kind: str

@@ -75,13 +75,13 @@ class Report:
     tensors: Mapping[str, TensorSpec] = field(repr=False)
     bytes: int
     held: Mapping[str, TensorBytes] = field(repr=False)
-    """Where the tensors lie that could be read."""
+    """The places of the tensors that could be read."""
     fingerprint: str | None = None
-    """What a daemon says is live, once it serves this; None where nobody asked, or can tell."""
+    """The one that a daemon shows once it serves this; None where nobody asked, or can tell."""
 
     @property
     def fit(self) -> bool:
-        """Whether nothing keeps the checkpoint from being loaded."""
+        """True where nothing keeps the checkpoint from being loaded."""
         return not self.findings
 
     @property
@@ -160,7 +160,7 @@ def _misfits(
 
 @dataclass(slots=True)
 class _Contents:
-    """What the bytes of all files turned out to be."""
+    """All that the bytes of the files turned out to be."""
 
     files: list[CheckpointFile] = field(default_factory=list)
     held: dict[str, TensorBytes] = field(default_factory=dict)

@@ -28,7 +28,7 @@ or a reduction waits for the GIL while the engine generates: few large steps dis
 
 @dataclass(frozen=True, slots=True)
 class _Bits:
-    """How a float dtype's bits, read as integers, show a NaN or an infinity.
+    """Marks of a NaN or an infinity in a float dtype's bits, read as integers.
 
     Their exponent is all ones, so they are the largest integers of each sign: two reductions
     find them without a copy. Negative ones are the largest when read as unsigned.
@@ -59,21 +59,21 @@ class _Run:
     end: int
     tensors: list[Tensor]
     ends: list[int]
-    """Where each tensor ends, counted from the run's begin."""
+    """The end of each tensor, counted from the run's begin."""
 
 
 @dataclass(slots=True)
 class Content:
-    """What the bytes of one file turned out to be."""
+    """All that the bytes of one file turned out to be."""
 
     digest: str
     any_nonzero: bool
     nonfinite: tuple[Finding, ...]
     """The tensors with NaN or infinities, whether or not those may pass."""
     held: Mapping[str, TensorBytes]
-    """Where each tensor lies in the file, and the digest of its bytes."""
+    """Each tensor's place in the file, and the digest of its bytes."""
     sums: Mapping[str, int]
-    """What the tensors that were asked for add to a fingerprint."""
+    """The shares of the tensors that were asked for in a fingerprint."""
 
 
 _NO_TENSORS = Header((), 0, 0)

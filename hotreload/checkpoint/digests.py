@@ -70,9 +70,9 @@ class Digests:
                 self._known.popitem(last=False)
 
     def taken(self, file: ServingFile, header: Header) -> Content | None:
-        """What was found when the file was read for its name, if it was read by this header.
+        """Hand out what was found when the file was read for its name; once.
 
-        It is handed out once.
+        None where nothing waits, or where another header told what its bytes mean.
         """
         with self._lock:
             by, content = self._waiting.pop(file.identity, (None, None))

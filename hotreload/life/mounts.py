@@ -18,7 +18,7 @@ LOOK_SECONDS = 2.0
 
 
 def planned_mount(path: Path, fstab: Path = FSTAB, mountinfo: Path = MOUNTINFO) -> Path | None:
-    """What this machine is to mount on the way to a path, and has not; None when there is nothing.
+    """Find what this machine is to mount on the way to a path, and has not; None for nothing.
 
     An automatic mount counts as missing while the path is: to look at it has not brought it.
     """
@@ -38,7 +38,7 @@ def missing_mount(path: Path, fstab: Path = FSTAB, mountinfo: Path = MOUNTINFO) 
 
 
 def first_missing(paths: Iterable[Path | None]) -> Path | None:
-    """What is to be mounted for the first of these paths that something is missing for."""
+    """Find what is to be mounted for the first of these paths that something is missing for."""
     missing = (missing_mount(path) for path in paths if path is not None)
     return next((each for each in missing if each is not None), None)
 

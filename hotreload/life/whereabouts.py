@@ -16,7 +16,7 @@ from hotreload.threads import deadline, in_thread, left_behind
 from hotreload.types import Revision, holds_weights
 
 LOOK_SECONDS = 30.0
-"""How long a look at a folder may take before its disk counts as away."""
+"""Seconds that a look at a folder may take before its disk counts as away."""
 
 Files = tuple[tuple[str, int, int], ...]
 """The weight files of a folder: name, size and time; equal ones mean that nobody touched any."""
@@ -61,7 +61,7 @@ def _files_in(folder: Path) -> Files:
 
 
 async def source_has(source: Source, revision: Revision) -> bool:
-    """Whether the source could bring these bytes, from elsewhere than where they lay."""
+    """Say whether the source could bring these bytes, from elsewhere than where they lay."""
     for name in (revision.label, revision.id):
         with suppress(HotReloadError):
             if name and await source.resolve(name) == revision:
@@ -70,7 +70,7 @@ async def source_has(source: Source, revision: Revision) -> bool:
 
 
 async def is_newer(order: Order, folder: Path, than: PastGeneration) -> bool:
-    """Whether a folder's checkpoint comes after one that was live; Absent if it cannot be told."""
+    """Say whether a checkpoint comes after one that was live; Absent if its files are gone."""
     written = 0.0
     if order == "time":
         written = max(time for _, _, time in await files_in(folder)) / 1e9

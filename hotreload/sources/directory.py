@@ -36,7 +36,7 @@ from hotreload.troubles import SOURCE_EMPTY, Trouble
 from hotreload.types import Revision, as_text
 
 SLOW_LOOK = 30.0
-"""How long a look may take before it is reported; hashing new files may well take longer."""
+"""Seconds that a look may take before it is reported; reading new files may well take longer."""
 
 
 class DirectorySource:
@@ -104,7 +104,7 @@ class DirectorySource:
         return folder
 
     def _still_holds(self, folder: Path, revision: Revision, cancel: threading.Event) -> bool:
-        """Whether the folder's bytes are the revision's; reads those that anybody touched."""
+        """Say whether the folder's bytes are the revision's; reads those that anybody touched."""
         looked = survey(folder, self._roots)
         if self._seen.id_of(folder, looked, cancel) != revision.id:
             return False
@@ -143,7 +143,7 @@ class DirectorySource:
         return self._tree.listed()
 
     def holds(self, id: str) -> bool:
-        """Whether the last look saw this revision; for any thread, and reads nothing."""
+        """Say whether the last look saw this revision; for any thread, and reads nothing."""
         return id in self._tree.named
 
     def wake(self, cause: str = "request") -> None:
@@ -253,7 +253,7 @@ class DirectorySource:
             return Look(error=f"{self._path}: {type(error).__name__}: {error}")
 
     def _choose(self, look: Look) -> Revision | None:
-        """What to wish now: the newest complete checkpoint, or once a newer one that stays broken.
+        """Choose what to wish: the newest complete checkpoint, or once a newer one that is broken.
 
         One rescan later, when the broken one has been judged, the complete one is wished again:
         otherwise the broken one would have taken its place for good.
@@ -271,7 +271,7 @@ class DirectorySource:
         return look.overdue
 
     def _is_too_early(self, look: Look) -> bool:
-        """Whether the first wish must wait for a newer, whole checkpoint that only has to be quiet.
+        """Say whether the first wish waits for a newer, whole checkpoint that only has to be quiet.
 
         After a restart that one may be live, and an older wish would take its place.
         """
@@ -314,7 +314,7 @@ class DirectorySource:
 
 
 def _names(path: Path) -> tuple[str, str, str]:
-    """What a place may be called; who cannot write its bytes as text writes what is shown."""
+    """Names of a place; who cannot write its bytes as text writes what is shown."""
     return path.name, as_text(path.name), as_text(str(path))
 
 

@@ -1,4 +1,4 @@
-"""How an operator has checkpoints looked for: what a source is told and does not find out."""
+"""An operator's choices for a source: what it looks for, how often, and where."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from hotreload.sources.order import Order
 
 @dataclass(frozen=True, slots=True)
 class FolderOptions:
-    """Which folders below the watched one are checkpoints, and when they count as complete."""
+    """Rules for a watched folder: which ones below it are checkpoints, and when one is complete."""
 
     pattern: str = "*"
     marker: str | None = None
@@ -21,12 +21,12 @@ class FolderOptions:
     patience: float = 60.0
     depth: int = 3
     roots: Sequence[Path] = ()
-    """Where checkpoints may lie beside the watched folder."""
+    """Folders in which checkpoints may lie, beside the watched one."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubOptions:
-    """What of a repo is followed, how often the hub is asked, and by which name."""
+    """Rules for a repo: what of it is followed, how often the hub is asked, and who asks."""
 
     revision: str = "main"
     poll: float = 60.0

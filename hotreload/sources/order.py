@@ -16,26 +16,26 @@ _NO_STEP = (-1, -1)
 
 
 def sort_key(order: Order, place: Place) -> SortKey:
-    """What places are sorted by, the oldest first; those without a step are the oldest."""
+    """Make what places are sorted by, the oldest first; those without a step are the oldest."""
     step = (place.step or _NO_STEP) if order == "step" else _NO_STEP
     return step, 0 if order == "name" else place.time, place.label
 
 
 def is_newer(order: Order, place: Place, than: Place) -> bool:
-    """Whether a place may be meant as the newer one: without a step it goes by its files' time."""
+    """Say whether a place may be meant as the newer one; without a step it goes by its time."""
     if order == "step" and place.step is not None:
         return than.step is None or place.step > than.step
     return place.label > than.label if order == "name" else place.time > than.time
 
 
 def lacks_a_step(order: Order, place: Place, best: Place) -> bool:
-    """Whether a place is not the newest only since its name says no step."""
+    """Say whether a place is not the newest only since its name says no step."""
     is_below = sort_key(order, place) < sort_key(order, best)
     return place.step is None and is_below and is_newer(order, place, best)
 
 
 def comes_after(order: Order, folder: Path, written_at: float, than: PastGeneration) -> bool:
-    """Whether a folder's checkpoint comes after one that was live, as far as can be told.
+    """Say whether a folder's checkpoint comes after one that was live, as far as can be told.
 
     In the order of time one comes after it whose files were written since it went live.
     """

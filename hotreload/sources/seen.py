@@ -14,7 +14,7 @@ _REMEMBERED = 256
 
 
 class Sighting(NamedTuple):
-    """Where a revision was seen, and its files as they were then."""
+    """A folder in which a revision was seen, and its files as they were then."""
 
     folder: Path
     files: tuple[ServingFile, ...]
@@ -29,7 +29,7 @@ class Seen:
         self._lock = threading.Lock()  # an operator's wish may be hashed while a look runs
 
     def find(self, id: str) -> Sighting | None:
-        """Where the revision was last seen; None if nowhere."""
+        """Find where the revision was last seen; None if nowhere."""
         with self._lock:
             return self._sightings.get(id)
 

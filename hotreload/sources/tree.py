@@ -117,7 +117,7 @@ class Tree:
         ]
 
     def why_passed_over(self, revision: Revision) -> Reason | None:
-        """Why this revision cannot be loaded, if it stands for a passed-over folder; else None."""
+        """Say why this revision cannot be loaded, if it stands for a passed-over folder."""
         return self._passing.why(revision)
 
     def stand_in(self, folder: Path) -> Revision | None:
@@ -210,7 +210,7 @@ class Tree:
         return look
 
     def _missing(self, candidate: Followed, look: Look) -> str | None:
-        """Why the candidate cannot be wished yet, in words; None when it can."""
+        """Say in words why the candidate cannot be wished yet; None when it can."""
         if candidate.survey is None:
             candidate.survey = survey(candidate.place.folder, self._roots)
         if candidate.survey.waiting_for is not None:
@@ -232,7 +232,7 @@ class Tree:
         return candidate.was_quiet(span, self._clock(), self._wall())
 
     def _span(self, candidate: Followed) -> float:
-        """How long an incomplete folder may stay incomplete before it is handed over."""
+        """Seconds that a folder may stay incomplete before it is handed over."""
         is_finished = candidate.is_vouched_for(self._options.marker)
         return self._options.settle if is_finished else self._options.patience
 
@@ -334,5 +334,5 @@ class Tree:
 
 
 def _came_by(path: Path, came: set[str]) -> bool:
-    """Whether the path, or a folder above it, is among the paths that appeared in one step."""
+    """Say whether the path, or a folder above it, appeared in one step."""
     return bool(came) and any(str(part) in came for part in (path, *path.parents))

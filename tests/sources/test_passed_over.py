@@ -3,10 +3,10 @@
 import asyncio
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -317,9 +317,9 @@ async def test_the_best_is_wished_before_one_without_a_step_is_read(
     write(root / "final")
     wished_when_read: dict[str, int] = {}
 
-    def identify(looked: Survey, *given: Any) -> str:
+    def identify(looked: Survey, digests: Digests, cancel: threading.Event | None) -> str:
         wished_when_read.setdefault(looked.folder.name, len(watch.wishes))
-        return content_id(looked, *given)
+        return content_id(looked, digests, cancel)
 
     monkeypatch.setattr(seen, "content_id", identify)
     watch = Watching(root)

@@ -17,7 +17,9 @@ from zlib import crc32
 from hotreload.engine.answering.canaries import Canaries
 from hotreload.engine.answering.items import Item, Parsed
 from hotreload.engine.answering.probe import Probe
+from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
+from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.spool import private_copy
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, HowFar, Loading, Revision, Staged, TensorSpec
@@ -39,18 +41,17 @@ class EngineOfWords(FakeEngine):
     @classmethod
     async def start(
         cls,
+        options: EngineOptions,
         *,
-        model: Path,
-        terms: Any,
+        terms: StagingOptions,
         revision: Revision,
         checkpoint: Checkpoint | None = None,
         probes: Sequence[Probe] = (),
-        **of_a_device: Any,
     ) -> "EngineOfWords":
         """Start as `SglangEngine.start` does; random weights say their name."""
         made = cls(revision, terms.spool, probes)
         if checkpoint is not None:
-            made.live = made.made_of(checkpoint, made_from(checkpoint, model))
+            made.live = made.made_of(checkpoint, made_from(checkpoint, options.model))
             made._tensors = checkpoint.tensors
         return made
 
