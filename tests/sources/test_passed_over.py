@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.checkpoint.digests import content_id
+from hotreload.checkpoint.digests import Digests, content_id
 from hotreload.checkpoint.survey import Survey
 from hotreload.errors import CheckpointRejected, SourceUnavailable
 from hotreload.events import FoldersPassedOver
