@@ -41,7 +41,7 @@ class Started(Process):
         if code not in told:
             return None
         stands = f'hotreload_trouble{{code="{code}"}} 1.0'
-        assert stands in self.page("/metrics").text
+        self.until(lambda: stands in self.page("/metrics").text)  # a page is a second old at most
         return str(told[code])
 
     def page(self, route: str) -> httpx.Response:
