@@ -41,7 +41,7 @@ class Started(Process):
         if code not in told:
             return None
         stands = f'hotreload_trouble{{code="{code}"}} 1.0'
-        assert stands in self.page("/metrics").text
+        self.until(lambda: stands in self.page("/metrics").text)  # a page is a second old at most
         return str(told[code])
 
     def page(self, route: str) -> httpx.Response:
@@ -171,7 +171,8 @@ def waits_where_all_is_gone(process: Started) -> None:
         mounted.rename(process.checkpoints)
         process.until(lambda: process.get("/readyz"), START_SECONDS)
         process.assert_answers(2, generation=2)
-        assert process.status["troubles"] == process.status["refused"] == []
+        process.until(lambda: not process.status["troubles"])  # the source has looked again
+        assert process.status["refused"] == []
         process.kill()
 
 
