@@ -10,6 +10,7 @@ from typing import Any
 
 from hotreload.figures import duration
 from hotreload.picture.words import (
+    NOT_SEEN,
     TONES,
     Fields,
     asked,
@@ -125,12 +126,14 @@ def _wanted(status: Fields) -> str:
 
 
 def _source(source: Fields) -> str:
-    """Name its kind, and since when it is stale; `waiting for` says why."""
+    """Name its kind, and since when and why it is stale."""
     kind = plain(source.get("kind", "unknown"))
     if not source["stale"]:
         return kind
-    seen = source["last_seen"]
-    return f"{kind}, stale, {f'last seen {seen}' if seen else 'not seen since the start'}"
+    seen, error = source["last_seen"], source["error"]
+    since = f"last seen {seen}" if seen else NOT_SEEN
+    why = f": {plain(error)}" if error and error != NOT_SEEN else ""
+    return f"{kind}, stale, {since}{why}"
 
 
 def _passed_over(status: Fields) -> Iterator[str]:

@@ -12,11 +12,11 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.json_fields import Fields, iso
+from hotreload.picture.words import NOT_SEEN
 from hotreload.types import Revision
 
 Wall = Callable[[], float]
 """Wall-clock seconds."""
-NOT_SEEN = "not seen since the start"
 
 
 class Wishes:

@@ -27,6 +27,7 @@ TONES = {
 }
 """The tone of a state or an outcome: `good`, `wait`, `bad` or `dim`."""
 LOADERS = {"own": "by our own loader", "upstream": "by upstream's loader"}
+NOT_SEEN = "not seen since the start"
 WAITS_FOR_DATA = "waiting for data"
 
 
@@ -81,7 +82,7 @@ def attempt_words(attempt: Fields) -> Fields:
     """Return the words for an attempt in a table; what is null has nothing to be said of."""
     by, held = attempt.get("by"), attempt["pause_seconds"]
     change = drift_text(attempt) if attempt.get("loader") else None
-    notes = (_left(attempt), by and plain(by["reason"]), change)
+    notes = (by and plain(by["reason"]), _left(attempt), change)
     return {
         "outcome": outcome_word(attempt),
         "tone": TONES.get(attempt["outcome"], "dim"),

@@ -127,7 +127,7 @@ def test_what_goes_on_has_the_share_that_is_done_and_what_is_cut_short_is_there_
 def test_the_source_is_named_and_since_when_it_does_not_answer() -> None:
     assert rows(*BOOTED)["source"]["words"] == "directory"
     seen = rows(*BOOTED, SourceScanned("start"), SourceScanned("rescan", "EIO"))["source"]
-    assert seen["words"] == "directory, stale, last seen 2023-11-14T22:14:20.000Z"
+    assert seen["words"] == "directory, stale, last seen 2023-11-14T22:14:20.000Z: EIO"
 
 
 def test_words_from_elsewhere_begin_no_line_and_drive_no_terminal() -> None:
@@ -213,8 +213,8 @@ def test_an_attempt_in_the_history_has_its_words() -> None:
         "held": "40 ms",
         "by": "rollback, uid 0 (pid 77)",
         "notes": [
-            "from step-9 (cccccccccccc), generation 3",
             "evaluation",
+            "from step-9 (cccccccccccc), generation 3",
             "12 of 30 leaves changed, most: layers.3.down_proj by 4 %",
         ],
     }
