@@ -75,6 +75,18 @@ def test_the_command_shows_every_row_in_the_words_of_the_daemon() -> None:
         assert " ".join(f"{for_here(row['words'], LATER)}".split()) in text, row["name"]
 
 
+def test_command_and_top_make_no_words_of_their_own() -> None:
+    status = everything()
+    for row in status["rows"]:
+        row["words"] = f"said of {row['name']}"
+    text = " ".join(status_text(status, LATER).split())
+    assert [r["name"] for r in status["rows"] if f"said of {r['name']}" not in text] == []
+    lines = frame(status, (), width=300, height=60, now=LATER)
+    shown = "\n".join(written(line, colour=False) for line in lines)
+    for name in ("state", "revision", "gate", "fingerprint", "mode", "waiting for", "download"):
+        assert f"said of {name}" in shown
+
+
 @pytest.mark.parametrize(
     "name", ["state", "revision", "live since", "gate", "fingerprint", "mode", "answering"]
 )
