@@ -94,7 +94,7 @@ def attempt_words(attempt: Fields) -> Fields:
 
 
 def _left(attempt: Fields) -> str | None:
-    """Which weights a rollback left."""
+    """Name the weights that a rollback left."""
     left = attempt.get("replaced")
     if not left or outcome_word(attempt) != "rolled back":
         return None
@@ -160,7 +160,7 @@ def damage_text(drifted: Fields) -> str:
 
 
 def follows(status: Fields) -> bool:
-    """Whether it decides nothing and answers nobody: another host does."""
+    """Tell if it decides nothing and answers nobody, because another host does."""
     return bool((status.get("rank") or {}).get("own"))
 
 
