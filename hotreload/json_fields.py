@@ -23,7 +23,7 @@ NOT_LOADED = dict.fromkeys(
 )
 """The fields of what was not made of a checkpoint."""
 SHOWN_LEAVES = 10
-"""How many leaves are named that drifted; all of them are counted."""
+"""So many leaves are named that drifted; all of them are counted."""
 
 
 def iso(seconds: float) -> str:

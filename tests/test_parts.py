@@ -254,6 +254,14 @@ def test_so_many_leaves_are_exported_as_decided(
     assert f"hotreload_leaf_checksums_left_out {left_out}.0" in page
 
 
+def test_the_picture_has_what_happened_before_anybody_tells_of_it(tmp_path: Path) -> None:
+    daemon = Daemon(settings(tmp_path))
+    daemon.events.publish(GateChanged(GateState.OPEN, 0, 0))
+    assert "hotreload_ready 1.0" in daemon.metrics.render().decode()
+    daemon.events.publish(GenerationLive(LIVE))
+    assert "hotreload_last_reload_successful 1.0" in daemon.metrics.render().decode()
+
+
 TWO_HOSTS = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=127.0.0.1:29500")
 
 

@@ -40,7 +40,7 @@ def _wide(past: Sequence[Fields], now: Now) -> Table:
 
 
 def _narrow(past: Sequence[Fields], now: Now) -> Table:
-    """Who asked stands among the words, and is left out where nobody did."""
+    """Put who asked among the words, and leave it out where nobody did."""
     rows = []
     for each in past:
         asker = _asker(each)
@@ -56,7 +56,7 @@ def _ended(past: Fields) -> Any:
 
 
 def _figures(past: Fields) -> tuple[str, ...]:
-    """How it ended, the generation it made, how long it took and held requests."""
+    """Say how it ended, the generation it made, how long it took and held requests."""
     if "verb" in past:
         return f"{plain(past['verb'])}ned", *"---"
     words, number = words_of(past), past["generation"]
@@ -65,11 +65,11 @@ def _figures(past: Fields) -> tuple[str, ...]:
 
 
 def _asker(past: Fields) -> str | None:
-    """Who asked for it; nobody did where the source wished it."""
+    """Name who asked for it; nobody did where the source wished it."""
     return who(past) if "verb" in past else words_of(past)["by"]
 
 
 def _notes(past: Fields) -> list[str]:
-    """Why it failed, what a user said it is for, and what changed."""
+    """Say why it failed, what a user said it is for, and what changed."""
     notes = [past["reason"], *([] if "verb" in past else words_of(past)["notes"])]
     return [plain(note) for note in notes if note]

@@ -1,4 +1,4 @@
-"""How times, revisions and tables are written for people. Knows no daemon."""
+"""Times, users and tables as they are written for people. Knows no daemon."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""What `hotreload top` shows: one frame as a pure function of what the daemon said.
+"""A frame of `hotreload top`: a pure function of what the daemon said.
 
 A line is a row of (text, colour); it is cut to the terminal before it is coloured.
 """
@@ -58,7 +58,7 @@ def written(line: Line, colour: bool) -> str:
 
 
 def may_colour() -> bool:
-    """Whether the environment allows colours."""
+    """Tell if the environment allows colours."""
     return not os.environ.get("NO_COLOR")
 
 
@@ -75,7 +75,7 @@ def _here(words: str, now: Now) -> str:
 
 
 def _wrong(status: Fields, width: int) -> Iterator[Line]:
-    """How it is; what is wrong stands above all that may be cut off."""
+    """Show the sentence; what is wrong stands above all that may be cut off."""
     said = summary_of(status)
     yield from _folded(told(said), said["tone"], width)
     for each in said["findings"]:
@@ -88,7 +88,7 @@ def _folded(text: str, colour: str | None, width: int) -> Iterator[Line]:
 
 
 def _now(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
-    """What serves; a rank that follows has no gate."""
+    """Show what serves; a rank that follows has no gate."""
     yield _state(status, rows)
     beside = (rows[name] for name in ("gate", "fingerprint", "mode") if name in rows)
     yield [("   ".join(f"{row['name']} {row['words']}" for row in beside), None)]
@@ -174,7 +174,7 @@ def _history(attempts: Sequence[Fields], now: Now, width: int) -> Iterator[Line]
 
 
 def _why(attempt: Fields) -> str:
-    """Why it failed, who asked for it and why, and what changed."""
+    """Say why it failed, who asked for it and why, and what changed."""
     words = words_of(attempt)
     return "; ".join(filter(None, [attempt["reason"], words["by"], *words["notes"]]))
 

@@ -1,4 +1,4 @@
-"""What happened, for observers: log, metrics, systemd, status, history and /events.
+"""Events, for observers: log, metrics, systemd, status, history and /events.
 
 The events are the public log schema: each has a name, a level and fields. Observers decide nothing,
 so one that fails costs a log line and nothing else.

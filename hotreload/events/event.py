@@ -22,7 +22,7 @@ class Event:
 
     @property
     def level(self) -> int:
-        """How grave it is, as a level of the log."""
+        """The level of its line in the log."""
         return logging.INFO
 
     @property

@@ -1,4 +1,4 @@
-"""What becomes of checkpoints: wishes, attempts, generations, and what is found out about them."""
+"""Events of checkpoints: wishes, attempts, generations, and findings about live weights."""
 
 from dataclasses import dataclass
 from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
@@ -41,7 +41,7 @@ class RevisionWanted(Event):
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Event):
-    """What the source, the reconciler or the start waits for, in words; None when for nothing."""
+    """The source, the reconciler or the start waits for this, in words; None when for nothing."""
 
     waiting_for: str | None
     who: Literal["source", "reconciler", "start"] = "source"
@@ -73,7 +73,7 @@ class PhaseEntered(Event):
 
 @dataclass(frozen=True, slots=True)
 class Progress(Event):
-    """How many of a phase's bytes have arrived, or of its batches are compiled while it warms.
+    """So many of a phase's bytes have arrived, or of its batches are compiled while it warms.
 
     Published a few times a second at most.
     """
@@ -93,7 +93,7 @@ class AttemptFinished(Event):
     attempt: Attempt
     live: Generation | None
     replica: int = 0
-    """Which engine it was made on."""
+    """The engine that it was made on."""
 
     @property
     def name(self) -> str:
@@ -138,7 +138,7 @@ class GenerationLive(Event):
 
 @dataclass(frozen=True, slots=True)
 class GenerationEnded(Event):
-    """Nobody is answered by these weights any more: all who began under them have their answer."""
+    """These weights answer nobody any more: all who began under them have their answer."""
 
     generation: Generation
     replica: int = 0
@@ -149,7 +149,7 @@ class GenerationEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class ModeChosen(Event):
-    """How weights are exchanged in this life; `why` says why they drain though it was not asked."""
+    """Weights are exchanged so in this life; `why` says why they drain though it was not asked."""
 
     mode: Mode
     why: str | None = None
@@ -168,7 +168,7 @@ class ModeChosen(Event):
 
 @dataclass(frozen=True, slots=True)
 class AnswersWithheld(Event):
-    """How many answers of this generation were withheld because their logits were no numbers."""
+    """So many answers of this generation were withheld: their logits were no numbers."""
 
     generation: Generation
     answers: int

@@ -1,4 +1,4 @@
-"""What happens to the daemon beside its attempts: gates, engines, operators, source, files."""
+"""Events of the daemon beside its attempts: gates, engines, operators, source, files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class GateChanged(Event):
     reason: str | None = None
     code: str | None = None
     replica: int = 0
-    """Which engine it stands before."""
+    """The engine that it stands before."""
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class ReplicaMoved(Event):
     replica: int
     state: ReplicaState
     reason: str | None = None
-    """Why it was lost, or why it did not start."""
+    """The reason why it was lost, or did not start."""
     again_in: float | None = None
     """After how many seconds it is started again, if it was lost."""
 
@@ -101,7 +101,7 @@ class OperatorAsked(Event):
 
     by: By
     wish: str | None = None
-    """What was named: a revision, a generation's number, the noise."""
+    """The thing named: a revision, a generation's number, the noise."""
     refusal: str | None = None
 
     @property
@@ -133,9 +133,9 @@ class SettingsRead(Event):
     """The settings were read again; `error` says why nothing of them is gone by."""
 
     changed: tuple[str, ...] = ()
-    """What is gone by from now on."""
+    """Settings that are in force from now on."""
     waiting: tuple[str, ...] = ()
-    """What was changed too, and wants a restart."""
+    """Settings that were changed too, and want a restart."""
     error: str | None = None
 
     @property
@@ -161,7 +161,7 @@ class TroubleTold(Event):
     """One of `troubles.TROUBLES`."""
     message: str | None
     todo: str = ""
-    """What somebody can do about it."""
+    """Advice on what to do about it."""
 
     @property
     def name(self) -> str:
@@ -189,7 +189,7 @@ class FoldersPassedOver(Event):
 
     folders: tuple[PassedOver, ...]
     counts: Mapping[str, int]
-    """How many there are in all, by the code of their reason."""
+    """The number of all, by the code of their reason."""
 
     name = "source.passed_over"
     level = WARNING

@@ -36,7 +36,7 @@ LIBRARIES = ("asyncio", "httpx", "huggingface_hub", "jax", "py.warnings", "sgl_j
 
 SHOWN_FINDINGS = 10
 PROGRESS_SECONDS = 10.0
-"""How many seconds lie between two lines about one download, or one loading."""
+"""Seconds between two lines about one download, or one loading."""
 
 
 def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:
@@ -198,7 +198,7 @@ class LogObserver:
                 yield event.name, event.fields()
 
     def _is_time_for(self, progress: Progress) -> bool:
-        """Whether a line is due; none is at the beginning: a short download only tells its end."""
+        """Tell if a line is due; none is at the beginning: a short download only tells its end."""
         now = self._clock()
         last = max(self._progress_at, self._pace.began)
         is_due = self._pace.last == progress and now - last >= PROGRESS_SECONDS

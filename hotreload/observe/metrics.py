@@ -73,7 +73,7 @@ class Metrics:
         self._clock = clock
         self._picture = picture
         self._live: Generation | None = None
-        """What was live when we last looked."""
+        """The generation that was live when we last looked."""
         self._unmet_since = 0.0
         self._refused_at_start: set[str] = set()
         self._registry = CollectorRegistry()

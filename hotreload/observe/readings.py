@@ -93,7 +93,7 @@ class Now(Collector):
 
 
 def new_at(ledger: Ledger) -> float:
-    """When a revision first went live, of the one that did so last; 0 for never."""
+    """Find when a revision first went live, of the one that did so last; 0 for never."""
     first: dict[str, float] = {}
     for place in tuple(ledger.generations):  # whole at once: the loop changes it meanwhile
         if not place.revision.is_noise:

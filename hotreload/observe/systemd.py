@@ -97,13 +97,13 @@ class Systemd:
         self._boot_ends = time.monotonic() + longest_boot
         self._waits_to_start = False
         self._doing = ""
-        """What the last STATUS said behind what serves."""
+        """Words of the last STATUS behind what serves."""
         self._is_leaving = False
         self._is_ready = False
         self._reloading = False
         self._silent = False
         self._told, self._told_at = "", 0.0
-        """What STATUS said last, and when."""
+        """The last STATUS, and its time."""
 
     def observe(self, event: Event) -> None:
         """Pass on what happened; the picture has it already."""

@@ -1,1 +1,1 @@
-"""How things are: taken in from the events once, and said in one place for all who tell of it."""
+"""The state of things: taken in from the events once, and said here for all who tell of it."""

@@ -23,7 +23,7 @@ UNSEEN = "the source does not see it"
 
 
 class Situation(StrEnum):
-    """Whether it is live, and if not, what kind of reason that has."""
+    """The kind of reason for which something is not live; or that it is."""
 
     LIVE = "live"
     PREVIOUS = "previous"
@@ -154,7 +154,7 @@ class HeldAgainst:
         return Explained(each, Situation.WAITING, each.why)
 
     def _known(self, each: Listed, revision: Revision) -> Explained | None:
-        """What the ledger says of the revision; None when it says nothing."""
+        """Explain the revision by the ledger; None where it says nothing."""
         for situation, place in self._of_note.items():
             if place.revision == revision:
                 return Explained(each, situation)
@@ -175,7 +175,7 @@ class HeldAgainst:
         return place.revision if place is not None and is_same else None
 
     def _why_not_tried(self, revision: Revision) -> str:
-        """Why the newest is not live, though nothing is known against it."""
+        """Say why the newest is not live, though nothing is known against it."""
         ledger = self._ledger
         if ledger.live is None:
             return "the daemon starts: nothing is live yet"
@@ -196,7 +196,7 @@ class HeldAgainst:
         return f"put off: {last.reason.code}: {last.reason.message}; "
 
     def of_generations(self) -> Iterator[Explained]:
-        """What is live and what was before it, as the ledger knows them."""
+        """Explain the live generation and the one before it, as the ledger knows them."""
         for situation, place in self._of_note.items():
             yield Explained(_of(place), situation, UNSEEN, "", place.since, place.number)
 

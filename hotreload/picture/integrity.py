@@ -18,7 +18,7 @@ from hotreload.types import ReplicaState
 
 @dataclass(slots=True)
 class Trust:
-    """What was found out about one engine."""
+    """The findings about one engine."""
 
     distrust: str | None = None
     drift: LiveDrifted | None = None

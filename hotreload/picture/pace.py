@@ -1,4 +1,4 @@
-"""How far a download or a loading is, how fast, and how long it still takes."""
+"""The progress of a download or a loading: how far, how fast, how long still."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from hotreload.json_fields import Fields
 from hotreload.types import Phase
 
 WINDOW = 10.0
-"""How many seconds back the rate is measured over."""
+"""Seconds that the rate is measured over."""
 
 
 class Pace:
@@ -20,9 +20,9 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.last: Progress | None = None
-        """How far it was said to be last."""
+        """The last word on how far it is."""
         self.began = 0.0
-        """When the bytes of this phase were first counted, on the clock."""
+        """The time on the clock at which the bytes of this phase were first counted."""
         self._noted: tuple[tuple[float, int], ...] = ()
 
     def observe(self, event: Event) -> None:
@@ -67,6 +67,6 @@ class Pace:
         return max(0, done - before) / max(now - since, 1e-3)
 
     def _within(self, now: float) -> tuple[tuple[float, int], ...]:
-        """What was noted within the window, or what was noted last."""
+        """Return the notes within the window, or the last one."""
         noted = self._noted
         return tuple(each for each in noted if each[0] >= now - WINDOW) or noted[-1:]

@@ -20,7 +20,7 @@ class PassedOverNow:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many there are, by the code of their reason."""
+        """Their number, by the code of their reason."""
         return self._last.counts
 
     @property

@@ -21,7 +21,7 @@ from hotreload.types import Generation
 
 
 class State(StrEnum):
-    """How the daemon is, in one word."""
+    """The state of the daemon, in one word."""
 
     BOOTING = "booting"
     SERVING = "serving"
@@ -82,17 +82,17 @@ class Picture:
 
     @property
     def live(self) -> Generation | None:
-        """What is live; None while booting."""
+        """The live generation; None while booting."""
         return self.replicas.live
 
     @property
     def follows(self) -> bool:
-        """Whether another host decides."""
+        """True where another host decides."""
         return self.setup.rank is not None and self.setup.rank.follows
 
     @property
     def state(self) -> State:
-        """How the daemon is, in one word."""
+        """The state of the daemon, in one word."""
         if self.replicas.are_lost:
             return State.LOST
         if self.replicas.ending is not None:

@@ -1,4 +1,4 @@
-"""What is read of engines and gates at the moment somebody looks, so that it cannot lag behind."""
+"""Readings of engines and gates at the moment somebody looks, so that they cannot lag behind."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from hotreload.types import Answering, EngineLoad
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReading:
-    """What is read of one engine: all 0 while it does not serve."""
+    """A reading of one engine: all 0 while it does not serve."""
 
     inside: int = 0
     held: int = 0
     answering: Sequence[Answering] = ()
-    """Who answers requests in it, and how many: the live generation first."""
+    """Generations that answer requests in it, and how many: the live one first."""
     load: EngineLoad = field(default_factory=EngineLoad)
     recompiles: int = 0
     staged_bytes: int = 0
@@ -29,6 +29,6 @@ class Readings:
     replicas: Callable[[], Sequence[ReplicaReading]] = lambda: (ReplicaReading(),)
     """Each engine that the daemon is to have, by its index."""
     answering: Callable[[], Sequence[Answering]] = tuple
-    """Who answers requests in any engine, and how many: the live generation first."""
+    """Generations that answer requests in any engine, and how many: the live one first."""
     heard: Callable[[], Mapping[int, float]] = dict
     """On rank 0 of several hosts: how many seconds ago each other rank gave a sign of life."""

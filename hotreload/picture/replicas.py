@@ -27,20 +27,20 @@ class ReplicaNow:
     """One engine: whether it answers, by what, and what becomes of it if it does not."""
 
     since: float
-    """Since when it is in this state; wall-clock seconds."""
+    """The beginning of this state; wall-clock seconds."""
     state: ReplicaState = ReplicaState.STARTING
     reason: str | None = None
     again_at: float | None = None
-    """When it is started again, if it was lost; wall-clock seconds."""
+    """The time of its next start, if it was lost; wall-clock seconds."""
     restarts: int = 0
     gate: GateState = GateState.SEALED
     live: Generation | None = None
     fading: list[Generation] = field(default_factory=list)
-    """What was live in it and still answers, newest first."""
+    """Generations that were live in it and still answer, newest first."""
 
     @property
     def lets_in(self) -> bool:
-        """Whether requests are answered there, at once or after a swap."""
+        """True while requests are answered there, at once or after a swap."""
         return self.gate is not GateState.SEALED
 
     def become(self, state: ReplicaState, now: float, reason: str | None = None) -> None:
@@ -81,14 +81,14 @@ class ReplicasNow:
         self.all = [ReplicaNow(wall()) for _ in range(wanted)]
         """By index."""
         self.live: Generation | None = None
-        """What is live in the daemon."""
+        """The generation that is live in the daemon."""
         self.before: Generation | None = None
-        """What was live in it before that."""
+        """The one that was live in it before that."""
         self.ending: str | None = None
-        """Why nobody is let in any more, unless engines were lost."""
+        """The reason why nobody is let in any more, unless engines were lost."""
         self.has_opened = False
         self.mode: Mode | None = None
-        """How new weights take over."""
+        """The way in which new weights take over."""
         self.mode_reason: str | None = None
 
     def observe(self, event: Event) -> None:
@@ -136,29 +136,29 @@ class ReplicasNow:
 
     @property
     def serving(self) -> int:
-        """How many of them answer requests, at once or after a swap."""
+        """The number of them that answer requests, at once or after a swap."""
         return sum(each.lets_in for each in self.all)
 
     @property
     def are_lost(self) -> bool:
-        """Whether nobody is answered because engines were lost."""
+        """True while nobody is answered because engines were lost."""
         lost = [each.state is ReplicaState.LOST for each in self.all]
         return all(lost) or (any(lost) and not self.serving and self.ending is None)
 
     @property
     def lost_because(self) -> str | None:
-        """Why the one that was lost last was, as far as somebody said."""
+        """The reason why the last one was lost, as far as somebody said."""
         lost = [each for each in self.all if each.state is ReplicaState.LOST and each.reason]
         return max(lost, key=lambda each: each.since).reason if lost else None
 
     @property
     def gate(self) -> GateState:
-        """How the gates are, taken together: open when one is."""
+        """The state of the gates, taken together: open when one is."""
         states = {each.gate for each in self.all}
         return next(each for each in GateState if each in states)  # open, holding, sealed
 
     @property
     def fading(self) -> list[Generation]:
-        """What else than the live generation still ends what it began, the newest first."""
+        """Generations beside the live one that still end what they began, the newest first."""
         older = {each for replica in self.all for each in replica.fading} - {self.live}
         return sorted(older, key=lambda each: -each.number)

@@ -10,6 +10,7 @@ from typing import Any
 
 from hotreload.figures import duration
 from hotreload.picture.words import (
+    NOT_SEEN,
     TONES,
     Fields,
     asked,
@@ -55,7 +56,7 @@ def _row(name: str, words: Any, tone: str | None = None) -> Fields:
 
 
 def _now(status: Fields) -> Iterator[Fields]:
-    """How it is, and what is live."""
+    """The state, and what is live."""
     state = plain(status["state"])
     yield _row("state", state, TONES.get(state))
     if rank := status.get("rank"):
@@ -74,7 +75,7 @@ def _now(status: Fields) -> Iterator[Fields]:
 
 
 def _trouble(trouble: Fields) -> Iterator[str]:
-    """What is wrong, since when, and what to do about it."""
+    """A trouble: what is wrong, since when, and what to do about it."""
     yield f"{plain(trouble['code'])}: {plain(trouble['message'])}"
     yield f"since {trouble['since']}"
     if trouble["todo"]:
@@ -82,7 +83,7 @@ def _trouble(trouble: Fields) -> Iterator[str]:
 
 
 def _wrong_weights(status: Fields) -> Iterator[Fields]:
-    """What is wrong with the live weights, or with our loader."""
+    """Faults of the live weights, or of our loader."""
     if drifted := status.get("drifted"):
         words = f"no longer what went live: {damage_text(drifted)}"
         yield _row("drifted", f"{words}\nsince {drifted['since']}", "bad")
@@ -93,7 +94,7 @@ def _wrong_weights(status: Fields) -> Iterator[Fields]:
 
 
 def _coming(status: Fields) -> Iterator[Fields]:
-    """What becomes of the checkpoint that is wanted, and what the source holds back.
+    """The checkpoint that is wanted, how far it is, and what the source holds back.
 
     A rank that follows wants nothing by itself, and looks at its source when rank 0 asks.
     """
@@ -125,16 +126,18 @@ def _wanted(status: Fields) -> str:
 
 
 def _source(source: Fields) -> str:
-    """Name its kind, and since when it is stale; `waiting for` says why."""
+    """Name its kind, and since when and why it is stale."""
     kind = plain(source.get("kind", "unknown"))
     if not source["stale"]:
         return kind
-    seen = source["last_seen"]
-    return f"{kind}, stale, {f'last seen {seen}' if seen else 'not seen since the start'}"
+    seen, error = source["last_seen"], source["error"]
+    since = f"last seen {seen}" if seen else NOT_SEEN
+    why = f": {plain(error)}" if error and error != NOT_SEEN else ""
+    return f"{kind}, stale, {since}{why}"
 
 
 def _passed_over(status: Fields) -> Iterator[str]:
-    """Why folders are passed over, and how many more there are."""
+    """The reasons why folders are passed over, and how many more there are."""
     folders = status["passed_over"]
     yield from (plain(folder["reason"]) for folder in folders)
     if (more := status["passed_over_total"] - len(folders)) > 0:
@@ -142,7 +145,7 @@ def _passed_over(status: Fields) -> Iterator[str]:
 
 
 def _requests(status: Fields) -> Iterator[Fields]:
-    """Who is at the gate, who answers, and what a swap does to them; rank 0 alone answers."""
+    """Requests at the gate, who answers them, what a swap does to them; rank 0 alone answers."""
     if not follows(status):
         gate, answering = status["gate"], status.get("answering")
         counts = f"{gate['inside']} inside, {gate['held']} held"
@@ -162,7 +165,7 @@ def _answering(answering: Sequence[Fields]) -> str:
 
 
 def _replicas(status: Fields) -> Iterator[Fields]:
-    """How each engine is, where there are several."""
+    """Each engine, where there are several."""
     replicas = status.get("replicas", [])
     for each in replicas if len(replicas) > 1 else ():
         state = plain(each["state"])
@@ -190,7 +193,7 @@ def _absent(replica: Fields, status: Fields) -> str:
 
 
 def _chosen(status: Fields) -> Iterator[Fields]:
-    """What operators chose, and what became of their settings and of the state file."""
+    """Operators' choices, and what became of their settings and of the state file."""
     if status["pinned"]:
         by = f"\n{asked(status['pin'])}" if status.get("pin") else ""
         words = "yes, the source is not followed until `hotreload unpin`"
@@ -208,7 +211,7 @@ def _chosen(status: Fields) -> Iterator[Fields]:
 
 
 def _past(status: Fields) -> Iterator[Fields]:
-    """How the last attempt ended, and what was refused."""
+    """The end of the last attempt, and what was refused."""
     if last := status["last_attempt"]:
         tone = None if last["outcome"] == "live" else TONES.get(last["outcome"])
         yield _row("last attempt", "\n".join(_last_attempt(last)), tone)

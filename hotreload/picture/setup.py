@@ -1,11 +1,11 @@
-"""How a daemon is set up for its whole life, as far as it is told."""
+"""The set-up of a daemon for its whole life, as far as it is told."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Which of the hosts of one engine a daemon runs on."""
+    """The place of a daemon among the hosts of one engine."""
 
     own: int
     of: int
@@ -14,7 +14,7 @@ class Rank:
 
     @property
     def follows(self) -> bool:
-        """Whether another rank decides."""
+        """True where another rank decides."""
         return self.own > 0
 
 
@@ -23,9 +23,9 @@ class Setup:
     """The engines, the host and the kind of source of a daemon."""
 
     replicas: int = 1
-    """How many engines it is to have."""
+    """The number of engines that it is to have."""
     tp: int = 1
-    """How many devices each engine has, one engine's after the other's."""
+    """The number of devices of each engine, one engine's after the other's."""
     source_kind: str = "directory"
     rank: Rank | None = None
-    """Which of several hosts this is; None where there is one."""
+    """Its place among several hosts; None where there is one."""

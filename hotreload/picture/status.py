@@ -44,12 +44,12 @@ class Status:
 
     @property
     def state(self) -> State:
-        """How the daemon is, in one word."""
+        """The state of the daemon, in one word."""
         return self._picture.state
 
     @property
     def live(self) -> Generation | None:
-        """What is live; None while booting."""
+        """The live generation; None while booting."""
         return self._picture.live
 
     def ready(self) -> tuple[bool, list[str]]:
@@ -70,7 +70,7 @@ class Status:
         return {**status, "summary": summed_up(status), "rows": rows_of(status)}
 
     def _live(self) -> Fields:
-        """What answers, and how it was made."""
+        """The live generation, and how it was made."""
         live, ledger = self._picture.live, self._picture.ledger
         loading = loading_of(live, ledger.history) if live else None
         return {
@@ -80,7 +80,7 @@ class Status:
         }
 
     def _requests(self) -> Fields:
-        """Who is answered by which engine and generation, and what a swap does to them."""
+        """Requests: by which engine and generation they are answered, and what a swap does."""
         picture = self._picture
         replicas = self._replicas()
         counts = {name: sum(each["gate"][name] for each in replicas) for name in ("inside", "held")}
@@ -93,7 +93,7 @@ class Status:
         }
 
     def _coming(self) -> Fields:
-        """What is wanted, tried and waited for."""
+        """The wish, the attempt, and what is waited for."""
         picture = self._picture
         wanted, phase, last = picture.wishes.wanted, picture.under_way.phase, picture.history.last
         is_booting = picture.state is State.BOOTING
@@ -114,7 +114,7 @@ class Status:
         }
 
     def _ledger(self) -> Fields:
-        """What was refused, and what operators chose."""
+        """Refusals, and operators' choices."""
         ledger, last = self._picture.ledger, self._picture.history.last
         refused = shown(ledger.refused.values(), last, self._holds, self._picture.wall())
         return {
@@ -125,7 +125,7 @@ class Status:
         }
 
     def _health(self) -> Fields:
-        """What may be wrong."""
+        """All that may be wrong."""
         picture = self._picture
         return {
             **picture.integrity.fields(),
@@ -159,7 +159,7 @@ class Status:
         return [self._replica(index, readings.get(index, ReplicaReading())) for index in engines]
 
     def _replica(self, index: int, reading: ReplicaReading) -> Fields:
-        """How one of the engines is: what it holds, who answers in it, and the gate before it."""
+        """One of the engines: what it holds, who answers in it, and the gate before it."""
         picture, tp = self._picture, self._picture.setup.tp
         now = picture.replicas.all[index]
         gate = {"state": now.gate.value, "inside": reading.inside, "held": reading.held}
@@ -176,13 +176,13 @@ class Status:
         }
 
     def _mode(self) -> Fields:
-        """How weights are exchanged: engines of one model do it alike."""
+        """The way in which weights are exchanged: engines of one model do it alike."""
         replicas = self._picture.replicas
         return {"mode": replicas.mode and replicas.mode.value, "mode_reason": replicas.mode_reason}
 
 
 def loading_of(live: Generation, history: Iterable[Attempt]) -> Loading | None:
-    """How the live weights were loaded; None for those an engine started with, and for noise.
+    """Find the loading of the live weights; None if an engine started with them, and for noise.
 
     A rollback in memory loads none: they are as the attempt before it made them.
     """
@@ -197,7 +197,7 @@ def answering_fields(answering: Sequence[Answering]) -> list[Fields]:
 
 
 def _overruled_fields(overruled: Overrule) -> Fields:
-    """Who overrules the source, and which of the source's wishes."""
+    """Return who overrules the source, and which of the source's wishes."""
     return {**by_fields(overruled.by), **revision_fields(overruled.wish)}
 
 

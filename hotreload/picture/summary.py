@@ -139,7 +139,7 @@ def _failed(
 
 
 def _wrong(status: Fields) -> Iterator[Fields]:
-    """What else is wrong; fields that an older daemon does not have are passed by."""
+    """Find all else that is wrong; fields that an older daemon does not have are passed by."""
     for trouble in status.get("troubles", ()):
         yield _finding(trouble["code"], trouble["message"])
     if status.get("drifted"):

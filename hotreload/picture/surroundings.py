@@ -1,4 +1,4 @@
-"""What is wanted and waited for, and how the source, the settings and the state file are."""
+"""Wishes and waits, and the state of the source, the settings and the state file."""
 
 import time
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.json_fields import Fields, iso
+from hotreload.picture.words import NOT_SEEN
 from hotreload.types import Revision
 
 Wall = Callable[[], float]
 """Wall-clock seconds."""
-NOT_SEEN = "not seen since the start"
 
 
 class Wishes:
@@ -36,7 +36,7 @@ class Wishes:
 
     @property
     def waiting_for(self) -> str | None:
-        """What a newer checkpoint still lacks, and why a complete one is not tried."""
+        """Words for what a newer checkpoint still lacks, and why a complete one is not tried."""
         return "; ".join(words for words in self._waits.values() if words) or None
 
 
@@ -49,9 +49,9 @@ class SourceNow:
     def __init__(self, kind: str, wall: Wall = time.time) -> None:
         self._kind, self._wall = kind, wall
         self.looked_at: str | None = None
-        """When a look last worked."""
+        """The time of the last look that worked."""
         self.error: str | None = None
-        """Why the last look failed."""
+        """The reason why the last look failed."""
         # A folder answers the first look; a hub may be out of reach from the start.
         self._is_unseen = kind != "directory"
 

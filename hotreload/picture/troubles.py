@@ -1,4 +1,4 @@
-"""What is wrong now and waits for somebody to mend it."""
+"""Troubles that stand and wait for somebody to mend them."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ class TroublesNow:
 
     @property
     def standing(self) -> Mapping[str, TroubleTold]:
-        """What was said last of each that stands, by its code."""
+        """The last word on each that stands, by its code."""
         return {code: told for code, (told, _) in self._standing.items()}
 
     def fields(self) -> list[Fields]:

@@ -27,6 +27,7 @@ TONES = {
 }
 """The tone of a state or an outcome: `good`, `wait`, `bad` or `dim`."""
 LOADERS = {"own": "by our own loader", "upstream": "by upstream's loader"}
+NOT_SEEN = "not seen since the start"
 WAITS_FOR_DATA = "waiting for data"
 
 
@@ -81,7 +82,7 @@ def attempt_words(attempt: Fields) -> Fields:
     """Return the words for an attempt in a table; what is null has nothing to be said of."""
     by, held = attempt.get("by"), attempt["pause_seconds"]
     change = drift_text(attempt) if attempt.get("loader") else None
-    notes = (_left(attempt), by and plain(by["reason"]), change)
+    notes = (by and plain(by["reason"]), _left(attempt), change)
     return {
         "outcome": outcome_word(attempt),
         "tone": TONES.get(attempt["outcome"], "dim"),
@@ -93,7 +94,7 @@ def attempt_words(attempt: Fields) -> Fields:
 
 
 def _left(attempt: Fields) -> str | None:
-    """Which weights a rollback left."""
+    """Name the weights that a rollback left."""
     left = attempt.get("replaced")
     if not left or outcome_word(attempt) != "rolled back":
         return None
@@ -159,7 +160,7 @@ def damage_text(drifted: Fields) -> str:
 
 
 def follows(status: Fields) -> bool:
-    """Whether it decides nothing and answers nobody: another host does."""
+    """Tell if it decides nothing and answers nobody, because another host does."""
     return bool((status.get("rank") or {}).get("own"))
 
 

@@ -192,7 +192,7 @@ async def test_the_history_tells_who_asked_for_what_and_when(
     back, wished = attempts
     left = "from step-2 (bbbb2222), generation 2"
     assert "  rolled back  " in back
-    assert back.endswith(f"rollback, root (pid 77)  {left}; why rollback")
+    assert back.endswith(f"rollback, root (pid 77)  why rollback; {left}")
     assert wished.endswith("source                   -")
     said = json.loads((await hotreload("history", "--json")).out)
     assert [by["verb"] for by in said["pins"]] == ["pin"]

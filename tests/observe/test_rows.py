@@ -75,6 +75,18 @@ def test_the_command_shows_every_row_in_the_words_of_the_daemon() -> None:
         assert " ".join(f"{for_here(row['words'], LATER)}".split()) in text, row["name"]
 
 
+def test_command_and_top_make_no_words_of_their_own() -> None:
+    status = everything()
+    for row in status["rows"]:
+        row["words"] = f"said of {row['name']}"
+    text = " ".join(status_text(status, LATER).split())
+    assert [r["name"] for r in status["rows"] if f"said of {r['name']}" not in text] == []
+    lines = frame(status, (), width=300, height=60, now=LATER)
+    shown = "\n".join(written(line, colour=False) for line in lines)
+    for name in ("state", "revision", "gate", "fingerprint", "mode", "waiting for", "download"):
+        assert f"said of {name}" in shown
+
+
 @pytest.mark.parametrize(
     "name", ["state", "revision", "live since", "gate", "fingerprint", "mode", "answering"]
 )
@@ -127,7 +139,7 @@ def test_what_goes_on_has_the_share_that_is_done_and_what_is_cut_short_is_there_
 def test_the_source_is_named_and_since_when_it_does_not_answer() -> None:
     assert rows(*BOOTED)["source"]["words"] == "directory"
     seen = rows(*BOOTED, SourceScanned("start"), SourceScanned("rescan", "EIO"))["source"]
-    assert seen["words"] == "directory, stale, last seen 2023-11-14T22:14:20.000Z"
+    assert seen["words"] == "directory, stale, last seen 2023-11-14T22:14:20.000Z: EIO"
 
 
 def test_words_from_elsewhere_begin_no_line_and_drive_no_terminal() -> None:
@@ -213,8 +225,8 @@ def test_an_attempt_in_the_history_has_its_words() -> None:
         "held": "40 ms",
         "by": "rollback, uid 0 (pid 77)",
         "notes": [
-            "from step-9 (cccccccccccc), generation 3",
             "evaluation",
+            "from step-9 (cccccccccccc), generation 3",
             "12 of 30 leaves changed, most: layers.3.down_proj by 4 %",
         ],
     }

@@ -176,7 +176,7 @@ async def test_the_history_tells_a_rollback_as_one_and_who_asked_for_it(
     back = replace(attempt(), generation=3, by=By("rollback", 0, 77, 1.7e9, "too many words"))
     world.events.publish(AttemptFinished(back, replace(SECOND, number=3)))
     await tab.until_text("#attempt", "Last attempt", "rolled back")
-    left = "from step-2 (bbbb2222), generation 2; too many words"
+    left = "too many words; from step-2 (bbbb2222), generation 2"
     await tab.until_text("#history", "rolled back", f"rollback, uid 0 (pid 77); {left}")
     world.events.publish(
         AttemptFinished(replace(attempt(Outcome.REJECTED), rolled_back=True), SECOND)
@@ -308,6 +308,7 @@ async def test_what_it_waits_for_what_is_refused_and_a_pin_are_said(world: World
     world.view.ledger.pinned = True
     by = By("rollback", 0, 7, 1.7e9, "bad answers")
     world.view.ledger.overruled = Overrule(FIRST.revision, SECOND.revision, by)
+    world.events.publish(RevisionWanted(FIRST.revision))
     world.events.publish(StateSaved("no space left"))
     world.events.publish(Waiting("2 of 4 shards of step-3"))
     odd = PassedOver("step-9", Reason("format", "step-9 holds a.bin"))
