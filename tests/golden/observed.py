@@ -15,7 +15,7 @@ import pytest
 import structlog
 
 from hotreload.core.ledger import Ledger
-from hotreload.events import Event, Events, event_fields
+from hotreload.events import AttemptFinished, Event, Events, event_fields
 from hotreload.listed import Listed
 from hotreload.observe import log, systemd
 from hotreload.observe.log import LogObserver
@@ -129,6 +129,8 @@ class Observed:
         self.clock.now += 10
         scene.turn(self)
         for event in scene.events:
+            if isinstance(event, AttemptFinished):
+                self.ledger.history.appendleft(event.attempt)  # before anybody hears of it
             self.events.publish(event)
 
     def is_logged(self) -> None:

@@ -646,7 +646,7 @@ DAEMONS = [
     Row(
         "a state that is not saved, in the status",
         status(unsaved),
-        ["so a restart forgets what changes", "/s/state.json"],
+        ["a restart forgets what changes", "/s/state.json"],
     ),
     Row(
         "an older one by hand",
