@@ -146,7 +146,7 @@ def assert_nothing_was_begun(process: Process, *, hangs: bool = False) -> None:
     # A thread that hangs cannot be cancelled: the next start clears what it was writing.
     copies = list(copies_of(process).iterdir())
     assert len(copies) == hangs
-    # On a busy machine an engine that is being built may outlast the stop, too: told, not waited for.
+    # Where the machine is busy an engine that is being built may outlast the stop, too.
     assert len(process.said("daemon.left_behind")) in ({1} if hangs else {0, 1})
     ledger = ledger_of(process)
     assert (ledger.under_way, ledger.last_good, ledger.refused) == (None, None, {})

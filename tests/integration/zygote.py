@@ -5,7 +5,6 @@ no device, what runs after a fork is what would run after the imports. `forked` 
 """
 
 import json
-import logging
 import os
 import signal
 import socket
@@ -28,7 +27,7 @@ def imported(command: str) -> Main:
         import_module("hotreload.daemon")
         return main
     import_module("hotreload.daemon")
-    import_module("hotreload.engine.upstream.build")._ready_upstream(logging.WARNING)
+    import_module("hotreload.engine.upstream.build")._ready_upstream()
     bridge = import_module("jax._src.xla_bridge")
     assert not bridge.backends_are_initialized(), "no device outlives a fork"
     main = import_module(REAL).main
