@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload.engine.answering.probe import Probe
+from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import (
@@ -172,8 +173,9 @@ class WordsCase(FakeCase):
 async def engine_of_words(folders: real.Folders, number: int = 1) -> EngineOfWords:
     checkpoint = folders.checkpoint(number)
     terms = StagingOptions(folders.root / "spool")
+    options = EngineOptions(checkpoint.path, device="cpu")
     return await EngineOfWords.start(
-        model=checkpoint.path, terms=terms, revision=checkpoint.revision, checkpoint=checkpoint
+        options, terms=terms, revision=checkpoint.revision, checkpoint=checkpoint
     )
 
 
