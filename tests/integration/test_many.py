@@ -1,11 +1,6 @@
 """Many checkpoints at once: the newest wins, one is staged at most, something goes live."""
 
-import os
 import shutil
-from collections import Counter
-from typing import Any
-
-import pytest
 
 from hotreload.events import PhaseEntered, RevisionWanted
 from hotreload.tiny import write_tiny
@@ -13,10 +8,6 @@ from hotreload.types import Outcome, Phase
 from tests.integration.running import Load, Running, mixed, one_daemon, one_daemon_marks, words
 
 pytestmark = one_daemon_marks()
-
-READS_PER_RELOAD = 3
-"""How often each byte of the weights is read on its way from the watched folder to the device: to
-name the checkpoint, to check it, to load it. Naming and checking in one pass would make it 2."""
 
 
 running = one_daemon()
@@ -65,25 +56,3 @@ async def test_one_folder_overwritten_in_place_goes_live(running: Running) -> No
         write_tiny(folder, words(number))
         await running.until(lambda before=before: running.live.number > before)  # type: ignore[misc]
         assert (await running.ask())["text"] == words(number)
-
-
-async def test_each_byte_is_read_so_often_for_one_reload(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: Counter[str] = Counter()
-    preadv = os.preadv
-
-    def counted(file: int, *given: Any) -> int:
-        count = preadv(file, *given)
-        read[os.readlink(f"/proc/self/fd/{file}")] += count
-        return count
-
-    monkeypatch.setattr(os, "preadv", counted)
-    folder = running.drop(80, shards=2)
-    attempt = await running.attempted(folder)
-    assert attempt.loading is not None
-    assert (attempt.outcome, attempt.loading.loader) == (Outcome.LIVE, "own")
-    weights = [file for file in folder.iterdir() if file.suffix == ".safetensors"]
-    assert len(weights) == 2
-    for file in weights:  # and their headers, once more
-        assert READS_PER_RELOAD <= read[str(file)] / file.stat().st_size < READS_PER_RELOAD + 0.01
