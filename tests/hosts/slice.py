@@ -105,4 +105,4 @@ async def running(live: Revision = OLD, within: float | None = 60) -> AsyncItera
 
 async def gone(task: asyncio.Task[None]) -> None:
     task.cancel()
-    await asyncio.wait({task})
+    await asyncio.gather(task, return_exceptions=True)  # its end is heard

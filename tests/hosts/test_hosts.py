@@ -150,7 +150,7 @@ async def running(hosts: Hosts) -> AsyncIterator[Pair]:
     finally:
         for life in pair.lives:
             life.cancel()
-        await asyncio.wait(pair.lives)
+        await asyncio.gather(*pair.lives, return_exceptions=True)  # each end is heard
         for daemon in pair.daemons:
             await daemon.source.close()
 

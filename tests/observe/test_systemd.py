@@ -214,7 +214,7 @@ def test_a_download_or_a_loading_says_how_far_it_is_once_a_second(listener: List
     systemd._told_at -= PROGRESS_SECONDS
     systemd.observe(Progress(STEP_2, Phase.STAGING, 600_000_000, 8_000_000_000))
     (status,) = listener.heard()
-    assert status.endswith("reloading: staging step_2 (0.6 of 8.0 GB)")
+    assert status.endswith("reloading: staging step_2 (600 MB of 8.0 GB)")
 
 
 def test_every_phase_and_outcome_has_words(listener: Listener) -> None:
