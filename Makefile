@@ -13,6 +13,8 @@ JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 # XLA logs an error for each program it reads back, about two CPU features that only tune it.
 TF_CPP_MIN_LOG_LEVEL ?= 3
 export JAX_PLATFORMS JAX_COMPILATION_CACHE_DIR TF_CPP_MIN_LOG_LEVEL
+# Python keeps what it compiled, though the caller says otherwise: tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE =
 
 # More arguments for pytest or the demo, for example: make test ARGS='-k gate'
 ARGS =
@@ -25,10 +27,10 @@ WORKERS ?= $(shell nproc | awk '{ print $$1 < 4 ? $$1 : 4 }')
 # the order of tests/conftest.py, and not by how many tests they hold.
 SPREAD = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test check bench soak
+.PHONY: help setup demo test check bench soak nightly durations
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: ## make .venv/ (or .venv-0.1/) and install everything into it (quick when nothing changed)
 	@.ci/setup
@@ -47,5 +49,14 @@ check: setup ## ruff and mypy --strict
 soak: setup ## what takes long: faults for HOTRELOAD_SOAK_MINUTES (10), kills, a thousand reloads
 	$(VENV)/bin/python -m pytest tests -s -m soak $(ARGS)
 
+nightly: ## what .ci/run leaves out: every test of an engine on the newer one, and every soak
+	$(MAKE) test ENGINE=0.1 ARGS='-m "real_engine and not bench and not soak"'
+	$(MAKE) soak
+	$(MAKE) soak ENGINE=0.1
+
 bench: setup ## the benchmarks, with their figures on the screen
 	$(VENV)/bin/python -m pytest tests/bench -s -m 'not soak' $(ARGS)
+
+durations: setup ## all tests, and how long each file took, for their order (tests/durations.txt)
+	HOTRELOAD_TEST_RECORD=.cache/record $(MAKE) test
+	cp .cache/record/seconds tests/durations.txt

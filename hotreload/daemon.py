@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
-from hotreload.checks.digests import Digests
-from hotreload.core.attempts import Attempts
+from hotreload.checkpoint.digests import Digests
+from hotreload.core.recording import Attempts
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.errors import (
     ConfigError,
@@ -25,15 +25,15 @@ from hotreload.errors import (
     first_of,
 )
 from hotreload.events import Events, Leaving
+from hotreload.hosts.life.elsewhere import FollowerRefusal
+from hotreload.hosts.life.follow import Follow
+from hotreload.hosts.life.lead import make_lead
 from hotreload.life.checking import Checking
 from hotreload.life.common import Common
 from hotreload.life.deciding import Deciding
 from hotreload.life.doubt import Doubt
 from hotreload.life.files_gone import FilesGone
 from hotreload.life.gone import Gone
-from hotreload.life.hosts.elsewhere import Elsewhere
-from hotreload.life.hosts.follow import Follow
-from hotreload.life.hosts.lead import make_lead
 from hotreload.life.joints import Arrival, Control, View, readings
 from hotreload.life.parts import (
     admin_group,
@@ -52,15 +52,15 @@ from hotreload.life.parts import (
 from hotreload.life.rereading import Rereading
 from hotreload.life.secret_files import SecretFiles, secret_reads
 from hotreload.life.state import StateFile
-from hotreload.observe.checkpoints import Checkpoints
-from hotreload.observe.history import History
 from hotreload.observe.log import LogObserver
-from hotreload.observe.rank import Rank
-from hotreload.observe.status import State, Status
 from hotreload.observe.systemd import Notifier, Systemd
+from hotreload.picture.checkpoints import Checkpoints
+from hotreload.picture.picture import Picture, State
+from hotreload.picture.setup import Rank, Setup
+from hotreload.picture.status import Status
 from hotreload.server.app import create_app
+from hotreload.server.bounds import Limits
 from hotreload.server.doors import Doors
-from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer
 from hotreload.server.turning_away import turn_away
 from hotreload.settings.load import Settings
@@ -112,39 +112,38 @@ class Daemon:
             digests=self.digests,
         )
         self.arrival = Arrival()
-        self.history = History(self.ledger.history, self.ledger.pins)
-        self.status = Status(
-            ledger_view=lambda: self.ledger,
-            entrance=self.entrance,
-            tp=settings.engine.tp,
-            last_attempt=self.history.last,
-            source_kind=settings.source.kind,
-            rank=rank,
-            holds=self.source.holds,
+        self.picture = Picture(
+            self.ledger,
+            setup=Setup(
+                replicas=settings.engine.replicas,
+                tp=settings.engine.tp,
+                source_kind=settings.source.kind,
+                rank=rank,
+            ),
+            readings=readings(
+                entrance=self.entrance,
+                arrival=self.arrival,
+                previous_is_on_device=settings.reload.keep_previous == "device",
+                heard=self.lead.heard if self.lead else dict,
+            ),
         )
-        self.checkpoints = Checkpoints(listed=self.source.listed, ledger=lambda: self.ledger)
-        look = readings(
-            entrance=self.entrance,
-            arrival=self.arrival,
-            ledger=self.ledger,
-            previous_is_on_device=settings.reload.keep_previous == "device",
-            heard=self.lead.heard if self.lead else dict,
-        )
-        self.metrics = make_metrics(settings, look, rank)
+        """How things are; it hears of every event before those who tell of it."""
+        self.status = Status(self.picture, holds=self.source.holds)
+        self.checkpoints = Checkpoints(self.picture, self.source.listed)
+        self.metrics = make_metrics(settings, self.picture)
         self.systemd = Systemd(
+            self.picture,
             Notifier(),
             is_alive=self.arrival.is_turning,
             longest_boot=longest_boot(settings),
-            replicas=settings.engine.replicas,
-            rank=rank,
         )
-        shown = (self.history, self.status, self.checkpoints)
+        telling = (LogObserver(self.picture.pace), self.metrics, self.systemd)
         self.doubt = Doubt(self.events.publish)
         self.gone = Gone(self.events.publish)
         self.files_gone = FilesGone(self.ledger, self.source, self.events.publish)
         """What tells of troubles with what a start found, or would find."""
         troubled = (self.doubt, self.gone, self.files_gone)
-        for observer in (LogObserver(), *shown, self.metrics, self.systemd, *troubled):
+        for observer in (self.picture, *telling, *troubled):
             self.events.subscribe(observer.observe)
         self._webhook = make_webhook(settings, self.source.wake)
         self._api_keys = api_keys(settings)
@@ -283,11 +282,11 @@ class Daemon:
 
     def _make_server(self, lasting: bool) -> HttpServer:
         server = self.settings.server
-        elsewhere = Elsewhere(self.ranks) if self.ranks and not self.ranks.leads else None
+        elsewhere = FollowerRefusal(self.ranks) if self.ranks and not self.ranks.leads else None
         app = create_app(
             gate=elsewhere or self.entrance,
             control=elsewhere or Control(self.arrival),
-            view=View(self.status, self.history, self.checkpoints),
+            view=View(self.status, self.picture.history, self.checkpoints),
             events=self.events,
             metrics=self.metrics,
             limits=self.limits,

@@ -1,6 +1,7 @@
-"""How figures are written for people: one spelling for command, page and messages.
+"""Figures as they are written for people: one spelling for command, page and messages.
 
-`hotreload/server/page/words.js` writes them alike, digit by digit; a test compares the two.
+The page counts on by itself, so `hotreload/server/page/words.js` has a `duration`, too, which
+writes alike, digit by digit; a test compares the two.
 """
 
 from decimal import ROUND_HALF_UP, Context, Decimal

@@ -6,18 +6,18 @@ It uses the daemon's parts but no daemon, and yields what happens as JSON object
 import tempfile
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotreload.checks.check import check_checkpoint
-from hotreload.checks.digests import Digests, content_id
-from hotreload.checks.files import survey
-from hotreload.checks.fit import Policy, served_by
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.digests import Digests
+from hotreload.checkpoint.fit import Policy, served_by
+from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
-from hotreload.engine.weights.sets import StagingTerms
+from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import (
     BadRequest,
     CheckpointIncompatible,
@@ -69,47 +69,47 @@ async def swap_once(
     object is `weights_swap_error`, with a hint. Close the generator if you leave it early.
     """
     policy = Policy(dtype_change="cast" if cast else "reject")
-    start = partial(SglangEngine.start, device=device, tp=tp, dtype=dtype, args=args or {})
-    fetch = partial(_on_this_disk, cache=cache, token=token, publish=publish)
+    options = partial(EngineOptions, device=device, tp=tp, dtype=dtype, args=args or {})
+    digests = Digests()
+    fetch = partial(_on_this_disk, cache=cache, digests=digests, token=token, publish=publish)
     named = (str(model), str(checkpoint))
     try:
         model, checkpoint = [await fetch(name) for name in named]
         _check_there(model, "model", "config.json")
         _check_there(checkpoint, "checkpoint")
         began = time.perf_counter()
-        async with _random_engine(start, model) as engine:
+        async with _random_engine(options(model, load_format="dummy")) as engine:
             model_id = named[0] if names_a_repo(named[0]) else model.absolute().name
             yield {"event": "engine_ready_dummy", "model_id": model_id} | _ready(
                 engine, model, checkpoint, began
             )
-            yield await _swapped(engine, model, checkpoint, policy)
+            check = partial(_checked, engine, model, checkpoint, policy=policy, digests=digests)
+            yield await _swapped(engine, check)
             yield await _answered(engine, prompt, max_new_tokens)
     except HotReloadError as error:
         yield _failed(error, Path(model), Path(checkpoint))
 
 
 async def _on_this_disk(
-    name: str, *, cache: Path | None, token: Callable[[], str | None], publish: Publish
+    name: str,
+    *,
+    cache: Path | None,
+    digests: Digests,
+    token: Callable[[], str | None],
+    publish: Publish,
 ) -> Path:
     if not names_a_repo(name):
         return Path(name)
     if cache is None:
         raise ConfigError(f"{name}: a download needs a cache folder")
-    identify = partial(_content_of, digests=Digests())
-    return await download(name, cache=cache, content_of=identify, token=token, publish=publish)
-
-
-def _content_of(folder: Path, cancel: threading.Event, *, digests: Digests) -> str:
-    return content_id(survey(folder), digests)
+    return await download(name, cache=cache, digests=digests, token=token, publish=publish)
 
 
 @asynccontextmanager
-async def _random_engine(
-    start: Callable[..., Awaitable[SglangEngine]], model: Path
-) -> AsyncIterator[SglangEngine]:
+async def _random_engine(options: EngineOptions) -> AsyncIterator[SglangEngine]:
     with tempfile.TemporaryDirectory(prefix="hotreload-") as spool:
-        terms = StagingTerms(Path(spool), loader="upstream")  # one checkpoint: nothing to compare
-        engine = await start(model=model, revision=RANDOM, load_format="dummy", terms=terms)
+        terms = StagingOptions(Path(spool), loader="upstream")  # one checkpoint: nothing to compare
+        engine = await SglangEngine.start(options, revision=RANDOM, terms=terms)
         try:
             yield engine
         finally:
@@ -133,9 +133,9 @@ def _ready(engine: SglangEngine, model: Path, checkpoint: Path, began: float) ->
     }
 
 
-async def _swapped(engine: SglangEngine, model: Path, folder: Path, policy: Policy) -> Fields:
+async def _swapped(engine: SglangEngine, check: Callable[[threading.Event], Checkpoint]) -> Fields:
     began, structure = time.perf_counter(), engine.structure()
-    checkpoint = await in_thread(partial(_checked, engine, model, folder, policy))
+    checkpoint = await in_thread(check)
     old = await engine.exchange(await engine.stage(checkpoint))
     await engine.scrub()  # random weights may have made NaN of a prompt
     await engine.release(old)
@@ -153,14 +153,22 @@ async def _swapped(engine: SglangEngine, model: Path, folder: Path, policy: Poli
 
 
 def _checked(
-    engine: SglangEngine, model: Path, folder: Path, policy: Policy, cancel: threading.Event
+    engine: SglangEngine,
+    model: Path,
+    folder: Path,
+    cancel: threading.Event,
+    *,
+    policy: Policy,
+    digests: Digests,
 ) -> Checkpoint:
     """Run the daemon's checks against what the engine says it needs."""
     stated = served_by(model)
     ignorable = stated.ignorable | engine.ignorable
     served = Served(engine.expected_tensors(), stated.config, stated.side_files, ignorable)
     folder = folder.absolute()
-    return check_checkpoint(None, folder, served=served, policy=policy, cancel=cancel)
+    return check_checkpoint(
+        None, folder, served=served, policy=policy, cancel=cancel, digests=digests
+    )
 
 
 def _check_structure(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:

@@ -88,7 +88,7 @@ class FakeEngine(FakeAnswers):
     ) -> None:
         super().__init__(steps.pass_through)
         self.steps = steps
-        self.live = self._staged(live, FakeWeights(live.id), leaves)
+        self.live = self.set_of(live, FakeWeights(live.id), leaves)
         self.damage: dict[str, int] = {}
         """Checksums of live leaves that are no longer what went live."""
         self.recompiles = 0
@@ -140,24 +140,29 @@ class FakeEngine(FakeAnswers):
         self.staging = HowFar(0, checkpoint.bytes)
         try:
             await self.steps.pass_through("stage")
+            staged = await self.loaded(checkpoint)
         finally:
             self.staging = None
+        return self._spare(staged)
+
+    async def loaded(self, checkpoint: Checkpoint) -> Staged:
+        """What a checkpoint is made of: here its name decides what it says."""
         revision = checkpoint.revision
         weights = FakeWeights(revision.id, "bad" in revision.label, "overflow" in revision.label)
-        return self._spare(replace(self._staged(revision, weights), loading=self.loading))
+        return replace(self.set_of(revision, weights), loading=self.loading)
 
     async def twin(self, staged: Staged) -> Staged:
         original = replace(staged.weights)
         if not original.is_held:
             raise TryAgain(f"{staged.revision} was released")
         await self.steps.pass_through("twin")
-        return self._spare(self._staged(staged.revision, original, staged.leaves))
+        return self._spare(self.set_of(staged.revision, original, staged.leaves))
 
     async def perturb(self, revision: Revision, noise: Noise) -> Staged:
         await self.steps.pass_through("perturb")
         live, is_loud = self.live.weights, noise.scale >= 1
         says = f"{live.says} with {noise}"
-        return self._spare(self._staged(revision, FakeWeights(says, live.is_bad or is_loud)))
+        return self._spare(self.set_of(revision, FakeWeights(says, live.is_bad or is_loud)))
 
     def _spare(self, staged: Staged) -> Staged:
         staged.weights.is_on_device = not self.spares_wait_on_host
@@ -178,10 +183,9 @@ class FakeEngine(FakeAnswers):
     async def prove(self, staged: Staged) -> None:
         await self.steps.pass_through("prove")
         assert staged in self.spares, "what answers is not proven any more"
-        answer = _said(staged, {"nonsense"} if staged.weights.is_bad else {"clean"})
+        answer = self.said(staged, {"nonsense"} if staged.weights.is_bad else {"clean"})
         self.proofs.append(answer)
-        if "nonsense" in answer:
-            raise ProbeFailed(f"the probe got {answer!r}")
+        await self.judge(answer)
 
     async def flip(self, staged: Staged) -> Staged:
         await self.steps.pass_through("flip")
@@ -205,7 +209,10 @@ class FakeEngine(FakeAnswers):
 
     async def probe(self) -> None:
         await self.steps.pass_through("probe")
-        answer = self.answer()
+        await self.judge(self.answer())
+
+    async def judge(self, answer: str) -> None:
+        """Raise ProbeFailed for an answer that is no good."""
         if "nonsense" in answer:
             raise ProbeFailed(f"the probe got {answer!r}")
 
@@ -291,9 +298,13 @@ class FakeEngine(FakeAnswers):
         weights = weights or self.live
         if weights.weights.is_bad:
             self.cache.add("nonsense")
-        return _said(weights, self.cache)
+        return self.said(weights, self.cache)
 
-    def _staged(
+    def said(self, staged: Staged, cache: set[str]) -> str:
+        """What these weights say with such a cache."""
+        return f"{staged.weights.says} {' '.join(sorted(cache))}"
+
+    def set_of(
         self, revision: Revision, weights: FakeWeights, leaves: Mapping[str, int] | None = None
     ) -> Staged:
         leaves = leaves or {"leaf": crc32(weights.says.encode())}
@@ -350,10 +361,6 @@ class FakeSource:
             if name is None or Path(name).name == label:
                 return revision
         raise SourceUnavailable(f"{name} is not here")
-
-
-def _said(staged: Staged, cache: set[str]) -> str:
-    return f"{staged.weights.says} {' '.join(sorted(cache))}"
 
 
 def lost(why: str = "the scheduler thread died") -> EngineLost:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hotreload.checks.check import check_checkpoint
-from hotreload.checks.fit import Policy
-from hotreload.core.attempts import Attempts
-from hotreload.core.course import Course
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.fit import Policy
 from hotreload.core.ledger import Ledger, ServedBy
+from hotreload.core.progress import AttemptProgress
+from hotreload.core.recording import Attempts
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import (
     CheckpointCorrupt,
@@ -80,14 +80,14 @@ class Starting:
         return unread(revision, path)
 
     async def start_engine(
-        self, model: Path, weights: Checkpoint | None, course: Course
+        self, model: Path, weights: Checkpoint | None, progress: AttemptProgress
     ) -> FakeEngine:
         assert weights is not None
         self.models.append(model)
         self.started.append(weights.path.name)
         if fault := self.start_faults.get(weights.path.name):
             raise fault
-        async with course.phase(Phase.BUILDING):
+        async with progress.phase(Phase.BUILDING):
             return FakeEngine(self.steps, weights.revision)
 
     async def served_by(self, model: Path) -> ServedBy:
@@ -566,9 +566,11 @@ async def test_a_process_that_dies_in_its_start_blames_what_was_not_good_before(
 ) -> None:
     blamed = []
 
-    async def start_engine(model: Path, weights: Checkpoint | None, course: Course) -> FakeEngine:
+    async def start_engine(
+        model: Path, weights: Checkpoint | None, progress: AttemptProgress
+    ) -> FakeEngine:
         blamed.append(machine.ledger.under_way)
-        return await Starting.start_engine(machine, model, weights, course)
+        return await Starting.start_engine(machine, model, weights, progress)
 
     machine.start_engine = start_engine  # type: ignore[method-assign]
     await machine.run()
@@ -696,7 +698,7 @@ async def test_no_answer_at_all_accuses_the_engine(
     monkeypatch.setattr(first_switch, "FIRST_ANSWER_SECONDS", 0.01)
     proven.steps.faults["probe"] = HANG
     with pytest.raises(
-        EngineLost, match=r"no answer to the probe in 0\.01 s, by weights that answered"
+        EngineLost, match=r"no answer to the probe within 0\.01 s, by weights that answered"
     ):
         await proven.run()
     assert (proven.ledger.refused, proven.ledger.under_way) == ({}, None)

@@ -51,4 +51,4 @@ def test_a_line_of_log_is_named_and_not_told(module: Path) -> None:
 def test_the_search_sees_the_lines_of_log() -> None:
     found = {n.value for m in MODULES for n in names_in(m) if isinstance(n, ast.Constant)}
     assert {"daemon.starting", "daemon.stopped_at_once", "source.polling", "hub.no_token"} <= found
-    assert {"daemon.engine_lost", "failpoints.armed", "source.passed_over"} <= found
+    assert {"daemon.engine_lost", "failpoints.armed", "metrics.leaves_left_out"} <= found

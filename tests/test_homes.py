@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,23 +10,25 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from hotreload import checkpoint_files
+from hotreload.checkpoint import file_names
 from hotreload.cli import main
 from hotreload.core.rules import Rules
 from hotreload.engine.answering import requests
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.upstream import build
+from hotreload.engine.options import EngineOptions
+from hotreload.engine.upstream.arguments import arguments_of
 from hotreload.errors import ConfigError
 from hotreload.life.parts import make_rules
+from hotreload.mount_table import MOUNTINFO
 from hotreload.observe.labels import ROUTES
 from hotreload.owned_args import OWNED_ARGS
-from hotreload.server import generate, limits
+from hotreload.server import generate
 from hotreload.server.answerer import MIN_GENERATION
+from hotreload.server.bounds import Limits
 from hotreload.server.described import OPERATIONS
 from hotreload.settings.sections import LimitSettings, ProbeSettings, Settings
 from hotreload.settings.source import SourceSettings
-from hotreload.sources.directory import DirectorySource
-from hotreload.sources.huggingface import HuggingFaceSource
+from hotreload.sources.options import FolderOptions, HubOptions
 
 PACKAGE = Path(__file__).parent.parent / "hotreload"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -48,7 +49,7 @@ def test_check_config_refuses_what_serve_refuses_in_the_same_words(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ConfigError, match=name) as refused:
-        build._arguments(UpstreamArgs, {}, {name: 1}, "cpu")
+        arguments_of(UpstreamArgs, EngineOptions(tmp_path, "cpu", args={name: 1}), "cpu")
     file = tmp_path / "hotreload.toml"
     file.write_text(f"[engine.args]\n{name} = 1\n")
     assert main(["check-config", str(file)]) == BAD_CONFIG
@@ -60,7 +61,8 @@ def test_other_arguments_are_handed_on(tmp_path: Path) -> None:
     needed = "[engine]\nmodel = 'm'\n[source]\npath = 'c'\n"
     file.write_text(f"{needed}[engine.args]\ncontext_length = 1\n")
     assert main(["check-config", str(file)]) == 0
-    assert build._arguments(UpstreamArgs, {}, {"context_length": 1}, "tpu") == {"context_length": 1}
+    options = EngineOptions(tmp_path, "tpu", args={"context_length": 1})
+    assert arguments_of(UpstreamArgs, options, "tpu") == {"context_length": 1}
 
 
 # --- names ---------------------------------------------------------------------------------
@@ -72,18 +74,38 @@ def strings_of(module: Path) -> Iterator[str]:
             yield node.value
 
 
+def attributes_of(module: Path) -> set[str]:
+    nodes = ast.walk(ast.parse(module.read_text()))
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
 @pytest.mark.parametrize(
     "name",
-    [checkpoint_files.INDEX, checkpoint_files.SINGLE, ".joblib", "skip_tokenizer_init"],
+    [file_names.INDEX, file_names.SINGLE, ".joblib", "skip_tokenizer_init", str(MOUNTINFO)],
 )
 def test_a_name_is_written_in_one_module(name: str) -> None:
     assert len([module for module in MODULES if name in strings_of(module)]) == 1
 
 
+@pytest.mark.parametrize("call", ["flock", "fsync"])
+def test_one_module_locks_files_and_flushes_them(call: str) -> None:
+    found = [module for module in MODULES if call in attributes_of(module)]
+    assert found == [PACKAGE / "files.py"]
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    ["no answer to the probe within", " is not remembered; known are"],
+)
+def test_a_sentence_is_written_in_one_module(sentence: str) -> None:
+    homes = [each for each in MODULES if any(sentence in words for words in strings_of(each))]
+    assert len(homes) == 1, homes
+
+
 def test_a_hub_serves_what_the_checks_know() -> None:
-    known = {checkpoint_files.INDEX, checkpoint_files.CONFIG, *checkpoint_files.SIDE_FILES}
-    served = set(checkpoint_files.SERVED_FILES)
-    assert served - {f"*{checkpoint_files.WEIGHTS}"} == known
+    known = {file_names.INDEX, file_names.CONFIG, *file_names.SIDE_FILES}
+    served = set(file_names.SERVED_FILES)
+    assert served - {f"*{file_names.WEIGHTS}"} == known
 
 
 # --- defaults --------------------------------------------------------------------------------
@@ -95,7 +117,7 @@ def defaults_of(model: type[BaseModel]) -> dict[str, Any]:
 
 def test_the_servers_limits_are_what_the_settings_say() -> None:
     said = defaults_of(LimitSettings)
-    ours = dataclasses.asdict(limits.Limits())
+    ours = dataclasses.asdict(Limits())
     assert {name: ours[name] for name in said} == said
 
 
@@ -103,14 +125,11 @@ def test_the_rules_of_an_attempt_are_what_the_settings_say() -> None:
     assert make_rules(Settings()) == Rules()
 
 
-@pytest.mark.parametrize("source", [DirectorySource, HuggingFaceSource])
-def test_the_sources_defaults_are_what_the_settings_say(source: type) -> None:
+@pytest.mark.parametrize("options", [FolderOptions(), HubOptions()])
+def test_the_sources_defaults_are_what_the_settings_say(options: Any) -> None:
     said = defaults_of(SourceSettings)
-    ours = {
-        name: parameter.default
-        for name, parameter in inspect.signature(source).parameters.items()
-        if name in said and parameter.default is not inspect.Parameter.empty
-    }
+    names = [field.name for field in dataclasses.fields(options) if field.name in said]
+    ours = {name: getattr(options, name) for name in names}
     assert ours
     assert ours == {name: said[name] for name in ours}
 

@@ -13,10 +13,12 @@ from hotreload.errors import NotServing
 from hotreload.events import Events, Progress
 from hotreload.life.joints import Arrival, Control, View, readings
 from hotreload.life.running import RunningEngine
-from hotreload.observe.checkpoints import Checkpoints
-from hotreload.observe.history import History
-from hotreload.observe.readings import Readings, ReplicaReading
-from hotreload.observe.status import Status
+from hotreload.observe.named import last_failure
+from hotreload.observe.readings import new_at
+from hotreload.picture.checkpoints import Checkpoints
+from hotreload.picture.picture import Picture
+from hotreload.picture.readings import ReplicaReading
+from hotreload.picture.status import Status
 from hotreload.types import (
     NOISY,
     Answering,
@@ -49,10 +51,8 @@ async def test_what_is_asked_before_the_boot_is_over_is_told_so(name: str) -> No
 
 
 def test_a_scrape_before_the_boot_is_over_reads_plain_numbers() -> None:
-    ledger = Ledger()
-    read = readings(entrance=ENTRANCE, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
-    assert read.replicas() == [ReplicaReading()]
-    assert (read.failed(), read.new_at()) == (None, 0.0)
+    read = readings(entrance=ENTRANCE, arrival=Arrival(), previous_is_on_device=True)
+    assert read.replicas() == [ReplicaReading(answering=[])]
     assert read.answering() == []
     assert Arrival().is_turning(0.0)
 
@@ -62,15 +62,11 @@ async def test_a_scrape_reads_who_is_at_each_gate() -> None:
     engine: Any = object()
     for gate in two.gates:
         gate.open(Lease(Generation(1, Revision("one"), "fp", 0.0), engine))
-    read = readings(entrance=two, arrival=Arrival(), ledger=Ledger(), previous_is_on_device=True)
+    read = readings(entrance=two, arrival=Arrival(), previous_is_on_device=True)
     async with two.passing(), two.gates[1].passing(), two.gates[1].passing():
         inside = [each.inside for each in read.replicas()]
         assert inside == [gate.inside for gate in two.gates]
         assert sum(inside) == 3
-
-
-def readings_of(ledger: Ledger) -> Readings:
-    return readings(entrance=ENTRANCE, arrival=Arrival(), ledger=ledger, previous_is_on_device=True)
 
 
 def test_the_attempt_that_failed_last_is_found_behind_those_that_went_well() -> None:
@@ -79,7 +75,7 @@ def test_the_attempt_that_failed_last_is_found_behind_those_that_went_well() -> 
     for outcome in reversed(ends):
         attempt = Attempt(Revision(outcome.value), outcome, None, {}, 0.0, 0.0)
         ledger.history.appendleft(attempt)
-    failed = readings_of(ledger).failed()
+    failed = last_failure(ledger)
     assert failed is not None
     assert failed.outcome is Outcome.POSTPONED
 
@@ -90,7 +86,7 @@ def test_a_rollback_a_restart_and_noise_are_nothing_new() -> None:
     for at, revision in enumerate(lives, start=1):
         place = PastGeneration(at, Revision(revision), "fp", "", float(at))
         ledger.generations.append(place)
-    assert readings_of(ledger).new_at() == 2.0
+    assert new_at(ledger) == 2.0
 
 
 async def test_the_live_generation_answers_also_when_it_has_no_request() -> None:
@@ -103,10 +99,10 @@ async def test_the_live_generation_answers_also_when_it_has_no_request() -> None
 
 def test_an_event_of_a_download_has_the_pace_that_the_status_knows() -> None:
     now = [100.0]
-    status = Status(ledger_view=Ledger, clock=lambda: now[0])
-    view = View(status, History(), Checkpoints(listed=list, ledger=Ledger))
+    picture = Picture(Ledger(), clock=lambda: now[0])
+    view = View(Status(picture), picture.history, Checkpoints(picture, list))
     for done in (250, 350):
-        status.observe(told := Progress(Revision("new"), Phase.FETCHING, done, 1000))
+        picture.observe(told := Progress(Revision("new"), Phase.FETCHING, done, 1000))
         fields = view.event(told)
         now[0] += 2
     assert (fields["bytes_per_second"], fields["seconds_left"]) == (50, 13.0)

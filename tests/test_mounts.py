@@ -18,9 +18,9 @@ from hotreload.life.mounts import (
 
 
 def tables(folder: Path, fstab: str, mounted: str = "") -> dict[str, Path]:
-    files = {"fstab": folder / "fstab", "mounts": folder / "mountinfo"}
+    files = {"fstab": folder / "fstab", "mountinfo": folder / "mountinfo"}
     files["fstab"].write_text(f"# <file system> <mount point>\n\nswap none swap sw 0 0\n{fstab}")
-    files["mounts"].write_text(f"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n{mounted}")
+    files["mountinfo"].write_text(f"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n{mounted}")
     return files
 
 

@@ -75,7 +75,7 @@ class Runner:
         self.add("id", f"echo {uid}")
         self.add("make", f'echo "$1: ${VARIABLE}"')
         self.add(self.script.with_name("setup"), "exit 0")
-        for tool in ("bash", "dirname", "mkdir", "rm", "rmdir"):
+        for tool in ("bash", "date", "dirname", "grep", "mkdir", "mktemp", "rm", "rmdir"):
             (self.bin / tool).symlink_to(shutil.which(tool) or tool)
 
     def add(self, name: str | Path, does: str = "exit 0") -> None:

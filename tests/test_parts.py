@@ -205,7 +205,7 @@ async def test_old_generations_are_seen_out_and_kept_as_decided(
     task = asyncio.create_task(decider(daemon)._lasting["engine 0"]())
     async with daemon.entrance.passing():
         staged = await engine.stage(unread(Revision("new")))
-        replica.pass_on(replace(LIVE, number=2), await engine.flip(staged))
+        replica.switch_to(replace(LIVE, number=2), await engine.flip(staged))
         assert _weights_held(replica, False)["previous"] == 10
     await turn_until(lambda: not replica.fading)
     task.cancel()
@@ -252,6 +252,14 @@ def test_so_many_leaves_are_exported_as_decided(
     page = daemon.metrics.render().decode()
     assert page.count("hotreload_leaf_checksum{") == exported
     assert f"hotreload_leaf_checksums_left_out {left_out}.0" in page
+
+
+def test_the_picture_has_what_happened_before_anybody_tells_of_it(tmp_path: Path) -> None:
+    daemon = Daemon(settings(tmp_path))
+    daemon.events.publish(GateChanged(GateState.OPEN, 0, 0))
+    assert "hotreload_ready 1.0" in daemon.metrics.render().decode()
+    daemon.events.publish(GenerationLive(LIVE))
+    assert "hotreload_last_reload_successful 1.0" in daemon.metrics.render().decode()
 
 
 TWO_HOSTS = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=127.0.0.1:29500")

@@ -9,8 +9,7 @@ import pytest
 
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
-from hotreload.core.replica import Replica
-from hotreload.core.replicas import Replicas
+from hotreload.core.replica import Replica, Replicas
 from hotreload.errors import ConfigError, EngineLost, NotServing, ProbeFailed
 from hotreload.events import GenerationLive, ReplicaMoved
 from hotreload.life.replica_life import ReplicaLife, Shared
@@ -180,7 +179,7 @@ async def test_it_catches_up_with_what_went_live_while_it_was_started() -> None:
         staged = await lives.first.stage(unread(newer))
         old = await lives.first.flip(staged)
         live = Generation(2, newer, staged.fingerprint, 0.0)
-        lives.replica.pass_on(live, old)
+        lives.replica.switch_to(live, old)
         lives.replicas.live = live
 
         async def start(index: int, twin: Any) -> Any:

@@ -365,16 +365,37 @@ def test_ci_runs_what_the_docs_say() -> None:
     assert all(os.access(ROOT / name, os.X_OK) for name in scripts)
 
 
-def test_ci_runs_what_touches_an_engine_on_the_newer_one_too() -> None:
+def test_ci_runs_what_asks_an_engine_on_the_newer_one_too() -> None:
     script = (ROOT / ".ci/run").read_text()
-    (listed,) = re.findall(r"^on_the_newer=\(\n(.*?)^\)", script, re.MULTILINE | re.DOTALL)
+    (listed,) = re.findall(
+        r"^on_the_newer=\(\n +-m real_engine\n(.*?)^\)", script, re.M | re.DOTALL
+    )
     assert '.ci/judge ENGINE=0.1 ARGS="${on_the_newer[*]}"' in script
     assert "make soak ENGINE=0.1" in script
     for place, _, test in (name.partition("::") for name in listed.split()):
         assert (ROOT / place).exists()
         assert not test or f"def {test}(" in (ROOT / place).read_text()
-    kinds = ("engine", "contracts", "hostile_clients", "load", "damage", "drain", "openai")
+    kinds = ("engine", "contracts", "hostile_clients", "load", "flips", "openai", "replicas")
     assert [kind for kind in kinds if kind not in listed] == []
+
+
+def test_at_night_every_test_of_an_engine_runs_on_the_newer_one() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (night,) = re.findall(r"^nightly:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert night.splitlines() == [
+        "\t$(MAKE) test ENGINE=0.1 ARGS='-m \"real_engine and not bench and not soak\"'",
+        "\t$(MAKE) soak",
+        "\t$(MAKE) soak ENGINE=0.1",
+    ]
+
+
+def test_what_imports_sglang_jax_is_known_to_ask_it() -> None:
+    """Only what is marked runs on each of its versions."""
+    asks = re.compile(r"^ *(?:import|from) sgl_jax\b", re.MULTILINE)
+    tests = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    asking = {path for path, text in tests.items() if asks.search(text)}
+    assert asking
+    assert [path for path in asking if "real_engine" not in tests[path]] == []
 
 
 def test_make_soak_runs_all_that_is_marked_for_it() -> None:

@@ -4,17 +4,19 @@ import asyncio
 import errno
 import os
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hotreload import threads
-from hotreload.checks.check import check_checkpoint
-from hotreload.checks.fit import Policy
-from hotreload.core.course import Course
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.fit import Policy
+from hotreload.core.progress import AttemptProgress
+from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
-from hotreload.engine.upstream import build
+from hotreload.engine.upstream import build, parts
 from hotreload.errors import ConfigError
 from hotreload.events import PhaseEntered, Progress, Publish
 from hotreload.life.start_engine import start_engine
@@ -37,8 +39,8 @@ def served(folder: Path) -> tuple[Path, Checkpoint]:
     return model, check_checkpoint(Revision("1"), model, served=None, policy=Policy())
 
 
-def begun(publish: Publish = lambda event: None) -> Course:
-    return Course(Revision("1"), publish)
+def begun(publish: Publish = lambda event: None) -> AttemptProgress:
+    return AttemptProgress(Revision("1"), publish)
 
 
 def settings_with(state: Path, model: Path) -> Settings:
@@ -75,8 +77,8 @@ async def test_each_setting_of_the_engine_reaches_it(
 ) -> None:
     given: dict[str, Any] = {}
 
-    async def note(**more: Any) -> Started:
-        given.update(more)
+    async def note(options: EngineOptions, **more: Any) -> Started:
+        given.update(more, **asdict(options))
         return Started()
 
     monkeypatch.setattr(SglangEngine, "start", note)
@@ -131,12 +133,12 @@ async def test_no_stop_waits_for_an_engine_that_takes_long_to_build(
 ) -> None:
     building, may_end, freed = threading.Event(), threading.Event(), threading.Event()
 
-    def compiles(**asked: Any) -> None:
+    def compiles(*asked: Any) -> None:
         building.set()
         may_end.wait()
 
     monkeypatch.setattr(build, "build", compiles)
-    monkeypatch.setattr(build, "discard", lambda parts: freed.set())
+    monkeypatch.setattr(parts, "discard", lambda parts: freed.set())
     monkeypatch.setattr(threads, "LEAVE_AFTER", 0.0)
     model, weights = served(tmp_path)
     settings = settings_with(tmp_path / "state", model)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.course import Course
+from hotreload.core.progress import AttemptProgress
 from hotreload.engine.capabilities import EngineLimits
 from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost
 from hotreload.events import Event, PhaseEntered, Progress
@@ -28,7 +28,9 @@ class Warming:
         self.told: list[Event] = []
 
     async def run(self, most: int = 4, within: float = 100.0) -> None:
-        await warm(self.engine, Course(REVISION, self.told.append), most=most, within=within)
+        await warm(
+            self.engine, AttemptProgress(REVISION, self.told.append), most=most, within=within
+        )
 
     @property
     def asked(self) -> list[Batch]:
@@ -102,7 +104,7 @@ async def test_it_tells_how_many_batches_are_compiled() -> None:
         if isinstance(event, Progress):
             warming.engine.may_answer.set()
 
-    await warm(warming.engine, Course(REVISION, told), most=4, within=100.0)
+    await warm(warming.engine, AttemptProgress(REVISION, told), most=4, within=100.0)
     progress = next(e for e in warming.told if isinstance(e, Progress))
     assert progress == Progress(REVISION, Phase.WARMING, 0, 6)
 

@@ -54,5 +54,6 @@ def look_until(
     """From outside a process nothing but a look tells; when time is up, show what is told."""
     deadline = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < deadline, told()
+        if time.monotonic() >= deadline:
+            raise TimeoutError(told())
         time.sleep(tick)

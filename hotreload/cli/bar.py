@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from hotreload.cli.show import plain
 from hotreload.errors import HotReloadError
-from hotreload.figures import duration, size
+from hotreload.picture.words import plain, progress_text, share_of
 
 Progress = Mapping[str, Any] | None
 """The field `progress` of /status."""
@@ -57,7 +56,7 @@ class Lines:
     def draw(self, progress: Progress) -> None:
         """Say how far it is; nothing while no bytes are awaited."""
         if progress is not None:
-            words = ", ".join([f"{_part(progress):.0%}", *_words(progress)])
+            words = f"{share_of(progress):.0%}, {progress_text(progress)}"
             print(f"{_phase(progress)}: {words}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
@@ -66,26 +65,17 @@ class Lines:
 
 def bar_text(progress: Mapping[str, Any], width: int = WIDTH) -> str:
     """Write how far a download or a loading is, how fast, and how long it still takes."""
-    part = _part(progress)
-    full = "#" * int(part * width)
-    return "  ".join([f"[{full:<{width}}] {part:4.0%}", *_words(progress)])
+    return f"{bar(share_of(progress), width)}  {progress_text(progress)}"
+
+
+def bar(share: float, width: int = WIDTH) -> str:
+    """Draw which part is done."""
+    full = "#" * int(share * width)
+    return f"[{full:<{width}}] {share:4.0%}"
 
 
 def _phase(progress: Mapping[str, Any]) -> str:
     return plain(progress.get("phase", "fetching"))  # a daemon of before knows no other
-
-
-def _part(progress: Mapping[str, Any]) -> float:
-    done, total = progress["done_bytes"], progress["total_bytes"]
-    return done / total if total else 0.0
-
-
-def _words(progress: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{size(progress['done_bytes'])} of {size(progress['total_bytes'])}"
-    if progress["bytes_per_second"]:
-        yield f"{size(progress['bytes_per_second'])}/s"
-    if progress["seconds_left"] is not None:
-        yield f"{duration(progress['seconds_left'])} left"
 
 
 @contextmanager

@@ -245,8 +245,8 @@ def _set_pin(args: argparse.Namespace, path: str, words: str, within: float | No
 
 def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence[str] = ()) -> int:
     from hotreload.cli.bar import while_it_lasts
-    from hotreload.cli.show import plain
-    from hotreload.cli.status_text import outcome_text
+    from hotreload.cli.outcome_text import outcome_text
+    from hotreload.picture.words import plain
 
     timeout = None
     if args.timeout is not None:

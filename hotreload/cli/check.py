@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from hotreload.cli.repo import add_repo_options
 
 if TYPE_CHECKING:
-    from hotreload.checks.check import Each, Report
-    from hotreload.checks.fit import Policy
+    from hotreload.checkpoint.check import Each, Report
+    from hotreload.checkpoint.digests import Digests
+    from hotreload.checkpoint.fit import Policy
     from hotreload.errors import CheckpointRejected
     from hotreload.types import Served
 
@@ -77,13 +78,14 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the folder and print what was found."""
-    from hotreload.checks.check import findings
+    from hotreload.checkpoint.check import findings
+    from hotreload.checkpoint.digests import Digests
     from hotreload.errors import CheckpointCorrupt, CheckpointRejected, HotReloadError
 
     policy, compute_in = _settings(args)
-
+    digests = Digests()
     try:
-        args.path = _on_this_disk(args)
+        args.path = _on_this_disk(args, digests)
     except CheckpointRejected as refused:  # the hub has it, but it is not worth a download
         return _tell(_refused(refused), args)
     except HotReloadError as error:
@@ -99,7 +101,13 @@ def run(args: argparse.Namespace) -> int:
         return _usage(f"--against {args.against}: holds no weights to compare with")
     with _reading_at_once() as (each, cancel):
         report = findings(
-            args.path, served, policy, cancel=cancel, compute_in=compute_in, each=each
+            args.path,
+            served,
+            policy,
+            cancel=cancel,
+            digests=digests,
+            compute_in=compute_in,
+            each=each,
         )
     return _tell(report, args)
 
@@ -124,14 +132,14 @@ def _tell(report: "Report", args: argparse.Namespace) -> int:
 
 def _refused(refused: "CheckpointRejected") -> "Report":
     """The report on a checkpoint that was refused before there were files to look at."""
-    from hotreload.checks.check import Report
-    from hotreload.checks.findings import Finding
+    from hotreload.checkpoint.check import Report
+    from hotreload.checkpoint.findings import Finding
 
     return Report((Finding(refused.code, str(refused)),), (), (), {}, 0, {})
 
 
 def _instead_of_a_folder(path: Path) -> str:
-    from hotreload.checkpoint_formats import foreign_weights
+    from hotreload.checkpoint.formats import foreign_weights
 
     if not path.exists():
         return "is not there; name the folder of a checkpoint"
@@ -143,8 +151,8 @@ def _instead_of_a_folder(path: Path) -> str:
 
 def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
     """What the settings let pass, and the dtype they have an engine compute in."""
-    from hotreload.checks.counted import AUTO
-    from hotreload.checks.fit import Policy
+    from hotreload.checkpoint.counted import AUTO
+    from hotreload.checkpoint.fit import Policy
 
     if args.config is None and not args.sets:
         return Policy(), AUTO
@@ -156,13 +164,11 @@ def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
     return policy, settings.engine.dtype
 
 
-def _on_this_disk(args: argparse.Namespace) -> Path:
+def _on_this_disk(args: argparse.Namespace, digests: "Digests") -> Path:
     """The checkpoint's folder, after a download if it is on a hub."""
     import asyncio
     from contextlib import closing
 
-    from hotreload.checks.digests import content_id
-    from hotreload.checks.files import survey
     from hotreload.cli.bar import Bar
     from hotreload.cli.repo import cache_of, drawing, token_of
     from hotreload.hub_names import names_a_repo
@@ -175,7 +181,7 @@ def _on_this_disk(args: argparse.Namespace) -> Path:
         fetching = download(
             str(path),
             cache=cache_of(args),
-            content_of=lambda folder, cancel: content_id(survey(folder)),
+            digests=digests,
             publish=drawing(bar),
             token=token_of(args),
         )
@@ -183,7 +189,7 @@ def _on_this_disk(args: argparse.Namespace) -> Path:
 
 
 def _served(folder: Path | None) -> "Served | None":
-    from hotreload.checks.fit import served_by
+    from hotreload.checkpoint.fit import served_by
 
     return served_by(folder) if folder is not None else None
 
@@ -212,7 +218,7 @@ def _as_json(report: "Report") -> str:
 
 
 def _as_text(report: "Report", colour: bool) -> str:
-    from hotreload.checks.findings import size_words, total
+    from hotreload.checkpoint.findings import size_words, total
 
     width = max((len(finding.code) for finding in report.findings), default=0)
     lines = [

@@ -17,10 +17,10 @@ from hotreload.cli.client import DaemonClient, Where
 from hotreload.cli.demo_clients import request_for
 from hotreload.cli.demo_story import words
 from hotreload.cli.exits import Unreachable
-from hotreload.cli.status_text import older_text
 from hotreload.cli.tiny import QUICK
 from hotreload.errors import HotReloadError
 from hotreload.figures import duration
+from hotreload.picture.words import older_text
 
 START_SECONDS = 180
 CHAPTER_SECONDS = 60

@@ -111,7 +111,8 @@ def _user(name: str | None) -> Any:
 
 
 def _line(name: str, advice: "Advice") -> str:
-    from hotreload.cli.show import painted, plain
+    from hotreload.cli.show import painted
+    from hotreload.picture.words import plain
 
     verdict = painted(f"{advice.verdict:<5}", COLOURS[advice.verdict])
     todo = f"\n{'':<19}{plain(advice.todo)}" if advice.todo else ""

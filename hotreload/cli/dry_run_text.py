@@ -3,16 +3,17 @@
 from collections.abc import Iterator
 
 from hotreload.cli import show
-from hotreload.cli.loading_text import drift_text, loader_text
-from hotreload.cli.show import Fields, named, plain
+from hotreload.cli.outcome_text import LOST
+from hotreload.cli.show import Fields
 from hotreload.figures import duration
+from hotreload.picture.words import drift_text, loader_text, named, plain
 
 VERDICTS = {
     "passed": "would go live",
     "rejected": "would be refused",
     "postponed": "could not be tried now",
     "superseded": "was let go",
-    "lost": "cost us the engine, which is being replaced",
+    "lost": LOST,
 }
 CHECKED = ("staging", "probing")
 """Phases that come after all checks of the files."""

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hotreload.cli import show
-from hotreload.cli.loading_text import drift_text
-from hotreload.cli.show import Fields, Now, ago, asked_by, moment, named, outcome_word, plain, who
-from hotreload.figures import duration
+from hotreload.cli.show import Fields, Now, ago, for_here, moment
+from hotreload.picture.words import attempt_words, named, plain, short_name, who
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """The head and the rows."""
@@ -20,6 +19,11 @@ def history_text(past: Sequence[Fields], now: Now | None = None) -> str:
     return show.table(*next((form for form in forms if show.fits(*form)), forms[-1]))
 
 
+def words_of(attempt: Fields) -> Fields:
+    """Return the words for an attempt; of a daemon that is older than this command, made here."""
+    return attempt.get("told") or attempt_words(attempt)
+
+
 def _wide(past: Sequence[Fields], now: Now) -> Table:
     rows = [
         (
@@ -27,8 +31,8 @@ def _wide(past: Sequence[Fields], now: Now) -> Table:
             "-" if "verb" in each else named(each),
             *_figures(each),
             plain(each.get("loader") or "-"),
-            who(each) if "verb" in each else asked_by(each.get("by")),
-            _joined(_notes(each)),
+            for_here(_asker(each) or "source", now),
+            for_here("; ".join(_notes(each)) or "-", now),
         )
         for each in past
     ]
@@ -36,16 +40,14 @@ def _wide(past: Sequence[Fields], now: Now) -> Table:
 
 
 def _narrow(past: Sequence[Fields], now: Now) -> Table:
-    """Who asked stands among the words, and is left out where nobody did."""
-    rows = [
-        (
-            ago(_ended(each), now),
-            "-" if "verb" in each else plain(each["label"] or each["revision"][:12]),
-            *_figures(each),
-            _joined([*_notes(each), _asked_for(each)]),
-        )
-        for each in past
-    ]
+    """Put who asked among the words, and leave it out where nobody did."""
+    rows = []
+    for each in past:
+        asker = _asker(each)
+        notes = [*_notes(each), *([f"by {asker}"] if asker else [])]
+        what = "-" if "verb" in each else short_name(each)
+        words = for_here("; ".join(notes) or "-", now)
+        rows.append((ago(_ended(each), now), what, *_figures(each), words))
     return HEAD, rows
 
 
@@ -54,39 +56,20 @@ def _ended(past: Fields) -> Any:
 
 
 def _figures(past: Fields) -> tuple[str, ...]:
-    """How it ended, the generation it made, how long it took and held requests."""
+    """Say how it ended, the generation it made, how long it took and held requests."""
     if "verb" in past:
         return f"{plain(past['verb'])}ned", *"---"
-    return (
-        outcome_word(past),
-        "-" if past["generation"] is None else str(past["generation"]),
-        duration(sum(past["phases"].values())),
-        duration(past["pause_seconds"]) if past["pause_seconds"] else "-",
-    )
+    words, number = words_of(past), past["generation"]
+    made = "-" if number is None else str(number)
+    return plain(words["outcome"]), made, plain(words["took"]), plain(words["held"] or "-")
 
 
-def _notes(past: Fields) -> list[str | None]:
-    """Why it failed, what the user said it is for, and what changed."""
-    if "verb" in past:
-        return [past["reason"]]
-    by = past.get("by")
-    change = drift_text(past) if past.get("loader") else None
-    return [_left(past), past["reason"], by and by["reason"], change]
+def _asker(past: Fields) -> str | None:
+    """Name who asked for it; nobody did where the source wished it."""
+    return who(past) if "verb" in past else words_of(past)["by"]
 
 
-def _asked_for(past: Fields) -> str | None:
-    if "verb" in past:
-        return f"by {who(past)}"
-    return f"by {asked_by(past['by'])}" if past.get("by") else None
-
-
-def _joined(notes: Sequence[str | None]) -> str:
-    return "; ".join(plain(note) for note in notes if note) or "-"
-
-
-def _left(attempt: Fields) -> str | None:
-    """Which weights a rollback left."""
-    left = attempt.get("replaced")
-    if not left or outcome_word(attempt) != "rolled back":
-        return None
-    return f"from {named(left)}, generation {left['generation']}"
+def _notes(past: Fields) -> list[str]:
+    """Say why it failed, what a user said it is for, and what changed."""
+    notes = [past["reason"], *([] if "verb" in past else words_of(past)["notes"])]
+    return [plain(note) for note in notes if note]

@@ -45,7 +45,7 @@ made, how long it took, how long requests were held, which loader made its weigh
 upstream), who asked for it (a user, or the source); then which weights a rollback left, why it
 failed, the --reason that the user gave, and how many leaves changed, and which most.
 Pins and unpins have lines of their own. The daemon keeps the last 200, also over a restart.
-docs/operating.md says what to do about each reason.
+`hotreload explain REASON` says what to do about each reason.
 
 examples:
   hotreload history -n 5
@@ -148,7 +148,7 @@ def _when(past: Fields) -> str:
 
 def checksums(args: argparse.Namespace) -> int:
     """Print the checksum of each leaf and of them all."""
-    from hotreload.cli.show import plain
+    from hotreload.picture.words import plain
 
     fields = _daemon(args).ask("GET", "/admin/weights_checksum?leaves=1").fields
     if args.json:
@@ -168,7 +168,7 @@ def _told_of_changes(fields: Fields) -> int:
 
 def events(args: argparse.Namespace) -> int:
     """Print events until the daemon stops or nobody reads on."""
-    from hotreload.cli.status_text import event_text
+    from hotreload.cli.event_text import event_text
 
     for event in _daemon(args).events("GET", "/events"):
         print(json.dumps(event) if args.json else event_text(event), flush=True)

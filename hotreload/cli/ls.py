@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from hotreload.cli.daemon_args import add_client_verb, how_many
-from hotreload.cli.show import Fields, Now, ago, now, plain, table
+from hotreload.cli.show import Fields, Now, ago, now, table
 from hotreload.figures import size
+from hotreload.picture.words import plain
 
 MOST = 10_000
 

@@ -193,17 +193,6 @@ def most_files(process: int | str) -> int | None:
     return None
 
 
-def file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """The type of the file system a path lies on, such as ext4, nfs4 or fuse.gcsfuse."""
-    real, best, kind = path.resolve(), Path("/"), "unknown"
-    for line in mounts.read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        point = Path(left.split()[4].replace("\\040", " "))
-        if (real == point or point in real.parents) and len(point.parts) >= len(best.parts):
-            best, kind = point, right.split()[0]
-    return kind
-
-
 def credentials(folders: Sequence[Path], unit: str = "hotreload") -> set[str]:
     """The names of the credentials that the service's unit and drop-ins pass on."""
     found = (name for text in _unit_texts(folders, unit) for name in CREDENTIAL.findall(text))

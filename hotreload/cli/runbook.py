@@ -24,7 +24,8 @@ TABLES = (
 TABLE = re.compile(r"<!-- ([\w ]+) -->\n(.*?)\n<!-- /\1 -->", re.DOTALL)
 ALERT = re.compile(r"^#+ Alert (\w+)\n+(.*?)\s*(?=^#|\Z)", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-LINK = re.compile(r"\[([^\]]+)\]\([^)\s]*\)")
+LINK = re.compile(r"\[((?:`[^`]+`|[^\]`])+)\]\([^)\s]*\)")
+"""What is shown of it may be code, and code may have brackets."""
 CODES = re.compile(r"`([^`]+)`")
 
 

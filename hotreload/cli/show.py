@@ -1,14 +1,16 @@
-"""How times, revisions and tables are written for people. Knows no daemon."""
+"""Times, users and tables as they are written for people. Knows no daemon."""
 
 import os
 import pwd
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any
 
 from hotreload.cli.columns import columns, folded
+from hotreload.picture.words import plain
 
 Fields = dict[str, Any]
 Now = datetime
@@ -19,6 +21,10 @@ LEAST_WORDS = 30
 """So wide is a column of words at least."""
 LEAST_COLUMN = 6
 
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+"""A moment in a daemon's words."""
+USER = re.compile(r"\buid (\d+)(?= \(pid \d)")
+"""A user in a daemon's words."""
 COLOURS = {"good": 32, "bad": 31, "wait": 33, "dim": 2, "bold": 1}
 
 
@@ -29,39 +35,20 @@ def painted(text: str, colour: str | None) -> str:
     return f"\033[{COLOURS[colour]}m{text}\033[0m"
 
 
-def plain(value: Any) -> str:
-    """Show what came from elsewhere so that it cannot drive the terminal."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(value))
+def for_here(words: str, now: Now, spelled: Callable[[str, Now], str] | None = None) -> str:
+    """Write a daemon's words as they are read here: local times, names of users, no controls."""
+    as_moment = spelled or moment
+    here = STAMP.sub(lambda found: as_moment(found[0], now), words)
+    here = USER.sub(lambda found: user_name(int(found[1])), here)
+    return "\n".join(plain(line) for line in here.split("\n"))
 
 
-def named(fields: Mapping[str, Any], revision: str = "revision", label: str = "label") -> str:
-    """Name a revision as people know it."""
-    identity = plain(fields.get(revision) or "nothing")[:12]
-    known_as = fields.get(label)
-    return f"{plain(known_as)} ({identity})" if known_as else identity
-
-
-def who(by: Mapping[str, Any]) -> str:
-    """Name who asked: their user's name on this machine, and their process."""
-    uid = by["uid"]
+def user_name(uid: int) -> str:
+    """Name a user as this machine knows them."""
     try:
-        name = pwd.getpwuid(uid).pw_name
+        return plain(pwd.getpwuid(uid).pw_name)
     except (KeyError, OverflowError):
-        name = f"uid {uid}"
-    return f"{plain(name)} (pid {by['pid']})"
-
-
-def outcome_word(attempt: Mapping[str, Any]) -> str:
-    """How an attempt ended; one that an operator asked for to go back is told as what it is."""
-    verb = (attempt.get("by") or {}).get("verb")
-    is_rollback = attempt["outcome"] == "live" and verb == "rollback"
-    word = "rolled back" if is_rollback else plain(attempt["outcome"])
-    return f"{word}, dry run" if attempt.get("dry_run") else word
-
-
-def asked_by(by: Mapping[str, Any] | None) -> str:
-    """Name who asked for a change, and by which verb; nobody did where the source wished it."""
-    return f"{plain(by['verb'])}, {who(by)}" if by else "source"
+        return f"uid {uid}"
 
 
 def moment(stamp: Any, now: Now) -> str:

@@ -1,4 +1,4 @@
-"""What `hotreload top` shows: one frame as a pure function of what the daemon said.
+"""A frame of `hotreload top`: a pure function of what the daemon said.
 
 A line is a row of (text, colour); it is cut to the terminal before it is coloured.
 """
@@ -6,34 +6,19 @@ A line is a row of (text, colour); it is cut to the terminal before it is colour
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from hotreload.cli.bar import bar_text
-from hotreload.cli.booting_text import boot_text
+from hotreload.cli.bar import bar
 from hotreload.cli.columns import columns, cut, folded, padded
-from hotreload.cli.loading_text import drift_text, loader_text
-from hotreload.cli.ranks_text import follows, rank_text
-from hotreload.cli.replicas_text import replica_lines
-from hotreload.cli.show import (
-    COLOURS,
-    Fields,
-    Now,
-    ago,
-    asked_by,
-    named,
-    outcome_word,
-    plain,
-)
-from hotreload.cli.status_text import COLOUR_OF, older_text, summary_of, told
+from hotreload.cli.history_text import words_of
+from hotreload.cli.show import COLOURS, Fields, Now, ago, for_here
+from hotreload.cli.status_text import rows_of, summary_of, told
 from hotreload.figures import duration
+from hotreload.picture.words import named, plain, short_name
 
 Line = list[tuple[str, str | None]]
 
-USUAL = {
-    "overlap": ("fetching", "validating", "staging", "probing", "swapping"),
-    "drain": ("fetching", "validating", "staging", "draining", "swapping", "probing"),
-}
-"""The phases of an attempt that goes well, by mode."""
-START = ("fetching", "validating", "staging", "building", "warming", "probing")
-"""The phases of a start that goes well."""
+Rows = Mapping[str, Fields]
+"""The daemon's rows by their names."""
+
 PHASE_COLUMNS = 11
 HISTORY = ("WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD")
 LEAST_ROOM = 12
@@ -57,8 +42,9 @@ def frame(
         what, why = fault
         top = [[(f"hotreload: {what}", "bad")], [(plain(why), "dim")]]
     if status is not None:
-        weights = [*_moved(leaves), *_loaded(status)]
-        top += [*_now(status, now, width), *weights, [], *_attempt(status, now, width), []]
+        rows = {row["name"]: {**row, "words": _here(row["words"], now)} for row in rows_of(status)}
+        top += [*_wrong(status, width), *_now(status, rows, width), *_moved(leaves)]
+        top += [*_shown(rows, width, "loaded"), [], *_attempt(status, rows, width), []]
         top += _history(attempts[: max(0, height - len(top))], now, width)
     foot: Line = [("q quits", "dim")]
     return [_cut(line, width) for line in [*top[: height - 1], foot]]
@@ -72,7 +58,7 @@ def written(line: Line, colour: bool) -> str:
 
 
 def may_colour() -> bool:
-    """Whether the environment allows colours."""
+    """Tell if the environment allows colours."""
     return not os.environ.get("NO_COLOR")
 
 
@@ -84,52 +70,51 @@ def _cut(line: Line, width: int) -> Line:
     return fitting
 
 
-def _now(status: Fields, now: Now, width: int) -> Iterator[Line]:
-    """How it is; what is wrong stands above all that may be cut off."""
+def _here(words: str, now: Now) -> str:
+    return for_here(words, now, ago)
+
+
+def _wrong(status: Fields, width: int) -> Iterator[Line]:
+    """Show the sentence; what is wrong stands above all that may be cut off."""
     said = summary_of(status)
     yield from _folded(told(said), said["tone"], width)
     for each in said["findings"]:
         short = {**each, "words": cut(each["words"], 3 * width)}
         yield from _folded(f"{plain(each['code'])}: {told(short)}", each["tone"], width)
-    yield _state(status, now)
-    yield [("   ".join(_weights_and_gate(status)), None)]
-    if rank := status.get("rank"):
-        yield [(f"rank {rank_text(rank)}", None)]
-    if older := status.get("answering", [])[1:]:
-        yield [(f"fading out: {older_text(older)}", "wait")]
-    yield from ([line] for line in replica_lines(status, now))
-    if boot := status.get("boot"):
-        yield [(boot_text(boot), "wait")]
-    elif status["waiting_for"]:
-        yield from _folded(f"waits for {plain(status['waiting_for'])}", None, width)
 
 
 def _folded(text: str, colour: str | None, width: int) -> Iterator[Line]:
     return ([(line, colour)] for line in folded(text, width))
 
 
-def _state(status: Fields, now: Now) -> Line:
+def _now(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
+    """Show what serves; a rank that follows has no gate."""
+    yield _state(status, rows)
+    beside = (rows[name] for name in ("gate", "fingerprint", "mode") if name in rows)
+    yield [("   ".join(f"{row['name']} {row['words']}" for row in beside), None)]
+    still_answer = ["answering"] if status.get("answering", [])[1:] else []
+    replicas = [name for name in rows if name.startswith("replica ")]
+    doing = "boot" if "boot" in rows else "waiting for"
+    yield from _shown(rows, width, "rank", *still_answer, *replicas, doing)
+
+
+def _state(status: Fields, rows: Rows) -> Line:
     """The state in a word, what operators chose, and since when what is live."""
-    state = plain(status["state"])
-    line: Line = [(state, COLOUR_OF.get(state))]
+    line: Line = [(rows["state"]["words"], rows["state"]["tone"])]
     if status["pinned"]:
         line.append(("  pinned", "wait"))
     if status.get("overruled"):
         line.append(("  source overruled", "wait"))
-    if status["generation"] is None:
+    if "revision" not in rows:
         return [*line, ("  nothing is live yet", "bold")]
-    since = f"  live since {ago(status['live_since'], now)}"
-    return [*line, (f"  {named(status)}", "bold"), (since, None)]
+    since = f"  live since {rows['live since']['words']}"
+    return [*line, (f"  {rows['revision']['words']}", "bold"), (since, None)]
 
 
-def _weights_and_gate(status: Fields) -> Iterator[str]:
-    """Who is at the gate, of which a rank that follows has none, and by what they are answered."""
-    gate = status["gate"]
-    if not follows(status):
-        yield f"gate {plain(gate['state'])}, {gate['inside']} inside, {gate['held']} held"
-    if status.get("mode"):
-        yield f"mode {plain(status['mode'])}"
-    yield f"fingerprint {plain(status['fingerprint'] or 'none')}"
+def _shown(rows: Rows, width: int, *names: str) -> Iterator[Line]:
+    """Show those rows of these names that there are."""
+    for row in (rows[name] for name in names if name in rows):
+        yield from _folded(f"{row['name']} {row['words']}", row["tone"], width)
 
 
 def _moved(leaves: Fields | None) -> Iterator[Line]:
@@ -139,31 +124,21 @@ def _moved(leaves: Fields | None) -> Iterator[Line]:
         yield [(f"leaves changed at the last swap: {count}", None)]
 
 
-def _loaded(status: Fields) -> Iterator[Line]:
-    if loading := status.get("loading"):
-        yield [(f"loaded {loader_text(loading)}: {drift_text(loading)}", None)]
-
-
-def _attempt(status: Fields, now: Now, width: int) -> Iterator[Line]:
-    attempt, last = status["attempt"], status["last_attempt"]
-    if attempt is not None:
+def _attempt(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
+    if (attempt := status["attempt"]) is not None:
         yield [("attempt in progress: ", None), (named(attempt), "bold")]
-        usual = START if status.get("boot") else USUAL.get(status.get("mode") or "", USUAL["drain"])
-        names = [name for name in usual if name not in attempt["phases"]]
-        yield from _phases(attempt["phases"], [*attempt["phases"], *names], status["phase"], width)
-    elif last is not None:
-        outcome = outcome_word(last)
-        yield [
-            (f"last attempt: {named(last)} ", None),
-            (outcome, COLOUR_OF.get(last["outcome"])),
-            (f", {ago(last['finished_at'], now)}", None),
-        ]
-        yield from _phases(last["phases"], list(last["phases"]), None, width)
-        yield from _folded(cut(plain(last["reason"] or ""), 3 * width), None, width)
-    elif not follows(status):
+        names = [*attempt["phases"], *attempt.get("expected", ())]
+        yield from _phases(attempt["phases"], names, status["phase"], width)
+    elif last := rows.get("last attempt"):
+        first, *others = last["words"].split("\n")
+        yield from _folded(f"last attempt: {first}", last["tone"], width)
+        for line in others:
+            yield from _folded(cut(line, 3 * width), None, width)
+    elif "wanted" in rows:
         yield [("no attempt yet", "dim")]
-    if status["progress"]:
-        yield [(bar_text(status["progress"]), "wait")]
+    for row in rows.values():
+        if "share" in row:
+            yield [(f"{bar(row['share'])}  {row['words']}", "wait")]
 
 
 def _phases(
@@ -193,16 +168,15 @@ def _history(attempts: Sequence[Fields], now: Now, width: int) -> Iterator[Line]
         when, what, outcome, *rest = _fitted(row, rooms)
         yield [
             (f"{when}  {what}  ", None),
-            (outcome, COLOUR_OF.get(attempt["outcome"])),
-            ("  ".join(["", *rest, _why(attempt)]), None),
+            (outcome, words_of(attempt)["tone"]),
+            ("  ".join(["", *rest, _here(_why(attempt), now)]), None),
         ]
 
 
 def _why(attempt: Fields) -> str:
-    """Why it failed, and who asked for it and why."""
-    by = attempt.get("by")
-    asked = [asked_by(by), plain(by["reason"])] if by else []
-    return "; ".join(filter(None, [plain(attempt["reason"] or ""), *asked]))
+    """Say why it failed, who asked for it and why, and what changed."""
+    words = words_of(attempt)
+    return "; ".join(filter(None, [attempt["reason"], words["by"], *words["notes"]]))
 
 
 def _fitted(cells: Sequence[str], rooms: Sequence[int]) -> list[str]:
@@ -210,12 +184,12 @@ def _fitted(cells: Sequence[str], rooms: Sequence[int]) -> list[str]:
 
 
 def _cells(attempt: Fields, now: Now) -> tuple[str, ...]:
-    generation, held = attempt["generation"], attempt["pause_seconds"]
+    words, generation = words_of(attempt), attempt["generation"]
     return (
         ago(attempt["finished_at"], now),
-        plain(attempt["label"] or attempt["revision"][:12]),
-        outcome_word(attempt),
+        short_name(attempt),
+        plain(words["outcome"]),
         "-" if generation is None else str(generation),
-        duration(sum(attempt["phases"].values())),
-        duration(held) if held else "-",
+        plain(words["took"]),
+        plain(words["held"] or "-"),
     )

@@ -67,7 +67,7 @@ def check_ready(daemon: Any) -> None:
 
 def doing(status: Fields | None) -> str:
     """Say what a daemon that does not answer requests is at."""
-    from hotreload.cli.booting_text import boot_text
+    from hotreload.picture.words import boot_text
 
     if status is None:
         return "the daemon starts or hangs"
@@ -75,7 +75,7 @@ def doing(status: Fields | None) -> str:
 
 
 def _reasons(status: Fields) -> str:
-    from hotreload.cli.show import plain
+    from hotreload.picture.words import plain
 
     return plain("; ".join(status["reasons"]))
 

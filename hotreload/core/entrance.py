@@ -93,34 +93,34 @@ class Entrance[E]:
         return is_open[0] if is_open else self._least_busy(unsealed)
 
     def _lets_in_beside(self, gate: Gate[E], at_least: int) -> bool:
-        """Whether a request goes in at once at another gate than this one."""
+        """True when a request goes in at once at another gate than this one."""
         others = (each for each in self.gates if each is not gate)
         is_open = (each for each in others if each.state is GateState.OPEN)
         return any(not each.is_before(at_least) for each in is_open)
 
     def _least_busy(self, gates: Sequence[Gate[E]]) -> Gate[E]:
-        """Those that are equally busy take turns."""
+        """Choose the gate with the fewest inside; those that are equally busy take turns."""
         self._turn += 1
         places = len(self.gates)
         return min(gates, key=lambda gate: (gate.inside, (gate.replica - self._turn) % places))
 
     @property
     def lets_in(self) -> bool:
-        """Whether any engine answers now, or will after a swap."""
+        """True while any engine answers, or will after a swap."""
         return any(gate.state is not GateState.SEALED for gate in self.gates)
 
     @property
     def inside(self) -> int:
-        """How many requests are being answered; for any thread."""
+        """Count the requests that are being answered; for any thread."""
         return sum(gate.inside for gate in tuple(self.gates))
 
     @property
     def held(self) -> int:
-        """How many requests wait at closed gates; for any thread."""
+        """Count the requests that wait at closed gates; for any thread."""
         return sum(gate.held for gate in tuple(self.gates))
 
     def answering(self) -> list[Answering]:
-        """Who answers requests, those that are live first; for any thread.
+        """List who answers requests, those that are live first; for any thread.
 
         What is live on a lost engine answers nobody who comes: it counts for those inside alone.
         """
@@ -149,7 +149,7 @@ class Entrance[E]:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nobody is let in any more because the engines are lost."""
+        """True when nobody is let in any more because the engines are lost."""
         return not self.lets_in and any(gate.is_lost for gate in self.gates)
 
     async def drained(self, within: float) -> None:

@@ -5,8 +5,8 @@ from contextlib import suppress
 from typing import NoReturn
 
 from hotreload import failpoints
-from hotreload.core.course import Reach
 from hotreload.core.ports import Engine
+from hotreload.core.progress import Reach
 from hotreload.core.replica import Fading, Replica
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
@@ -15,7 +15,7 @@ from hotreload.events import GenerationEnded, Publish
 log = logging.getLogger("hotreload.fading")
 
 
-async def see_old_ones_out(
+async def close_drained_generations(
     replica: Replica[Engine],
     *,
     keep: KeepPrevious,

@@ -54,13 +54,13 @@ class Gate[E]:
         """The index of the replica it belongs to, which its events carry."""
         self.state = GateState.SEALED
         self.lease: Lease[E] | None = None
-        """Who answers those who are let in; None until the boot is over."""
+        """The lease of those who are let in now; None until the boot is over."""
         self.held = 0
         self.awaiting = 0
-        """How many requests wait for a generation that is not live yet; at most `max_held` may."""
+        """Count of requests that wait for a generation that is not live yet; at most `max_held`."""
         self._publish = publish
         self.max_held = max_held
-        """How many may wait for a swap, and how many for a generation."""
+        """Limit for those who wait for a swap, and for those who wait for a generation."""
         self._hold_arrivals = hold_arrivals
         self._clock = clock
         self._sealed_for_good = False
@@ -68,7 +68,7 @@ class Gate[E]:
         self.moved = Bell()
         """Rings whenever it opens, closes, or another generation answers; gates may share it."""
         self._holders: dict[Lease[E], int] = {}
-        """How many requests are inside under each lease; one that nobody holds is not in it."""
+        """Count of requests inside under each lease; one that nobody holds is not in it."""
         self._left = Bell()
         self._held_since = 0.0
 
@@ -104,15 +104,15 @@ class Gate[E]:
 
     @property
     def inside(self) -> int:
-        """How many requests are being answered; for any thread."""
+        """Count the requests that are being answered; for any thread."""
         return sum(self._holders.copy().values())
 
     def requests_on(self, weights: Staged) -> int:
-        """How many requests hold a lease on these weights."""
+        """Count the requests that hold a lease on these weights."""
         return sum(n for lease, n in self._holders.items() if lease.weights is weights)
 
     def answering(self) -> list[Answering]:
-        """Who answers requests: who is live first, then the newest first; for any thread."""
+        """List who answers requests: the live one first, then the newest first; for any thread."""
         counts: dict[Generation, int] = {self.lease.generation: 0} if self.lease else {}
         for lease, holders in self._holders.copy().items():
             counts[lease.generation] = counts.get(lease.generation, 0) + holders
@@ -154,7 +154,7 @@ class Gate[E]:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was sealed because the engine is lost."""
+        """True if it was sealed because the engine is lost."""
         return self._sealed_for_good and self._refusal.code == EngineLost.code
 
     async def drained(self, within: float) -> None:
@@ -191,7 +191,7 @@ class Gate[E]:
             await self._wait_held()
 
     def is_before(self, at_least: int) -> bool:
-        """Whether an older generation than this one answers now."""
+        """True while an older generation than this one answers."""
         return self.lease is not None and self.lease.generation.number < at_least
 
     async def _newer(self, at_least: int, within: float, elsewhere: Callable[[], bool]) -> None:

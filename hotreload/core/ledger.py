@@ -1,4 +1,4 @@
-"""What was tried and what came of it; what to try next.
+"""Record of what was tried and what came of it; from that, what to try next.
 
 `decide` only reads a ledger, so the same ledger and time give the same answer. What of it survives
 a restart, and how it is written down, is not known here.
@@ -34,7 +34,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class PastGeneration:
-    """Where the files of a generation lay when it went live, to find them again."""
+    """A generation and the place of its files when it went live, to find them again."""
 
     number: int
     revision: Revision
@@ -46,7 +46,7 @@ class PastGeneration:
 
 @dataclass(frozen=True, slots=True)
 class ServedBy:
-    """What weights answered with, as far as answers depend on it: others may answer otherwise."""
+    """All that answers of weights depend on beside them; with other things they may be others."""
 
     sglang_jax: str
     jax: str
@@ -84,7 +84,7 @@ class Ledger:
     rest_until: float = 0.0
     pinned: bool = False
     pins: deque[By] = field(default_factory=lambda: deque(maxlen=KEPT_PINS))
-    """Who pinned and unpinned, newest first."""
+    """People who pinned and unpinned, newest first."""
     generations: deque[PastGeneration] = field(
         default_factory=lambda: deque(maxlen=KEPT_GENERATIONS)
     )
@@ -97,9 +97,9 @@ class Ledger:
     numbers_given: int = 0
     """Attempts that died before the file was written may have used numbers up to this one."""
     served_by: ServedBy | None = None
-    """What the last weights with files answered with; None when that is not known."""
+    """Facts that the last weights with files answered with; None when they are not known."""
     missed: PastGeneration | None = None
-    """What was live and could not be served, while an older one answers in its place."""
+    """The generation that was live and cannot be served, while an older one answers for it."""
 
     @property
     def next_number(self) -> int:
@@ -122,20 +122,20 @@ class Ledger:
 
     @property
     def meant(self) -> PastGeneration | None:
-        """What a start is to bring back: what was live last, or what is missed."""
+        """The generation that a start is to bring back: the last live one, or the missed one."""
         missed = self.missed
         is_good = missed is not None and missed.revision.id not in self.refused
         return missed if is_good else self.last_good
 
     @property
     def due(self) -> Revision | None:
-        """What should answer: what is wanted, or what an older one answers in place of."""
+        """The revision that should answer: the wanted one, or the one an older answers for."""
         is_content = self.live is not None and self.wanted in (None, self.live.revision)
         return self.missed.revision if self.missed and is_content else self.wanted
 
     @property
     def pinned_by(self) -> By | None:
-        """Who pinned the live generation; None if it is not pinned or that was not recorded."""
+        """The one who pinned the live generation; None if nobody did or that was not recorded."""
         return self.pins[0] if self.pinned and self.pins else None
 
     def set_pinned(self, pinned: bool, by: By) -> tuple[bool, deque[By], PastGeneration | None]:
@@ -172,22 +172,26 @@ class Ledger:
             self.overruled, self.wished = None, live
 
     def past(self, number: int) -> PastGeneration | None:
-        """Where generation `number` came from, if it is still remembered."""
+        """Find where generation `number` came from, if it is still remembered."""
         return next((place for place in self.generations if place.number == number), None)
 
     def place_of(self, live: Generation) -> PastGeneration:
-        """Where a generation that is live came from; one without files if that is forgotten."""
+        """Find where a live generation came from; one without files if that is forgotten."""
         where = (live.number, live.revision, live.fingerprint, "", live.since)
         return self.past(live.number) or PastGeneration(*where)
 
     def past_before(self, live: Generation | PastGeneration) -> PastGeneration | None:
         """The generation before this one that has files, other weights, and is not refused."""
-        older = (p for p in reversed(self.generations) if p.number < live.number and p.path)
+        return next((place for place in self.before(live) if place.path), None)
+
+    def before(self, live: Generation | PastGeneration) -> list[PastGeneration]:
+        """List those before this one that have other weights and are not refused, newest first."""
+        older = (p for p in reversed(self.generations) if p.number < live.number)
         others = (p for p in older if p.fingerprint != live.fingerprint)
-        return next((p for p in others if p.revision.id not in self.refused), None)
+        return [p for p in others if p.revision.id not in self.refused]
 
     def past_of(self, revision: Revision) -> PastGeneration | None:
-        """Where a revision that was live came from."""
+        """Find where a revision that was live came from."""
         return next((p for p in reversed(self.generations) if p.revision == revision), None)
 
     def was_live_as(self, revision: Revision, fingerprint: str) -> PastGeneration | None:
@@ -209,7 +213,7 @@ class Ledger:
         return {revision.id for revision in (*places, *known)}
 
     def in_a_row(self, revision: Revision, code: str) -> int:
-        """How many of the last attempts at this revision ended for this reason, one by one."""
+        """Count the last attempts at this revision that ended for this reason, without a gap."""
         own = (a for a in self.history if a.revision == revision and not a.dry_run)
         reasons = (each.reason for each in own)
         return len(list(takewhile(lambda why: why is not None and why.code == code, reasons)))

@@ -1,4 +1,4 @@
-"""What happens when answers are withheld because their logits were NaN or infinite: it is
+"""Reaction to answers that are withheld because their logits were NaN or infinite: it is
 published, the caches are scrubbed, and the weights are left if the operator decided so.
 
 A probe asks a few prompts; finite weights that passed it may still overflow on another.
@@ -25,7 +25,7 @@ REASON = Reason(
 )
 
 
-async def heed_withheld_answers(
+async def react_to_nonfinite_answers(
     replica: Replica[Engine],
     *,
     publish: Publish,

@@ -1,4 +1,4 @@
-"""What an operator may order, and who ordered what.
+"""Orders of an operator, and a trace of who gave them.
 
 Looks whether an order makes sense now; the reconciler carries it out when its turn comes.
 """
@@ -7,11 +7,12 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hotreload.core import way_back
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.orders import ROLLED_BACK, DryRunOrder, NoiseOrder, ReloadOrder, RollbackOrder
 from hotreload.core.ports import Engine, Source
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.replicas import Replicas
+from hotreload.core.replica import Replicas
 from hotreload.errors import (
     MOST_WORDS,
     BadRequest,
@@ -28,7 +29,7 @@ from hotreload.types import Attempt, By, Generation, Noise, Outcome, Reason, Rev
 
 
 class Operator:
-    """What the admin routes reach: reload, rollback, perturb, pin, unpin."""
+    """Behind the admin routes: reload, rollback, perturb, pin, unpin."""
 
     def __init__(
         self,
@@ -178,23 +179,16 @@ class Operator:
 
     @property
     def _live_beside_a_trial(self) -> Revision | None:
-        """What is live, while others are tried on some engines: those are to blame."""
+        """The live revision, while another is tried on some engines: that one is to blame."""
         return self._replicas.live.revision if self._replicas.trial is not None else None
 
     def _place_to_go_back_to(self, number: int | None) -> PastGeneration:
         live = self._replicas.live
         if self._replicas.trial is not None and number in (None, live.number):
             return self._ledger.place_of(live)
-        if number == live.number:
-            raise BadRequest(f"generation {number} is live already")
-        ledger = self._ledger
-        place = ledger.past_before(live) if number is None else ledger.past(number)
-        if place is None:
-            known = ", ".join(str(p.number) for p in self._ledger.generations)
-            if number is None:
-                raise BadRequest(f"an earlier generation is not remembered; known are {known}")
-            raise NothingOfThatName(f"generation {number} is not remembered; known are {known}")
-        return place
+        if number is None:
+            return way_back.last_with_files(self._ledger, live)
+        return way_back.numbered(self._ledger, live, number)
 
 
 def _called(place: PastGeneration, how: str = "") -> str:

@@ -1,11 +1,12 @@
-"""What an operator may order; each kind says how it is carried out, and what stays of it."""
+"""Orders of an operator: how each kind is carried out, what stays of it, which comes first."""
 
 import asyncio
 from abc import ABC, abstractmethod
 from typing import ClassVar, override
 
+from hotreload.core.attempt import AttemptUnderWay
 from hotreload.core.ledger import Ledger, PastGeneration
-from hotreload.core.reload import Reload
+from hotreload.errors import Busy, NotServing
 from hotreload.types import NOISY, Attempt, By, Generation, Noise, Reason, Revision
 
 NOISE = " + noise"
@@ -16,20 +17,20 @@ class Order(ABC):
     """An order to make a revision live, and the promise to tell how that ended."""
 
     overrules: ClassVar[bool] = False
-    """Whether it comes before its turn when the order before it may be overruled."""
+    """True if it comes before its turn when the order before it may be overruled."""
     may_be_overruled: ClassVar[bool] = False
     is_dry_run: ClassVar[bool] = False
-    """Whether nothing goes live by it, whatever comes of it."""
+    """True if nothing goes live by it, whatever comes of it."""
 
     def __init__(self, revision: Revision, by: By) -> None:
         self.revision = revision
         self.by = by
         self.done: asyncio.Future[Attempt] = asyncio.get_running_loop().create_future()
         self.is_overruled = False
-        """Whether a later order overrules this one: a rollback does not wait for a download."""
+        """True once a later order overrules this one: a rollback does not wait for a download."""
 
     @abstractmethod
-    async def run(self, reload: Reload) -> None:
+    async def run(self, attempt: AttemptUnderWay) -> None:
         """Carry it out by this attempt."""
 
     def revision_on(self, live: Generation) -> Revision:
@@ -37,7 +38,7 @@ class Order(ABC):
         return self.revision
 
     def is_fulfilled(self, live: Generation) -> bool:
-        """Whether there is nothing to do because this generation is live."""
+        """True if there is nothing to do because this generation is live."""
         return self.revision == live.revision
 
     def choose(self, ledger: Ledger, left: Revision) -> bool:
@@ -71,8 +72,8 @@ class ReloadOrder(Order):
         self._force = force
 
     @override
-    async def run(self, reload: Reload) -> None:
-        await reload.run(lambda: not self.is_overruled)
+    async def run(self, attempt: AttemptUnderWay) -> None:
+        await attempt.reload(lambda: not self.is_overruled)
 
     @override
     def is_fulfilled(self, live: Generation) -> bool:
@@ -86,8 +87,8 @@ class DryRunOrder(Order):
     is_dry_run = True
 
     @override
-    async def run(self, reload: Reload) -> None:
-        await reload.run_dry(lambda: not self.is_overruled)
+    async def run(self, attempt: AttemptUnderWay) -> None:
+        await attempt.rehearse(lambda: not self.is_overruled)
 
     @override
     def is_fulfilled(self, live: Generation) -> bool:
@@ -109,9 +110,8 @@ class RollbackOrder(Order):
         self._reason = reason
 
     @override
-    async def run(self, reload: Reload) -> None:
-        if not await reload.run_back(self._to):
-            await reload.run(lambda: True)  # nothing overrules a rollback
+    async def run(self, attempt: AttemptUnderWay) -> None:
+        await attempt.go_back(self._to)
 
     @override
     def refusal_of(self, left: Revision) -> Reason | None:
@@ -126,8 +126,8 @@ class NoiseOrder(Order):
         self._noise = noise
 
     @override
-    async def run(self, reload: Reload) -> None:
-        await reload.run_noise(self._noise)
+    async def run(self, attempt: AttemptUnderWay) -> None:
+        await attempt.add_noise(self._noise)
 
     @override
     def revision_on(self, live: Generation) -> Revision:
@@ -139,6 +139,54 @@ class NoiseOrder(Order):
             return False  # noise is no choice of weights: what the source wishes comes after it
         ledger.wanted = self.revision  # it is gone with the process: it overrules nothing for good
         return True
+
+
+class OrderQueue:
+    """One order at a time; one that overrules it may be given before it is done."""
+
+    def __init__(self) -> None:
+        self.first: Order | None = None
+        """The order that is not done yet."""
+        self._overruling: Order | None = None
+        self._is_over = False
+
+    @property
+    def promises(self) -> list[asyncio.Future[Attempt]]:
+        """The futures of the orders that are not done yet."""
+        return [order.done for order in (self.first, self._overruling) if order is not None]
+
+    def take(self, order: Order, under_way: AttemptUnderWay | None) -> None:
+        """Take an operator's order; Busy while another is not done.
+
+        A rollback overrules what can still be given up.
+        """
+        if self._is_over:
+            raise NotServing("hotreload is stopping", code="stopping")
+        if self.first is None:
+            self.first = order
+        elif order.overrules and self._may_be_overruled(self.first, under_way):
+            self.first.is_overruled, self._overruling = True, order
+        else:
+            raise Busy(f"{self.first.revision} was asked for and is not done; ask again then")
+
+    def _may_be_overruled(self, order: Order, under_way: AttemptUnderWay | None) -> bool:
+        if not order.may_be_overruled or self._overruling is not None:
+            return False
+        if under_way is None or under_way.progress.revision != order.revision:
+            return True
+        return under_way.wanted.may_give_up
+
+    def drop(self, order: Order) -> None:
+        """End the turn of the first order; whoever still waits for it is told."""
+        self.first, self._overruling = self._overruling, None
+        order.done.cancel()
+
+    def end(self) -> None:
+        """Cancel all orders: none will be carried out any more."""
+        self._is_over = True
+        for promise in self.promises:
+            promise.cancel()
+        self.first = self._overruling = None
 
 
 def _with_noise(live: Generation, noise: Noise) -> Revision:

@@ -8,17 +8,16 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import override
 
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.replica import Fading
 from hotreload.core.rules import KeepPrevious
-from hotreload.core.switch import ABORT_GRACE, Make, Ready, Switch
+from hotreload.core.switch import ABORT_GRACE, Make, Switch
 from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.events import GenerationLive, Waiting
 from hotreload.threads import uninterrupted
-from hotreload.types import Phase, Staged
+from hotreload.types import Generation, Phase, Staged
 
 
 class OverlappingSwitch(Switch):
@@ -26,22 +25,13 @@ class OverlappingSwitch(Switch):
 
     @override
     @asynccontextmanager
-    async def held(self, make: Make, *, asked: bool = True) -> AsyncIterator[Ready]:
-        async with self._staged(make) as staged:
-            yield Ready(staged, partial(self._prove, staged), partial(self._go_live, staged))
-
-    async def _prove(self, staged: Staged) -> None:
-        await self._proven(staged)
-        await self._course.reach("proven")
-
-    @asynccontextmanager
-    async def _staged(self, make: Make) -> AsyncIterator[Staged]:
+    async def staged(self, make: Make) -> AsyncIterator[Staged]:
         """Hold new weights beside those that answer; they are freed unless they go live."""
         await self._make_room()
         staged = await self._stage(make)
         try:
             with self.replica.sealed_when_lost():
-                await self._course.reach("staged")
+                await self._progress.reach("staged")
                 yield staged
         finally:
             self.replica.staged = None
@@ -49,27 +39,39 @@ class OverlappingSwitch(Switch):
             if self.serves and self._engine.live is not staged:
                 await uninterrupted(self._engine.release(staged))
 
-    async def _go_live(self, staged: Staged) -> None:
+    @override
+    async def prove(self, staged: Staged) -> None:
+        await self.prove_unseen(staged)
+        await self._progress.reach("proven")
+
+    @override
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
         async with self.replica.alone:
             self._wanted.check()  # the last exit
             self._wanted.may_give_up = False
-            await uninterrupted(self._flip(staged))
+            yield
 
-    async def _flip(self, fresh: Staged) -> None:
-        """The part that no cancel interrupts: from its end on `fresh` answers, and is recorded."""
+    @override
+    async def flip(self, staged: Staged, *, probe: bool = True) -> Staged:
+        """Flip to weights that were proven before, or are flipped to whatever they answer."""
         with self.replica.sealed_when_lost():
-            async with self._course.phase(Phase.SWAPPING):
-                old = await self._engine.flip(fresh)
+            async with self._progress.phase(Phase.SWAPPING):
+                old = await self._engine.flip(staged)
                 try:
-                    await self._course.reach("flipped")
+                    await self._progress.reach("flipped")
                     self._wanted.check_refused()
-                    generation = self._recorded(fresh, old)
                 except Exception:
-                    await self._flip_back(old, fresh)
+                    await self._flip_back(old, staged)
                     raise
-                self.replica.pass_on(generation, old)
-        self._course.publish(GenerationLive(generation, self.replica.index))
-        await self._course.reach("committed")
+                return old
+
+    @override
+    async def answer_as(self, generation: Generation, fresh: Staged, old: Staged) -> None:
+        self._progress.fingerprints = (old.fingerprint, fresh.fingerprint)
+        self.replica.switch_to(generation, old)
+        self._progress.publish(GenerationLive(generation, self.replica.index))
+        await self._progress.reach("committed")
 
     async def _flip_back(self, old: Staged, fresh: Staged) -> None:
         """Have the old weights answer again: nobody was told yet of the new ones."""
@@ -83,22 +85,24 @@ class OverlappingSwitch(Switch):
     # --- the way back ----------------------------------------------------------------------
 
     @override
-    async def back(self, place: PastGeneration, *, asked: bool = True) -> bool:
-        async with self.replica.alone:
-            kept = self.replica.kept(place)
-            if kept is None:
-                return False
-            async with self._at_hand(kept) as fresh:
-                await uninterrupted(self._flip(fresh))
-            return True
-
     @asynccontextmanager
-    async def _at_hand(self, kept: Staged) -> AsyncIterator[Staged]:
-        """Have weights that were live on the device; they are kept as before unless they go live.
+    async def taken_back(self, place: PastGeneration) -> AsyncIterator[Staged | None]:
+        """Alone from the beginning on: what fades might be put away meanwhile.
 
         It waits for no room: an operator's way back does not wait for old answers.
         """
-        async with self._course.phase(Phase.STAGING):
+        async with self.replica.alone:
+            kept = self.replica.kept(place)
+            if kept is None:
+                yield None
+                return
+            async with self._at_hand(kept) as fresh:
+                yield fresh
+
+    @asynccontextmanager
+    async def _at_hand(self, kept: Staged) -> AsyncIterator[Staged]:
+        """Have weights on the device that were live; kept as before unless they go live."""
+        async with self._progress.phase(Phase.STAGING):
             fresh = await self._engine.unstow(kept)
         was_waiting = self.replica.previous is kept
         if was_waiting:
@@ -139,15 +143,15 @@ class OverlappingSwitch(Switch):
         # Counted here: what waits is a task of its own, and begins when they may have ended.
         oldest, now = self.replica.fading[0], len(self.replica.fading)
         sets = f"there is room for {self._rules.sets} sets of weights ([reload] sets)"
-        async with self._course.phase(Phase.DRAINING):
-            self._course.publish(Waiting(f"{self._still(oldest)}: {sets}", "reconciler"))
+        async with self._progress.phase(Phase.DRAINING):
+            self._progress.publish(Waiting(f"{self._still(oldest)}: {sets}", "reconciler"))
             try:
                 await self._wanted.during(self._fewer_fade_in_time(oldest, now))
             finally:
-                self._course.publish(Waiting(None, "reconciler"))
+                self._progress.publish(Waiting(None, "reconciler"))
 
     async def _fewer_fade_in_time(self, oldest: Fading, now: int) -> None:
-        """Those who are not answered within finish_timeout of the flip are aborted, or win."""
+        """Abort those who are not answered within finish_timeout of the flip, or let them win."""
         fewer = self.replica.fewer_fade
         left = oldest.since + self._rules.finish_timeout - time.monotonic()
         try:

@@ -9,7 +9,7 @@ from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged
 
 
 class Source(Protocol):
-    """Where checkpoints come from."""
+    """A place that checkpoints come from."""
 
     def wanted(self) -> AsyncIterator[Revision]:
         """Yield the newest complete revision, now and whenever it becomes another one."""
@@ -35,11 +35,11 @@ class Source(Protocol):
         ...
 
     def listed(self) -> Sequence[Listed]:
-        """What it saw at its last look, the newest first; for any thread, and reads nothing."""
+        """List what its last look saw, the newest first; for any thread, and reads nothing."""
         ...
 
     def holds(self, id: str) -> bool:
-        """Whether this revision was there at its last look; for any thread, and reads nothing."""
+        """True if this revision was there at its last look; for any thread, and reads nothing."""
         ...
 
     async def close(self) -> None:
@@ -48,9 +48,9 @@ class Source(Protocol):
 
 
 class Engine(Protocol):
-    """What answers requests, and how its weights are exchanged.
+    """A model that answers requests, and whose weights can be exchanged.
 
-    One that can has several sets answer side by side: `flip` says which one answers those who come.
+    Engines that overlap serve several sets at once: `flip` says which one answers new requests.
     In any other, `exchange` puts one set in the place of the only one.
     """
 
@@ -66,7 +66,7 @@ class Engine(Protocol):
 
     @property
     def spares_wait_on_host(self) -> bool:
-        """Whether one set of weights at a time is on the device: all that is spare is on the host.
+        """True if one set of weights at a time is on the device, and all that is spare on the host.
 
         Such an engine cannot overlap.
         """
@@ -90,7 +90,7 @@ class Engine(Protocol):
 
     @property
     def staging(self) -> HowFar | None:
-        """How far `stage` is with a checkpoint; None while it is with none. For any thread."""
+        """Progress of `stage` with a checkpoint; None while it has none. For any thread."""
         ...
 
     async def perturb(self, revision: Revision, noise: Noise) -> Staged:

@@ -10,33 +10,21 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import count
 
-from hotreload.core.attempts import Attempts, Terms
-from hotreload.core.course import StillWanted
-from hotreload.core.drain import DrainingSwitch
+from hotreload.core.attempt import AttemptUnderWay, Validate
 from hotreload.core.ledger import Sleep, Try, decide
-from hotreload.core.order_queue import OrderQueue
-from hotreload.core.orders import Order
-from hotreload.core.overlap import OverlappingSwitch
+from hotreload.core.orders import Order, OrderQueue
 from hotreload.core.ports import Engine, Source
-from hotreload.core.prepare import Prepare, Validate
-from hotreload.core.reload import Reload
-from hotreload.core.replicas import Replicas
-from hotreload.core.rollout import Rollout
+from hotreload.core.progress import StillWanted
+from hotreload.core.recording import AttemptPolicy, Attempts
+from hotreload.core.replica import Replicas
 from hotreload.core.rules import Rules
-from hotreload.core.switch import Switch
 from hotreload.errors import DrainTimedOut, EngineLost, NotSaved
 from hotreload.events import RevisionWanted, Waiting
-from hotreload.types import Attempt, By, Generation, Mode, Outcome, Reason, Revision
+from hotreload.types import Attempt, By, Generation, Outcome, Reason, Revision
 
 log = logging.getLogger("hotreload.reconcile")
-
-SWITCHES: dict[Mode, type[Switch]] = {
-    Mode.OVERLAP: OverlappingSwitch,
-    Mode.DRAIN: DrainingSwitch,
-}
 
 
 class Reconciler:
@@ -58,13 +46,13 @@ class Reconciler:
         self._attempts = attempts
         self._validate = validate
         self.rules = rules
-        """What each attempt goes by from its beginning; others may be set at any time."""
+        """Rules for each attempt from its beginning; others may be set at any time."""
         self.min_interval = min_interval
         self._publish = attempts.publish
         self._clock = attempts.clock
         self._wall = attempts.wall
         self.orders = OrderQueue()
-        self._reload: Reload | None = None
+        self._under_way: AttemptUnderWay | None = None
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -86,7 +74,7 @@ class Reconciler:
 
     def take(self, order: Order) -> asyncio.Future[Attempt]:
         """Take an operator's order, or raise why not now; the future tells how it ended."""
-        self.orders.take(order, self._reload)
+        self.orders.take(order, self._under_way)
         self._wake.set()
         return order.done
 
@@ -154,9 +142,9 @@ class Reconciler:
             return None
         match decide(self.ledger, self._clock()):
             case Try(revision):
-                wanted = self._still_wanted(revision)
-                terms = Terms(rest=self.min_interval)
-                await self._attempt(revision, partial(Reload.run, still_wanted=wanted), terms)
+                is_wanted = self._still_wanted(revision)
+                policy = AttemptPolicy(rest=self.min_interval)
+                await self._attempt(revision, lambda attempt: attempt.reload(is_wanted), policy)
                 return None
             case Sleep() as rest:
                 self._say_waiting(rest.why)
@@ -183,8 +171,8 @@ class Reconciler:
             return self.unattempted(order, Outcome.SUPERSEDED, Reason("superseded", words))
         if order.is_fulfilled(self._replicas.live):
             return self.unattempted(order, Outcome.LIVE, None)
-        terms = Terms(by=order.by, rest=self.min_interval, dry_run=order.is_dry_run)
-        return await self._attempt(order.revision, order.run, terms)
+        policy = AttemptPolicy(by=order.by, rest=self.min_interval, dry_run=order.is_dry_run)
+        return await self._attempt(order.revision, order.run, policy)
 
     async def _obey(self, order: Order, left: Revision, wanted: Revision | None) -> None:
         """Note that what an operator made live overrules the source until its next wish."""
@@ -214,11 +202,11 @@ class Reconciler:
         once_already = self.ledger.superseded_last
 
         def is_wanted() -> bool:
-            order, reload = self.orders.first, self._reload
+            order, attempt = self.orders.first, self._under_way
             # A dry run that waits its turn decides nothing, until a rollback overrules it.
             if order is not None and (order.is_overruled or not order.is_dry_run):
                 return order.revision == revision and not order.is_overruled
-            is_staged = reload is not None and reload.is_staged
+            is_staged = attempt is not None and attempt.progress.is_staged
             is_wanted = self.ledger.wanted == revision or once_already or is_staged
             return is_wanted and not self.ledger.pinned
 
@@ -227,38 +215,32 @@ class Reconciler:
     # --- one attempt ---------------------------------------------------------------------
 
     async def _attempt(
-        self, revision: Revision, run: Callable[[Reload], Awaitable[None]], terms: Terms
+        self,
+        revision: Revision,
+        steps: Callable[[AttemptUnderWay], Awaitable[None]],
+        policy: AttemptPolicy,
     ) -> Attempt:
         self._say_waiting(None)
         self._idle.clear()
+        attempt = self._under_way = self._new_attempt(revision)
         try:
-            reload = self._reload = self._new_reload(revision)
-            return await self._attempts.make(reload.course, partial(run, reload), terms)
+            async with self._attempts.recorded(attempt.progress, policy):
+                await steps(attempt)
+            return attempt.progress.ended
         finally:
-            self._reload = None
+            self._under_way = None
             self._idle.set()
 
-    def _new_reload(self, revision: Revision) -> Reload:
-        attempts, rules = self._attempts, self._rules_for(revision)
-        course = attempts.course(revision)
-        wanted = StillWanted(course, self._wake)
-        return Reload(
-            course,
-            wanted,
-            prepare=Prepare(
-                course, wanted, fetch=self._source.fetch, validate=self._validate, rules=rules
-            ),
-            changing=self._replicas.changing,
-            rollout=lambda: Rollout(
-                course,
-                wanted,
-                self._replicas,
-                make_switch=lambda replica, commit: SWITCHES[replica.mode](
-                    replica, course, wanted, commit=commit, remember=attempts.save, rules=rules
-                ),
-                attempts=attempts,
-                together=rules.together,
-            ),
+    def _new_attempt(self, revision: Revision) -> AttemptUnderWay:
+        progress = self._attempts.progress_of(revision)
+        return AttemptUnderWay(
+            progress,
+            StillWanted(progress, self._wake),
+            fetch=self._source.fetch,
+            validate=self._validate,
+            replicas=self._replicas,
+            attempts=self._attempts,
+            rules=self._rules_for(revision),
         )
 
     def _rules_for(self, revision: Revision) -> Rules:

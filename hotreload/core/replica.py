@@ -1,47 +1,18 @@
-"""One engine behind its gate, and the weights it holds: live, fading, kept from before, staged."""
+"""The engines behind their gates, and the weights each holds: live, fading, kept, staged."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
-from hotreload.types import Generation, Lease, Mode, Staged
-
-
-class Closable(Protocol):
-    """A gate, for whoever closes it to work on the engine; the replica alone opens it again."""
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether it was sealed because the engine is lost."""
-        ...
-
-    def hold(self) -> None:
-        """Make arrivals wait; those inside go on."""
-        ...
-
-    async def drained(self, within: float) -> None:
-        """Wait until nobody is inside; DrainTimedOut names how many still are."""
-        ...
-
-    def requests_on(self, weights: Staged) -> int:
-        """How many requests hold a lease on these weights."""
-        ...
-
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until this is so: asked each time a lease changes or loses its last holder."""
-        ...
-
-    def seal(self, reason: str, *, code: str) -> None:
-        """Refuse everybody from now on, for good."""
-        ...
+from hotreload.types import Generation, Lease, Mode, Reason, Staged
 
 
 @dataclass(eq=False, slots=True)
@@ -50,11 +21,11 @@ class Fading:
 
     weights: Staged
     generations: tuple[Generation, ...]
-    """What they were live as, oldest first; a rollback to them while they fade adds one."""
+    """Their generations, oldest first; a rollback to them while they fade adds one."""
     since: float
     """When others went live, by the monotonic clock."""
     is_outlived: bool = False
-    """Whether younger ones ended before them: a rollback would go to those."""
+    """True when younger ones ended before them: a rollback would go to those."""
 
 
 class Replica[E: Engine]:
@@ -66,37 +37,27 @@ class Replica[E: Engine]:
     def __init__(self, engine: E, gate: Gate[E], live: Generation, mode: Mode = Mode.DRAIN) -> None:
         # Read through a property: could it be set, a Replica[E] would be no Replica[Engine].
         self._engine = engine
-        self.gate: Closable = gate
+        self.gate: Gate[Any] = gate
+        """Closed by whoever works on the engine; the replica alone opens it again."""
         self.index = gate.replica
         """Its index among the daemon's engines, which events carry."""
         self.mode = mode
-        """How new weights take over from those that are live."""
+        """The way new weights take over from those that are live."""
         self.live = live
         self.fading: list[Fading] = []
-        """What else answers, oldest first; never any where requests are drained before a swap."""
+        """Weights that answer too, oldest first; never any where a swap drains."""
         self.previous: Staged | None = None
-        """What waits in memory for a rollback; nobody is answered by it."""
+        """Weights that wait in memory for a rollback; nobody is answered by them."""
         self.staged: Staged | None = None
         self.staged_bytes = 0
-        """How many bytes were ever read (or copied) for weights staged here, all told."""
+        """All bytes that were ever read (or copied) for weights staged here."""
         self.alone = asyncio.Lock()
         """Held by whoever changes which weights answer or are kept, or cleans up after them."""
         self._ended = asyncio.Event()
         self._loss: EngineLost | None = None
         self._is_lost = asyncio.Event()
         self._was_live_as: tuple[Generation, ...] = ()
-        """What else the live weights were live as, if a rollback found them still answering."""
-
-        def lease() -> Lease[E]:  # here alone one is made: the core cannot name another engine
-            return Lease(self.live, engine, engine.live if mode is Mode.OVERLAP else None)
-
-        def let_in() -> float:
-            return gate.open(lease())
-
-        def hand_over() -> None:
-            gate.change(lease())
-
-        self._let_in, self._hand_over = let_in, hand_over
+        """Other generations of the live weights, if a rollback found them still answering."""
 
     @property
     def engine(self) -> E:
@@ -105,21 +66,25 @@ class Replica[E: Engine]:
 
     def open(self) -> float:
         """Let requests in, to what is live on this engine; return how long arrivals were held."""
-        return self._let_in()
+        return self.gate.open(self._lease())
 
-    def pass_on(self, live: Generation, old: Staged) -> None:
+    def _lease(self) -> Lease[E]:
+        weights = self._engine.live if self.mode is Mode.OVERLAP else None
+        return Lease(self.live, self._engine, weights)
+
+    def switch_to(self, live: Generation, previous: Staged) -> None:
         """Have those who come from now on answered by this generation: the engine flipped to it.
 
         Those who are inside go on under the old weights, which fade.
         """
         again = next((each for each in self.fading if each.weights is self._engine.live), None)
-        faded = Fading(old, (*self._was_live_as, self.live), time.monotonic())
+        faded = Fading(previous, (*self._was_live_as, self.live), time.monotonic())
         self._was_live_as = again.generations if again else ()
         self.fading = [*(each for each in self.fading if each is not again), faded]
         if self.previous is self._engine.live:
             self.previous = None
         self.live = live
-        self._hand_over()
+        self.gate.change(self._lease())
 
     @property
     def over(self) -> Fading | None:
@@ -149,7 +114,7 @@ class Replica[E: Engine]:
         return next(of_it, None)
 
     def keeps(self, place: PastGeneration) -> bool:
-        """Whether a rollback to this generation needs no loading now."""
+        """True if a rollback to this generation needs no loading now."""
         return self.kept(place) is not None
 
     async def put_away(self, spare: Staged, keep: KeepPrevious) -> None:
@@ -166,7 +131,7 @@ class Replica[E: Engine]:
         if previous is not None:
             await self._engine.release(previous)
 
-    def let_go(self) -> None:
+    def drop_spares(self) -> None:
         """Hold no weights any more but the live ones, which end with the engine.
 
         The engine is not asked: it may be lost, or be closed already.
@@ -207,6 +172,55 @@ class Replica[E: Engine]:
         except EngineLost as lost:
             self.lose(lost)
             raise
+
+
+@dataclass(frozen=True, slots=True)
+class OnTrial:
+    """A generation on some engines, which is live for the daemon once every one has it."""
+
+    generation: Generation
+    reject: Callable[[Reason], None]
+    """Have it refused for this reason; the engines that have it go back to what is live."""
+
+
+class Replicas[E: Engine]:
+    """The engines that serve: lost ones are not among them until they are started again."""
+
+    def __init__(self, by_index: Mapping[int, Replica[E]]) -> None:
+        """Its owner puts them in and takes them out; one must be there from the beginning."""
+        self._by_index = by_index
+        self.live = self.first.live
+        """The daemon's live generation; while an attempt is carried out some hold another."""
+        self.trial: OnTrial | None = None
+        """The generation that an attempt carries on, once the first engine has it."""
+        self.changing = asyncio.Lock()
+        """Held while an attempt is carried out, and while an engine that was started joins."""
+
+    def __iter__(self) -> Iterator[Replica[E]]:
+        """Go through those that serve, in their order."""
+        serving = (each for _, each in sorted(self._by_index.items()) if not each.gate.is_lost)
+        return iter(tuple(serving))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @property
+    def first(self) -> Replica[E]:
+        """The one that new weights are tried on before the others."""
+        serving = next(iter(self), None)
+        if serving is None:
+            raise EngineLost("no engine serves any more")
+        return serving
+
+    @property
+    def mode(self) -> Mode:
+        """The way new weights take over: engines of one model do it alike."""
+        return self.first.mode
+
+    def keeps(self, place: PastGeneration) -> bool:
+        """True if a rollback to this generation needs no loading now: others copy what one has."""
+        is_live = place.number == self.live.number  # here and there, while others are tried
+        return is_live or any(replica.keeps(place) for replica in self)
 
 
 def _name(weights: Staged) -> tuple[object, str]:

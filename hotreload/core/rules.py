@@ -1,14 +1,11 @@
-"""What the operator decided about attempts."""
+"""The operator's decisions about attempts."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-FIRST_ANSWER_SECONDS = 900.0
-"""The first answer compiles the model, which takes minutes on an accelerator."""
-
 
 class KeepPrevious(StrEnum):
-    """Where the generation before waits for a rollback."""
+    """The place where the generation before waits for a rollback."""
 
     DEVICE = "device"
     HOST = "host"
@@ -17,7 +14,7 @@ class KeepPrevious(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How long each step of an attempt may take, and what is kept after it."""
+    """Limits for each step of an attempt, and what is kept after it."""
 
     fetch_timeout: float = 3600.0
     validate_timeout: float = 1800.0
@@ -29,8 +26,8 @@ class Rules:
     sets: int = 2
     """The most sets of weights on the device, those that still answer older requests among them."""
     finish_timeout: float = 600.0
-    """How long requests may be answered by weights that are not live any more, if room is short."""
+    """Time for answers by weights that are not live any more, if room is short."""
     together: bool = False
-    """Whether several engines are all made ready before any goes live."""
+    """True to have several engines all ready before any goes live."""
     probe_timeout: float = 30.0
     keep_previous: KeepPrevious = KeepPrevious.DEVICE

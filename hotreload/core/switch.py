@@ -1,159 +1,119 @@
-"""The half of an attempt that is done on one engine: stage, prove, go live, or leave it as it was.
+"""The steps of an attempt on one engine: stage weights, prove them, flip, put the spare away.
 
 There are two ways, of one shape. `overlap` proves new weights beside those that answer, and flips:
 nobody waits. `drain` empties the engine first, for one that answers by one set of weights alone.
 """
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 
-from hotreload.core.course import Course, StillWanted
-from hotreload.core.how_far import telling_how_far
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
+from hotreload.core.probing import as_verdict, probes_within
+from hotreload.core.progress import AttemptProgress, StillWanted, telling_how_far
 from hotreload.core.replica import Replica
 from hotreload.core.rules import Rules
-from hotreload.errors import CheckpointRejected, EngineLost, ProbeFailed, TryAgain
-from hotreload.types import Checkpoint, Generation, HowFar, Noise, Phase, Staged
+from hotreload.errors import EngineLost, TryAgain
+from hotreload.types import Generation, HowFar, Phase, Staged
 
 ABORT_GRACE = 5.0
-"""How long aborted generations may take to leave; one decode step is plenty."""
+"""Time in which aborted generations must leave; one decode step is plenty."""
 
-Make = Callable[[], Awaitable[Staged]]
-"""Have the engine make new weights beside the live ones."""
-Commit = Callable[["Switch", Staged], Generation]
-"""Record in memory that an engine answers by these weights, and say as which generation."""
+Make = Callable[[Engine], Awaitable[Staged]]
+"""Have an engine make new weights beside the live ones."""
 Remember = Callable[[], Awaitable[str | None]]
 """Make what is recorded survive a restart, or say why it does not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """New weights beside the live ones of one engine; freed at the end unless they went live."""
-
-    weights: Staged
-    prove: Callable[[], Awaitable[None]]
-    """Have the probes asked where that disturbs nobody; bad answers raise why."""
-    go: Callable[[], Awaitable[None]]
-    """Have them go live, or raise why not: then what answered before answers still."""
-
-
 class Switch(ABC):
-    """Makes other weights live on one engine, or leaves it as it was."""
+    """Makes other weights live on one engine, or leaves it as it was; made anew for each attempt.
+
+    Within `staged` comes `prove`, and then, within `alone`, `flip` and `answer_as`, which no cancel
+    may part. On the way back `taken_back` stands in the place of both `staged` and `alone`.
+    """
 
     def __init__(
         self,
         replica: Replica[Engine],
-        course: Course,
+        progress: AttemptProgress,
         wanted: StillWanted,
         *,
-        commit: Commit,
         remember: Remember,
         rules: Rules,
     ) -> None:
         self.replica = replica
         self._engine = replica.engine
-        self._course = course
+        self._progress = progress
         self._wanted = wanted
-        self._commit = commit
         self._remember = remember
         self._rules = rules
-        self.is_staged = False
-        """Whether little is left to do, so that a newer wish waits."""
 
     @property
     def serves(self) -> bool:
-        """Whether the engine is still there; one that is lost answers nobody."""
+        """True while the engine is there; one that is lost answers nobody."""
         return not self.replica.gate.is_lost
-
-    def insist(self) -> None:
-        """From now on wait as long as any request may run, and abort what runs longer."""
-        patience = max(self._rules.drain_timeout, self._rules.longest_drain)
-        self._rules = replace(self._rules, drain_timeout=patience, abort_on_drain_timeout=True)
-
-    def stage(self, checkpoint: Checkpoint) -> Make:
-        """Make the weights of a checked checkpoint."""
-        return partial(self._engine.stage, checkpoint)
-
-    def copy(self, twin: Staged) -> Make:
-        """Make the same weights as another engine has."""
-        return partial(self._engine.twin, twin)
-
-    def perturb(self, noise: Noise) -> Make:
-        """Make a copy of the live weights with noise on it."""
-        return partial(self._engine.perturb, self._course.revision, noise)
 
     @property
     def live(self) -> Staged:
         """The weights that answer new requests."""
         return self._engine.live
 
-    @asynccontextmanager
-    async def ready(self, make: Make, *, asked: bool = True) -> AsyncIterator[Ready]:
-        """Make new weights, and prove them where that disturbs nobody; bad ones raise why.
+    def drain_as_long_as_requests_may_run(self) -> None:
+        """From now on wait as long as any request may run, and abort what runs longer."""
+        patience = max(self._rules.drain_timeout, self._rules.longest_drain)
+        self._rules = replace(self._rules, drain_timeout=patience, abort_on_drain_timeout=True)
 
-        Without being asked the probes they go live whatever they answer.
-        """
-        async with self.held(make, asked=asked) as ready:
-            if asked:
-                self._wanted.check()  # the last cheap exit
-                self.is_staged = True
-                await ready.prove()
-            yield ready
+    # --- the steps -------------------------------------------------------------------------
 
     @abstractmethod
-    def held(self, make: Make, *, asked: bool = True) -> AbstractAsyncContextManager[Ready]:
-        """Make new weights and hold them, for who says himself when they are proven, and go live.
+    def staged(self, make: Make) -> AbstractAsyncContextManager[Staged]:
+        """Hold new weights beside the live ones; what is spare at the end is put away."""
 
-        Where only live weights can be proven, `asked` says whether they are, before they stay.
+    @abstractmethod
+    async def prove(self, staged: Staged) -> None:
+        """Ask the probes, where that disturbs nobody; bad answers raise why."""
+
+    @abstractmethod
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        """Be the only one who changes the engine; from here on the attempt is not given up."""
+
+    @abstractmethod
+    async def flip(self, staged: Staged, *, probe: bool = True) -> Staged:
+        """Have the engine answer by these weights; return what answered before.
+
+        What fails here is undone here. Where only live weights can be proven they are, unless
+        `probe` is false.
         """
 
     @abstractmethod
-    async def back(self, place: PastGeneration, *, asked: bool = True) -> bool:
-        """Make an earlier generation live again; False when it is not in memory any more.
+    async def answer_as(self, generation: Generation, fresh: Staged, old: Staged) -> None:
+        """Have the gate say so: `fresh` answers as this generation, in the place of `old`."""
 
-        Without being asked the probes it does whatever it answers.
+    @abstractmethod
+    def taken_back(self, place: PastGeneration) -> AbstractAsyncContextManager[Staged | None]:
+        """Hold the weights of an earlier generation, alone, ready to be flipped to.
+
+        None when they are not in memory any more.
         """
 
-    async def rehearse(self, checkpoint: Checkpoint) -> None:
-        """Do all that is done before anything goes live: stage, and prove where nobody sees it."""
-        self._rules = replace(self._rules, abort_on_drain_timeout=False)  # nobody is cut off for it
-        async with self.held(self.stage(checkpoint)) as ready:
-            self._wanted.check()
-            why_not = self._engine.cannot_overlap
-            if why_not is not None:
-                self._course.unproven = why_not
-                return
-            await self._proven(ready.weights)
-
-    async def _proven(self, staged: Staged) -> None:
+    async def prove_unseen(self, staged: Staged) -> None:
         """Ask the probes where nobody sees the answers, for as long as the weights are wanted."""
         with self.replica.sealed_when_lost():
             await self._wanted.during(self._judged(staged))
 
-    async def _judged(self, staged: Staged) -> None:
-        """Ask them; bad answers cost nobody anything."""
-        try:
-            await self._probed(partial(self._engine.prove, staged))
-        except (EngineLost, TryAgain):  # no room for the shadow says nothing about the weights
-            raise
-        except Exception as bad:
-            self._course.verdict = as_verdict(bad)
-            raise self._course.verdict from bad
+    # --- what both ways do -----------------------------------------------------------------
 
     async def _stage(self, make: Make) -> Staged:
         """Make new weights beside the live ones, for as long as they are wanted."""
-        self._course.replica = self.replica.index
+        self._progress.replica = self.replica.index
         async with (
-            self._course.phase(Phase.STAGING, self._rules.stage_timeout, "stage_timeout"),
-            telling_how_far(self._how_far, self._course.revision, self._course.publish),
+            self._progress.phase(Phase.STAGING, self._rules.stage_timeout, "stage_timeout"),
+            telling_how_far(self._how_far, self._progress.revision, self._progress.publish),
         ):
-            staged = await self._wanted.during(make(), self._engine.release)
-        self._course.loading = staged.loading or self._course.loading  # a copy was not loaded
+            staged = await self._wanted.during(make(self._engine), self._engine.release)
+        self._progress.loading = staged.loading or self._progress.loading  # a copy was not loaded
         self.replica.staged = staged
         # What is not made of a checkpoint is copied whole.
         self.replica.staged_bytes += staged.loading.bytes_read if staged.loading else staged.bytes
@@ -162,28 +122,19 @@ class Switch(ABC):
     def _how_far(self) -> HowFar | None:
         return self._engine.staging
 
-    async def _probed(self, ask: Callable[[], Awaitable[None]]) -> None:
-        """Ask the probes; no answer in time is a bad one."""
+    async def _judged(self, staged: Staged) -> None:
+        """Ask the probes; bad answers cost nobody anything."""
         try:
-            async with (
-                asyncio.timeout(self._rules.probe_timeout),
-                self._course.phase(Phase.PROBING),
-            ):
-                await ask()
-        except TimeoutError:
-            raise ProbeFailed(
-                f"no answer to the probe within {self._rules.probe_timeout:g} s "
-                "([reload] probe_timeout)"
-            ) from None
+            async with self._probing():
+                await self._engine.prove(staged)
+        except (EngineLost, TryAgain):  # no room for the shadow says nothing about the weights
+            raise
+        except Exception as bad:
+            self._progress.verdict = as_verdict(bad)
+            raise self._progress.verdict from bad
 
-    def _recorded(self, fresh: Staged, old: Staged) -> Generation:
-        """Record that `fresh` answers instead of `old`, and say which generation it is now."""
-        self._course.fingerprints = (old.fingerprint, fresh.fingerprint)
-        return self._commit(self, fresh)
-
-
-def as_verdict(bad: Exception) -> CheckpointRejected:
-    """Why the weights are rejected; a probe that breaks in any way is a bad answer."""
-    if isinstance(bad, CheckpointRejected):
-        return bad
-    return ProbeFailed(f"the probe broke: {type(bad).__name__}: {bad}")
+    @asynccontextmanager
+    async def _probing(self) -> AsyncIterator[None]:
+        within = probes_within(self._rules.probe_timeout, "[reload] probe_timeout")
+        async with within, self._progress.phase(Phase.PROBING):
+            yield

@@ -1,6 +1,6 @@
-"""Looks now and then, when nobody is answered, whether the live weights still are what went live.
+"""Looks after the integrity of what is live: that it still is what went live, and was loaded well.
 
-Memory fails, and a fault may write where it should not.
+Memory fails, and a fault may write where it should not; a loader of ours may err.
 """
 
 import asyncio
@@ -11,12 +11,14 @@ from typing import NoReturn
 from hotreload.core.ports import Engine
 from hotreload.core.replica import Replica
 from hotreload.errors import DrainTimedOut, EngineLost
-from hotreload.events import LiveDrifted, LiveVerified, Publish
+from hotreload.events import LiveDrifted, LiveVerified, LoaderDistrusted, Publish
 
 log = logging.getLogger("hotreload.verify")
 
 Checksums = Callable[[], Awaitable[Mapping[str, int]]]
 """Compute the checksum of each live leaf now."""
+Distrusted = Callable[[], Awaitable[str]]
+"""Wait until our own loader was found to make other weights, and say which."""
 
 
 async def verify_live(
@@ -63,3 +65,12 @@ async def _verify(replica: Replica[Engine], checksums: Checksums, publish: Publi
         publish(LiveDrifted(live, drifted, replica.index))
     else:
         publish(LiveVerified(live, replica.index))
+
+
+async def tell_of_distrust(
+    replica: Replica[Engine], *, distrusted: Distrusted, publish: Publish
+) -> NoReturn:
+    """Tell once, as it stays so, that our loader makes other weights here than upstream's."""
+    publish(LoaderDistrusted(await distrusted(), replica.index))
+    await asyncio.Future()
+    raise AssertionError("nobody ends what waits for ever")

@@ -1,4 +1,4 @@
-"""What an engine can do and how large things may be in it, as data. `facts` finds both."""
+"""Capabilities of an engine, and its limits, as data. `facts` finds both."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What this engine can do; what it cannot is refused with a reason."""
+    """Things this engine can do; what it cannot is refused with a reason."""
 
     logprobs: bool
     """0.0.2 has them and dies of every request that asks for any."""
@@ -26,7 +26,7 @@ class Capabilities:
     """It can be paused; 0.0.2 cannot, so the gate stands before every engine."""
 
     def named(self) -> Mapping[str, bool]:
-        """What differs between releases, by its name."""
+        """Name what differs between releases."""
         return {
             "log-probabilities": self.logprobs,
             "grammars": self.grammars,
@@ -39,7 +39,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """How large things may be in this engine."""
+    """Limits of how large things may be in this engine."""
 
     vocabulary: int
     input_tokens: int

@@ -1,4 +1,4 @@
-"""What a built engine is and can do, found by looking at it."""
+"""Facts of a built engine, found by looking at it: what it is, and what it can do."""
 
 import dataclasses
 import inspect
@@ -6,12 +6,12 @@ from typing import Any
 
 from hotreload.engine.answering.sampling import GRAMMARS
 from hotreload.engine.capabilities import Capabilities, EngineLimits
-from hotreload.engine.upstream.build import Parts
+from hotreload.engine.upstream.parts import Parts
 from hotreload.engine.versions import installed
 
 
 def capabilities_of(parts: Parts, *, grammars: bool) -> Capabilities:
-    """What this engine can do, found by looking at it; `grammars` says if it follows grammars."""
+    """Find out what this engine can do; `grammars` says if it follows grammars."""
     from sgl_jax.srt.managers.io_struct import TokenizedGenerateReqInput
     from sgl_jax.srt.sampling.sampling_params import SamplingParams
 
@@ -39,7 +39,7 @@ def tokenizer_of(parts: Parts) -> Any:
 
 
 def limits_of(parts: Parts) -> EngineLimits:
-    """How large things may be, as the running engine has it."""
+    """Limits of the running engine."""
     scheduler = parts.running_scheduler.scheduler
     return EngineLimits(
         vocabulary=scheduler.model_config.vocab_size,
@@ -50,7 +50,7 @@ def limits_of(parts: Parts) -> EngineLimits:
 
 
 def facts_of(parts: Parts) -> dict[str, Any]:
-    """What runs, and on what, under upstream's names."""
+    """Tell what runs, and on what, under upstream's names."""
     import jax.numpy as jnp
 
     given, runner = parts.engine.server_args, parts.model_runner

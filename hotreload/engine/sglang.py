@@ -5,11 +5,11 @@ exchanges, answers serve. Knows nothing of gates, wishes, or files before they w
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from hotreload.engine import facts
 from hotreload.engine.answering.answers import Answer, Answers, all_ended
@@ -18,85 +18,102 @@ from hotreload.engine.answering.grammars import grammars_of
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.prompts import Prompts
-from hotreload.engine.first_weights import begin_with, check_running, lent, named, shadow_pool
-from hotreload.engine.generations import Generations
-from hotreload.engine.lanes.shadow import ShadowPool
-from hotreload.engine.starting import built, running
+from hotreload.engine.options import EngineOptions
+from hotreload.engine.starting import built
+from hotreload.engine.switching import SwitchingEngine
 from hotreload.engine.upstream import build, frozen, recompiles
 from hotreload.engine.upstream.between import BetweenSteps
 from hotreload.engine.upstream.nonfinite import Withheld
+from hotreload.engine.upstream.parts import Parts, taken_apart, watched
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.leaves import signature
-from hotreload.engine.weights.sets import StagingTerms
+from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.twins import Original
-from hotreload.errors import AnswerNonfinite, ProbeFailed
-from hotreload.threads import uninterrupted
-from hotreload.types import Checkpoint, EngineLoad, HowFar, Noise, Revision, Staged, TensorSpec
+from hotreload.errors import AnswerNonfinite, ProbeFailed, TryAgain
+from hotreload.threads import in_thread, uninterrupted
+from hotreload.types import Checkpoint, EngineLoad, Revision, Staged, TensorSpec
 
 
-class SglangEngine:
-    """One running engine and the weights that are live in it; made by `start`."""
+class SglangEngine(SwitchingEngine):
+    """One running engine; made by `start`.
+
+    Its verbs that change weights are in what it is made of: those that make and free spare sets in
+    `StagingEngine`, those that say which set answers in `SwitchingEngine`.
+    """
 
     def __init__(
         self,
-        parts: build.Parts,
+        parts: Parts,
         watch: EngineWatch,
         *,
         first: Revision | Original,
         probes: Sequence[Probe],
-        terms: StagingTerms,
+        terms: StagingOptions,
     ) -> None:
         """Take over a built engine; this blocks, so `start` calls it in a thread."""
-        self._parts, self._watch = parts, watch
+        super().__init__(parts.running_scheduler, watch, first, terms)
+        self._parts = parts
         self._tasks: list[asyncio.Task[None]] = []
         self._compiled = recompiles.Counting(parts.running_scheduler.serving)
         self._withheld = Withheld()
-        self._shadow_pool: ShadowPool | None = None
-        self._scheduler = parts.running_scheduler
         tokenizer = facts.tokenizer_of(parts)
         grammars = grammars_of(self._scheduler.scheduler, tokenizer)
         self.limits = facts.limits_of(parts)
         self.capabilities = facts.capabilities_of(parts, grammars=grammars is not None)
         self._prompts = Prompts(tokenizer, self.limits, self.capabilities, grammars)
-        self._sets, staged = begin_with(first, self._scheduler, terms)
-        self._first: Staged | None = staged
         self._canaries = Canaries(probes, self._prompts)
 
     @classmethod
     async def start(
         cls,
+        options: EngineOptions,
         *,
-        model: Path,
-        device: str,
-        terms: StagingTerms,
-        revision: Revision | None = None,
-        tp: int = 1,
-        dtype: str = "auto",
-        load_format: str = "auto",
-        args: Mapping[str, Any] | None = None,
+        terms: StagingOptions,
         probes: Sequence[Probe] = (),
+        revision: Revision | None = None,
         checkpoint: Checkpoint | None = None,
-        first_device: int = 0,
-        engines: int = 1,
         twin: "SglangEngine | None" = None,
     ) -> "SglangEngine":
-        """Start an engine that answers from `model`, whose weights are called `revision`.
+        """Start an engine, whose weights are called `revision`.
 
         `checkpoint` holds the same weights, in files that stay: our own loader is compared with
         upstream's on them. ConfigError names the setting to change, also when there are not devices
-        for so many `engines` in all.
+        for so many engines in all.
         With a `twin`, a running engine of the same model, nothing is read: what is live there once
         this one is built is copied, under its name. TryAgain when that engine has ended.
         """
         watch = EngineWatch()
-        make_parts = partial(build.build, model=model, device=device, tp=tp, dtype=dtype)
-        make_parts = partial(make_parts, load_format="dummy" if twin else load_format)
-        make_parts = partial(make_parts, args=args or {}, first_device=first_device)
-        parts = await built(partial(make_parts, engines=engines, report=watch.report))
-        make = partial(cls, parts, watch, probes=probes, terms=terms)
+        options = options if twin is None else replace(options, load_format="dummy")
+        parts = await built(partial(build.build, options, watch.report))
         first = named(revision) if twin is None else twin._lent()
-        return await running(make, parts, watch, first, checkpoint)
+        make = partial(cls, parts, watch, probes=probes, terms=terms)
+        return await cls._begun(make, parts, watch, first, checkpoint)
+
+    @classmethod
+    async def _begun(
+        cls,
+        make: Callable[..., Self],
+        parts: Parts,
+        watch: EngineWatch,
+        first: AbstractAsyncContextManager[Revision | Original],
+        checkpoint: Checkpoint | None,
+    ) -> Self:
+        """Have begin what `make` makes of a built engine; nothing of one that does not is left."""
+        try:
+            async with first as given:
+                # If the start is cancelled, what was made here is taken apart with the parts.
+                engine = await in_thread(lambda cancel: make(first=given))
+        except BaseException:
+            watch.close()
+            await uninterrupted(taken_apart(parts))
+            raise
+        try:
+            await engine._begin(checkpoint)
+        except BaseException:
+            await uninterrupted(engine.close())
+            raise
+        return engine
 
     async def prepare(self, request: Mapping[str, Any]) -> Parsed:
         """Check a request and encode its prompts, off the loop; BadRequest names what is wrong."""
@@ -115,7 +132,7 @@ class SglangEngine:
         self._watch.check()
         parsed = request if isinstance(request, Parsed) else await self.prepare(request)
         try:
-            lane = self._generations.lane(weights)
+            lane = self._lane(weights)
             async with aclosing(self._front.generate(parsed, lane)) as answers:
                 async for answer in answers:
                     yield answer
@@ -123,103 +140,28 @@ class SglangEngine:
             self._withheld.note()
             raise
 
-    @property
-    def live(self) -> Staged:
-        """The weights that answer new requests."""
-        return self._generations.live
-
-    @property
-    def cannot_overlap(self) -> str | None:
-        """Why two sets of weights cannot answer side by side in it; None when they can."""
-        return self._sets.why_one_set or self._scheduler.cannot_overlap
-
-    @property
-    def spares_wait_on_host(self) -> bool:
-        """Whether one set of weights at a time is on the device."""
-        return self._sets.why_one_set is not None
-
-    async def stage(self, checkpoint: Checkpoint) -> Staged:
-        """Load beside the live weights, or to the host; a cancelled call leaves nothing behind."""
-        return await self._sets.stage(checkpoint, self.live)
-
-    async def twin(self, staged: Staged) -> Staged:
-        """Copy what another engine of the same model holds; it fails as `stage` does."""
-        return await self._sets.twin(staged, self.live)
-
-    @property
-    def staging(self) -> HowFar | None:
-        """How far `stage` is with a checkpoint; None while it is with none."""
-        return self._sets.staging
-
-    async def perturb(self, revision: Revision, noise: Noise) -> Staged:
-        """Copy the live weights, with noise on some leaves; it fails as `stage` does."""
-        return await self._sets.perturb(revision, noise, self.live)
-
     async def prove(self, staged: Staged) -> None:
         """Ask staged weights every canary prompt, in a lane that nobody else is answered in."""
-        assert self._shadow_pool is not None, self.cannot_overlap
-        async with self._generations.shadow(staged, self._shadow_pool) as lane:
+        async with self._shadow(staged) as lane:
             await self._ask_canaries(lane)
-
-    async def flip(self, staged: Staged) -> Staged:
-        """Answer new requests by `staged`; returns what answered them, and ends with `retire`."""
-        return await self._generations.flip(staged)
-
-    async def retire(self, staged: Staged) -> None:
-        """Wait until nothing is left of weights that nobody is admitted to any more."""
-        await self._generations.retire(staged)
-
-    async def exchange(self, staged: Staged) -> Staged:
-        """Make `staged` live and return what was live; only while nothing is under way."""
-        return await self._generations.exchange(staged)
-
-    async def scrub(self) -> None:
-        """Overwrite the KV pool with zeros and forget every cached prefix."""
-        await self._generations.scrub()
 
     async def probe(self) -> None:
         """Ask the live weights every canary prompt; ProbeFailed lists each bad answer."""
-        await self._ask_canaries(self._generations.lane(None))
+        await self._ask_canaries(self._lane(None))
 
     def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:
         """Judge later weights by these; ConfigError, and no change, if one cannot be asked."""
         self._canaries.change(probes)
-        self._sets.max_drift = max_drift
-
-    async def abort(self, staged: Staged | None = None) -> None:
-        """End every answer under way, by these weights or by any, with the text it has so far."""
-        self._generations.abort(staged)
-
-    async def stow(self, staged: Staged) -> Staged:
-        """Move spare weights to host memory; what is there already stays as it is."""
-        return await self._sets.stow(staged, self.live)
-
-    async def unstow(self, staged: Staged) -> Staged:
-        """Bring stowed weights back to where spare ones wait."""
-        return await self._sets.unstow(staged, self.live)
-
-    async def release(self, staged: Staged) -> None:
-        """Free spare weights, off the loop."""
-        await self._sets.release(staged)
-
-    async def checksums(self) -> dict[str, int]:
-        """Each leaf's checksum, computed on what is live now."""
-        async with self._generations.unchanged:
-            return await self._sets.checksums(self.live)
+        self.max_drift = max_drift
 
     def structure(self) -> dict[str, tuple[Any, ...]]:
-        """What the compiled model sees of each live leaf: shape, dtype, placement."""
+        """Shape, dtype and placement of each live leaf: what the compiled model sees of it."""
         return {path: signature(leaf) for path, leaf in self._live_leaves().items()}
 
     @property
     def leaf_count(self) -> int:
-        """How many leaves a set has."""
-        return len(self._sets.layout.places)
-
-    @property
-    def last_exchange_seconds(self) -> float | None:
-        """How long the scheduler thread took for the last change of weights."""
-        return self._generations.last_exchange_seconds
+        """Number of leaves of a set."""
+        return len(self.layout.places)
 
     @property
     def upstream(self) -> Any:
@@ -227,41 +169,37 @@ class SglangEngine:
         return self._parts.engine
 
     def facts(self) -> dict[str, Any]:
-        """What runs, and on what, for people and logs."""
+        """Tell what runs, and on what, for people and logs."""
         return facts.facts_of(self._parts)
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
         """Every tensor a checkpoint must have; a shape is None where it cannot be derived."""
-        return self._sets.plan.tensors
+        return self.plan.tensors
 
     @property
     def ignorable(self) -> frozenset[str]:
         """Tensors a checkpoint may have though nothing loads them."""
-        return self._sets.plan.ignorable
+        return self.plan.ignorable
 
     @property
     def recompiles(self) -> int:
-        """How often the serving threads waited for a compilation since the start."""
+        """Count of the compilations that the serving threads waited for since the start."""
         return self._compiled.count
 
     @property
     def load(self) -> EngineLoad:
-        """How busy it is with requests, noted by the scheduler thread a few times a second."""
+        """Figures of how busy it is, noted by the scheduler thread a few times a second."""
         return self._scheduler.load.last
 
     @property
     def under_way(self) -> int:
-        """How many prompts the engine is busy with."""
+        """Number of prompts that the engine is busy with."""
         return self._front.under_way
 
     def count_anew(self) -> None:
         """Forget what the start asked by itself: from now on it is clients who are counted."""
         self._withheld = Withheld()
         self._compiled.begin_anew()
-
-    async def distrusted(self) -> str:
-        """Wait until our own loader was found to make other weights than upstream's; say which."""
-        return await self._sets.distrusted()
 
     async def died(self) -> NoReturn:
         """Raise EngineLost a moment after the engine died, or was found to hang."""
@@ -272,7 +210,7 @@ class SglangEngine:
         return await self._withheld.more_than(beyond)
 
     def is_turning(self, within: float) -> bool:
-        """Whether the scheduler thread turned in the last `within` seconds, or is in a step."""
+        """Say whether the scheduler thread turned in the last `within` seconds, or is in a step."""
         return self._scheduler.is_turning(within)
 
     def lose(self, why: str) -> None:
@@ -289,49 +227,48 @@ class SglangEngine:
         self._prompts.close()
         self._scheduler.ask_to_stop()
         self._front.send(Wake())
-        self._sets.let_go()
+        self.drop_references()
         if self._shadow_pool is not None:
-            self._shadow_pool.let_go()
-        del self._scheduler, self._sets, self._shadow_pool, self._front, self._generations
-        await uninterrupted(build.taken_apart(self._parts))
+            self._shadow_pool.free()
+        del self._scheduler, self._shadow_pool, self._front, self._between
+        await uninterrupted(taken_apart(self._parts))
 
     @asynccontextmanager
     async def _lent(self) -> AsyncIterator[Original]:
-        """What is live, for a twin to copy."""
-        check_running(self._watch)
-        async with lent(self._generations, self._sets) as original:
-            yield original
+        """Lend what is live to a twin, to copy: it is not traded for others meanwhile.
 
-    async def begin(self, checkpoint: Checkpoint | None) -> None:
+        TryAgain when there is nothing to copy any more: another twin may be there later.
+        """
+        if self._watch.is_closed or self._watch.reason is not None:
+            raise TryAgain("the engine to be copied has ended", code="original_gone")
+        async with self.unchanged:
+            yield Original(self.live, self.loaders.comparison)
+
+    async def _begin(self, checkpoint: Checkpoint | None) -> None:
         """Do the part of the start that belongs on the event loop; `close` undoes a half of it."""
         self._front = self._make_front()
-        first, self._first = self._first, None
-        assert first is not None, "an engine begins once"
-        layout, between = self._sets.layout, self._make_between()
-        self._generations = Generations(
-            self._scheduler, self._front, self._watch, live=first, layout=layout, between=between
-        )
-        await self._know_whole(first)
+        self._between = self._make_between()
+        await self._know_whole()
         await self.scrub()  # compiles the scrub: the first failed probe must not wait for that
-        await self._ready_shadow(self.live)
+        await self._ready_shadow()
         # From now on: a step of the start may compile for longer than a step may take later.
-        looking = self._watch.look(self._parts.fault, build.watched(self._parts))
+        looking = self._watch.look(self._parts.fault, watched(self._parts))
         self._tasks.append(asyncio.create_task(looking, name="engine watch"))
         self._compiled.begin_anew()
         frozen.freeze(self._parts)
         if checkpoint is not None:
-            self._tasks.append(self._sets.compare_with(checkpoint, self.live))
+            self._tasks.append(self.compare_with(checkpoint))
 
-    async def _ready_shadow(self, live: Staged) -> None:
+    async def _ready_shadow(self) -> None:
         """Compile what weights are proven with: the first checkpoint must not wait for that."""
-        pool = shadow_pool(self._scheduler, self._sets, live, self._canaries.longest)
-        self._shadow_pool = pool
+        self._decide_where_to_prove(self._canaries.longest)
+        pool = self._shadow_pool
         if pool is not None and pool.has_own_programs and not self.cannot_overlap:
             with suppress(ProbeFailed):  # the start says what its weights answer
-                await self.prove(live)
+                await self.prove(self.live)
 
     def _live_leaves(self) -> dict[str, Any]:
-        return self._sets.layout.named(self.live.weights.leaves)
+        return self.layout.named(self.live.weights.leaves)
 
     # --- what is another thing for an engine over several ranks -----------------------------------
 
@@ -341,10 +278,17 @@ class SglangEngine:
     def _make_between(self) -> BetweenSteps:
         return BetweenSteps(self._scheduler, self._front, self._watch)
 
-    async def _know_whole(self, first: Staged) -> None:
-        """Of what lies on one host all is known, as it was measured."""
+    async def _know_whole(self) -> None:
+        """On a single host every leaf has been measured."""
 
     async def _ask_canaries(self, lane: int) -> None:
         """Past `generate`, which counts withheld answers: a probe's is no client's."""
         self._watch.check()
         await self._canaries.ask(partial(self._front.generate, lane=lane))
+
+
+@asynccontextmanager
+async def named(revision: Revision | None) -> AsyncIterator[Revision]:
+    """Name what upstream loads."""
+    assert revision is not None, "weights that are no copy need a name"
+    yield revision

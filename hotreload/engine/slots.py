@@ -36,7 +36,7 @@ class ClosureSlot:
 
     @classmethod
     def fits(cls, model_runner: Any) -> bool:
-        """Does this engine keep its leaves here?"""
+        """Say whether this engine keeps its leaves here."""
         code = getattr(getattr(model_runner, "jitted_run_model", None), "__code__", None)
         return "model_state_leaves" in getattr(code, "co_freevars", ())
 
@@ -58,7 +58,7 @@ class AttributeSlot:
 
     @classmethod
     def fits(cls, model_runner: Any) -> bool:
-        """Does this engine keep its leaves here?"""
+        """Say whether this engine keeps its leaves here."""
         return isinstance(getattr(model_runner, "model_state_leaves", None), list)
 
     def read(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What a program may ask, and what it is answered, in the words of sglang-jax."""
+"""Requests of a program and their answers, in the words of sglang-jax."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from hotreload.errors import BadRequest, shown
 from hotreload.types import Generation
 
 Answer = dict[str, Any]
-"""What sglang-jax answers; its `meta_info` also has `generation`, `revision` and `fingerprint`."""
+"""An answer of sglang-jax; its `meta_info` also has `generation`, `revision` and `fingerprint`."""
 Prompt = str | list[int] | tuple[int, ...]
 """A text, or its token ids."""
 Prompts = list[str] | tuple[str, ...] | Sequence[list[int]] | Sequence[tuple[int, ...]]

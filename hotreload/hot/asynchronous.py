@@ -13,9 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
-from hotreload.core.attempts import Attempts
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger, PastGeneration
+from hotreload.core.probing import probes_within
+from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.engine.answering.probe import Probe
@@ -26,7 +27,6 @@ from hotreload.errors import (
     EngineLost,
     NothingOfThatName,
     NotServing,
-    ProbeFailed,
 )
 from hotreload.events import Events
 from hotreload.hot.asking import (
@@ -147,13 +147,8 @@ class AsyncHotEngine:
             check_is_staged(staged, AsyncStagedWeights)
             await staged.probe()
             return
-        within = self._probe_timeout
-        try:
-            async with asyncio.timeout(within):
-                await self._replica.engine.probe()
-        except TimeoutError:
-            late = f"no answer to the probe within {within:g} s ([reload] probe_timeout)"
-            raise ProbeFailed(late) from None
+        async with probes_within(self._probe_timeout, "[reload] probe_timeout"):
+            await self._replica.engine.probe()
 
     async def rollback(self, number: int | None = None) -> Generation:
         """Answer by the generation before again, or by this one: from memory, else its folder."""
@@ -314,7 +309,7 @@ class AsyncHotEngine:
                 await self._gate.drained(ABORT_GRACE)
             await self._lasting.end()
         finally:
-            self._replica.let_go()
+            self._replica.drop_spares()
             await self._started.end()
 
     async def __aenter__(self) -> Self:

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotreload.checks.check import check_checkpoint, fault, findings
-from hotreload.checks.fit import Policy
+from hotreload.checkpoint.check import check_checkpoint, fault, findings
+from hotreload.checkpoint.fit import Policy
+from hotreload.checkpoint.in_memory import InMemory
 from hotreload.errors import BadRequest, SourceUnavailable, shown
 from hotreload.hub_names import how_to_have
-from hotreload.in_memory import InMemory
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, Served
 

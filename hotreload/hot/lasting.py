@@ -5,10 +5,10 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, NoReturn
 
-from hotreload.core.fading import see_old_ones_out
-from hotreload.core.nonfinite import heed_withheld_answers
+from hotreload.core.fading import close_drained_generations
+from hotreload.core.nonfinite import react_to_nonfinite_answers
 from hotreload.core.replica import Replica
-from hotreload.core.trust import tell_of_distrust
+from hotreload.core.verify import tell_of_distrust
 from hotreload.engine.answering.answers import all_ended
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import EngineLost
@@ -31,9 +31,9 @@ class Lasting:
         keep = terms.rules.keep_previous
         works: list[Coroutine[Any, Any, NoReturn]] = [
             engine.died(),
-            see_old_ones_out(replica, keep=keep, publish=publish),
+            close_drained_generations(replica, keep=keep, publish=publish),
             tell_of_distrust(replica, distrusted=engine.distrusted, publish=publish),
-            heed_withheld_answers(
+            react_to_nonfinite_answers(
                 replica, publish=publish, drain_timeout=lambda: terms.drain_timeout, leave=None
             ),
         ]

@@ -1,31 +1,33 @@
 """Weights that wait beside the live ones, in the hands of a program."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from types import TracebackType
 from typing import Self
 
-from hotreload.core.course import Course
-from hotreload.core.switch import Ready
+from hotreload.core.progress import AttemptProgress
 from hotreload.errors import BadRequest, CheckpointRejected, EngineLost
 from hotreload.threads import uninterrupted
-from hotreload.types import Generation, Loading
+from hotreload.types import Generation, Loading, Staged
+
+Step = Callable[[Staged], Awaitable[None]]
+"""One that a switch takes with staged weights, or raises why not."""
 
 
 class Hold:
-    """The room that staged weights take, until they go live or are let go."""
+    """The room that staged weights take, until they go live or are released."""
 
-    def __init__(self, ready: Ready, frees: AsyncExitStack) -> None:
+    def __init__(self, weights: Staged, frees: AsyncExitStack) -> None:
         """`frees` puts away what is spare at its exit: these weights, unless they went live."""
-        self.ready: Ready | None = ready
+        self.weights: Staged | None = weights
         """The weights; None once they are not held any more."""
         self._frees = frees
 
-    async def let_go(self, error: Exception | None = None) -> None:
+    async def discard(self, error: Exception | None = None) -> None:
         """Have the switch put away what is spare now; of a lost engine it touches nothing."""
-        if self.ready is not None:
-            self.ready = None
+        if self.weights is not None:
+            self.weights = None
             trace = error.__traceback__ if error else None
             await self._frees.__aexit__(type(error) if error else None, error, trace)
 
@@ -35,47 +37,50 @@ class AsyncStagedWeights:
 
     def __init__(
         self,
-        ready: Ready,
+        weights: Staged,
         hold: Hold,
         *,
-        course: Course,
+        prove: Step,
+        go_live: Step,
+        progress: AttemptProgress,
         why_unprovable: str | None,
         turn: Callable[[int | None], AbstractAsyncContextManager[None]],
         one_at_a_time: asyncio.Lock,
     ) -> None:
-        staged = ready.weights
-        self.name = staged.revision.label
-        self.fingerprint = staged.fingerprint
-        self.loading: Loading | None = staged.loading
-        """How they were loaded, and how far they are from those that were live."""
+        self.name = weights.revision.label
+        self.fingerprint = weights.fingerprint
+        self.loading: Loading | None = weights.loading
+        """Facts of their loading, and how far they are from those that were live."""
         self.is_proven = False
-        """Whether the probes found their answers good."""
+        """True once the probes found their answers good."""
         self._hold = hold
-        self._course = course
+        self._prove = prove
+        self._go_live = go_live
+        self._progress = progress
         self._why_unprovable = why_unprovable
         self._turn = turn
         self._one_at_a_time = one_at_a_time
 
     @property
     def is_held(self) -> bool:
-        """Whether they still wait beside the live ones."""
-        return self._hold.ready is not None
+        """True while they wait beside the live ones."""
+        return self._hold.weights is not None
 
     @property
     def generation(self) -> Generation | None:
-        """What they went live as; None if they did not."""
-        return self._course.generation
+        """The generation that they went live as; None if they did not."""
+        return self._progress.generation
 
     async def probe(self) -> None:
         """Ask the probes, where nobody sees the answers; ProbeFailed, and they are released."""
         async with self._turn(None), self._released_when_bad():
-            ready = self._waiting()
+            weights = self._waiting()
             if self._why_unprovable is not None:
                 raise BadRequest(
                     f"{self.name} can be asked only once it is live, which flip does, and goes "
                     f"back if an answer is bad: {self._why_unprovable}"
                 )
-            await self._proven(ready)
+            await self._make_sure(weights)
 
     async def flip(self, *, since: int | None = None) -> Generation:
         """Answer by them from now on; those that are unproven are proven first, or not flipped to.
@@ -84,21 +89,21 @@ class AsyncStagedWeights:
         `since` is for an update: how many rollbacks there had been when it was asked for.
         """
         async with self._turn(since), self._released_when_bad():
-            ready = self._waiting()
-            await self._proven(ready)
+            weights = self._waiting()
+            await self._make_sure(weights)
             try:
-                await ready.go()
+                await self._go_live(weights)
             finally:
                 if self.generation is not None:  # also when it was cancelled meanwhile
                     self.is_proven = True
-                    await uninterrupted(self._hold.let_go())
+                    await uninterrupted(self._hold.discard())
         assert self.generation is not None, "the switch says what they are live as"
         return self.generation
 
     async def release(self) -> None:
         """Free them, unless they went live or were released before."""
         async with self._one_at_a_time:
-            await self._hold.let_go()
+            await self._hold.discard()
 
     async def __aenter__(self) -> Self:
         return self
@@ -111,16 +116,17 @@ class AsyncStagedWeights:
     ) -> None:
         await self.release()
 
-    def _waiting(self) -> Ready:
-        if self._hold.ready is not None:
-            return self._hold.ready
+    def _waiting(self) -> Staged:
+        if self._hold.weights is not None:
+            return self._hold.weights
         live = self.generation
         became = "was released" if live is None else f"went live as generation {live.number}"
         raise BadRequest(f"{self.name} is no longer staged: it {became}")
 
-    async def _proven(self, ready: Ready) -> None:
+    async def _make_sure(self, weights: Staged) -> None:
+        """Ask the probes, once, where they can be asked before anything is live."""
         if not self.is_proven:
-            await ready.prove()
+            await self._prove(weights)
             self.is_proven = self._why_unprovable is None
 
     @asynccontextmanager
@@ -129,5 +135,5 @@ class AsyncStagedWeights:
             yield
         except (CheckpointRejected, EngineLost) as error:
             with suppress(CheckpointRejected, EngineLost):
-                await self._hold.let_go(error)
+                await self._hold.discard(error)
             raise

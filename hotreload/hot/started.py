@@ -1,6 +1,5 @@
 """Starts the engine that a program holds, as `hotreload serve` starts its own."""
 
-import asyncio
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,17 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from hotreload.checks.check import check_checkpoint
-from hotreload.checks.fit import served_by
-from hotreload.core.rules import FIRST_ANSWER_SECONDS
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.fit import served_by
+from hotreload.core.probing import FIRST_ANSWER_SECONDS, probes_within
 from hotreload.engine.answering.probe import Probe
+from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import ConfigError, ProbeFailed, shown
+from hotreload.errors import ConfigError, shown
 from hotreload.hot.checking import GivenChecks
 from hotreload.hot.terms import HotTerms
 from hotreload.hub_names import how_to_have
 from hotreload.threads import in_thread, uninterrupted
-from hotreload.types import Checkpoint, Revision
+from hotreload.types import Revision
 
 RANDOM = Revision("random", "random weights")
 Boot = Literal["checkpoint", "random"]
@@ -66,15 +66,19 @@ async def start(
     spool = tempfile.TemporaryDirectory(prefix="hotreload-")
     try:
         engine = await SglangEngine.start(
-            model=folder,
-            device=device,
-            tp=tp,
-            first_device=first_device,
-            dtype=dtype,
-            args=args or {},
+            EngineOptions(
+                folder,
+                device,
+                tp=tp,
+                dtype=dtype,
+                load_format="auto" if checkpoint else "dummy",
+                args=args or {},
+                first_device=first_device,
+            ),
             terms=terms.staging(Path(spool.name)),
             probes=probes,
-            **_weights(checkpoint),
+            revision=checkpoint.revision if checkpoint else RANDOM,
+            checkpoint=checkpoint,
         )
     except BaseException:
         spool.cleanup()
@@ -88,21 +92,13 @@ async def start(
     return started
 
 
-def _weights(checkpoint: Checkpoint | None) -> dict[str, Any]:
-    if checkpoint is None:
-        return {"revision": RANDOM, "load_format": "dummy"}
-    return {"revision": checkpoint.revision, "checkpoint": checkpoint}
-
-
 async def _proven_or_ended(started: Started) -> None:
     try:
         if started.path is not None:  # random weights have no answers to be judged by
-            async with asyncio.timeout(FIRST_ANSWER_SECONDS):
+            async with probes_within(FIRST_ANSWER_SECONDS):
                 await started.engine.probe()
-    except BaseException as bad:
+    except BaseException:
         await started.end()
-        if isinstance(bad, TimeoutError):
-            raise ProbeFailed(f"no answer in {FIRST_ANSWER_SECONDS:g} s") from bad
         raise
 
 

@@ -3,29 +3,30 @@
 import asyncio
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
-from hotreload.core.attempts import Attempts
-from hotreload.core.course import Course, StillWanted
+from hotreload.core import way_back
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.orders import ROLLED_BACK
 from hotreload.core.ports import Engine
-from hotreload.core.reconcile import SWITCHES
+from hotreload.core.progress import AttemptProgress, StillWanted
+from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica
+from hotreload.core.rollout import SWITCHES
 from hotreload.core.rules import Rules
 from hotreload.core.switch import Switch
 from hotreload.errors import (
-    BadRequest,
     Busy,
     CheckpointRejected,
     EngineLost,
-    NothingOfThatName,
     NotServing,
     Superseded,
 )
 from hotreload.hot.staged import AsyncStagedWeights, Hold
+from hotreload.threads import uninterrupted
 from hotreload.types import Checkpoint, Generation, Mode, Revision, Staged
 
 
@@ -56,11 +57,11 @@ class Switching:
         self._ledger = attempts.ledger
         self._rules = rules
         self.rollbacks = 0
-        """How many were ever asked for."""
+        """Count of those that were ever asked for."""
         self._check = check
         self._one_at_a_time = asyncio.Lock()
         self._wants: Callable[[], bool] = lambda: True
-        """Whether what is under way is still wanted."""
+        """True while what is under way is still wanted."""
         self._is_ending = False
         self._news = asyncio.Event()
 
@@ -92,25 +93,28 @@ class Switching:
         self._news.set()
         async with self._one_at_a_time:
             if self._hold is not None and not self._replica.gate.is_lost:
-                await self._hold.let_go()
+                await self._hold.discard()
 
     async def stage(self, checkpoint: Checkpoint, since: int | None = None) -> AsyncStagedWeights:
         """Load checked weights beside the live ones; Busy while others wait there."""
         async with self.turn(since):
             self.check_free()
             if self._hold is not None:
-                await self._hold.let_go()  # nobody has them any more
+                await self._hold.discard()  # nobody has them any more
             path = checkpoint.path if checkpoint.memory is None else None
-            course = self._attempts.course(checkpoint.revision)
-            switch = self._new_switch(course, path)
+            progress = self._attempts.progress_of(checkpoint.revision)
+            switch = self._new_switch(progress)
             frees = AsyncExitStack()
-            ready = await frees.enter_async_context(switch.held(switch.stage(checkpoint)))
+            new = switch.staged(lambda engine: engine.stage(checkpoint))
+            weights = await frees.enter_async_context(new)
             if checkpoint.memory is not None:
                 checkpoint.memory.drop()  # the caller's arrays are the caller's again
             staged = AsyncStagedWeights(
-                ready,
-                hold := Hold(ready, frees),
-                course=course,
+                weights,
+                hold := Hold(weights, frees),
+                prove=switch.prove,
+                go_live=partial(self._go_live, switch, progress, path),
+                progress=progress,
                 why_unprovable=self._why_unprovable,
                 turn=self.turn,
                 one_at_a_time=self._one_at_a_time,
@@ -135,7 +139,7 @@ class Switching:
 
     def _abandoned(self, hold: Hold) -> None:
         """Free weights that nobody has any more; in whatever thread the last one dropped them."""
-        if hold.ready is not None:
+        if hold.weights is not None:
             with suppress(RuntimeError):  # the loop has ended, and they with it
                 self._loop.call_soon_threadsafe(self._begin_freeing, hold)
 
@@ -145,7 +149,7 @@ class Switching:
     async def _free(self, hold: Hold) -> None:
         with suppress(CheckpointRejected, EngineLost):
             async with self._one_at_a_time:
-                await hold.let_go()
+                await hold.discard()
 
     @property
     def _why_unprovable(self) -> str | None:
@@ -158,41 +162,15 @@ class Switching:
     def place_to_go_back_to(self, number: int | None) -> PastGeneration:
         """The generation of this number, or the one before; BadRequest when it cannot be had."""
         live = self._replica.live
-        if number == live.number:
-            raise BadRequest(f"generation {number} is live already")
-        if number is not None:
-            place = self._ledger.past(number)
-            known = ", ".join(str(place.number) for place in self._ledger.generations)
-            if place is None:
-                raise NothingOfThatName(f"generation {number} is not remembered; known are {known}")
-            return place
-        older = [place for place in self._ledger.generations if self._is_before(place)]
-        if not older:
-            raise BadRequest(f"there is nothing before generation {live.number} to go back to")
-        if self._where(before := older[-1]) is None:
-            raise BadRequest(
-                f"generation {before.number} ({before.revision.label}), the one before, is no "
-                f"longer in memory and has no files; {self._what_there_is(older)}"
-            )
-        return before
-
-    def _what_there_is(self, older: Sequence[PastGeneration]) -> str:
-        found = [(place, where) for place in older if (where := self._where(place)) is not None]
-        if not found:
-            return "nor is there any other: stage its weights again"
-        listed = ", ".join(f"{each.number} ({each.revision.label}, {at})" for each, at in found)
-        return f"there is still {listed}: name it, or stage the weights you want"
+        if number is None:
+            return way_back.last(self._ledger, live, self._where)
+        return way_back.numbered(self._ledger, live, number)
 
     def _where(self, place: PastGeneration) -> str | None:
-        """Where a generation can be had from; None when it cannot."""
+        """Say where a generation can be had from; None when it cannot."""
         if self._replica.keeps(place):
             return "in memory"
         return f"from {place.path}" if place.path else None
-
-    def _is_before(self, place: PastGeneration) -> bool:
-        live, refused = self._replica.live, self._ledger.refused
-        is_other = place.fingerprint != live.fingerprint and place.revision.id not in refused
-        return place.number < live.number and is_other
 
     def overrule(self) -> int:
         """Give up for a rollback what is not live yet; return how many were asked for with it."""
@@ -207,30 +185,39 @@ class Switching:
 
     async def _back(self, place: PastGeneration) -> Generation | None:
         left = self._replica.live.revision
-        course = self._attempts.course(place.revision)
-        if not await self._new_switch(course, None).back(place):
-            return None
+        progress = self._attempts.progress_of(place.revision)
+        switch = self._new_switch(progress)
+        async with switch.taken_back(place) as kept:
+            if kept is None:
+                return None
+            await uninterrupted(self._flip_and_commit(switch, progress, None, kept))
         self.leave(left)
-        assert course.generation is not None, "the switch says what they are live as"
-        return course.generation
+        return progress.generation
 
     def leave(self, left: Revision) -> None:
         """Remember that it was rolled back from: another rollback goes further back."""
         self._ledger.refuse(left, ROLLED_BACK, time.time())
 
-    def _new_switch(self, course: Course, path: Path | None) -> Switch:
-        def commit(switch: Switch, fresh: Staged) -> Generation:
-            course.generation = self._attempts.mint(fresh)
-            self._attempts.record(course.generation, path)
-            return course.generation
+    # --- the steps of a switch ------------------------------------------------------------------
 
-        wanted = StillWanted(course, self._news)
+    def _new_switch(self, progress: AttemptProgress) -> Switch:
+        wanted = StillWanted(progress, self._news)
         wanted.ask(lambda: self._wants() and not self._is_ending)
-        return SWITCHES[self._replica.mode](
-            self._replica,
-            course,
-            wanted,
-            commit=commit,
-            remember=self._attempts.save,
-            rules=self._rules,
-        )
+        switch = SWITCHES[self._replica.mode]
+        remember = self._attempts.save
+        return switch(self._replica, progress, wanted, remember=remember, rules=self._rules)
+
+    async def _go_live(
+        self, switch: Switch, progress: AttemptProgress, path: Path | None, staged: Staged
+    ) -> None:
+        async with switch.alone():
+            await uninterrupted(self._flip_and_commit(switch, progress, path, staged))
+
+    async def _flip_and_commit(
+        self, switch: Switch, progress: AttemptProgress, path: Path | None, staged: Staged
+    ) -> None:
+        """No cancel interrupts this: at its end one set of weights answers, and is recorded."""
+        old = await switch.flip(staged)
+        progress.generation = self._attempts.mint(staged)
+        self._attempts.record(progress.generation, path)
+        await switch.answer_as(progress.generation, staged, old)

@@ -6,11 +6,13 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from hotreload.checks.fit import Policy
+from hotreload.checkpoint.fit import Policy
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.engine.weights.quiet import Quiet
-from hotreload.engine.weights.sets import StagingTerms
+from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError
+
+RULES = Rules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +27,18 @@ class HotTerms:
     max_drift: float | None = None
     """By which factor a leaf's root mean square may differ from the live one's."""
     mode: Literal["overlap", "drain"] = "overlap"
-    sets: int = 2
+    sets: int = RULES.sets
     """The most sets of weights on the device."""
     keep_previous: Literal["device", "host", "none"] = "device"
     """Where the weights before the live ones wait for a rollback."""
     memory: Literal["double", "host", "auto"] = "double"
     loader: Literal["auto", "upstream"] = "auto"
     staging_threads: int = 1
-    stage_timeout: float = 1800.0
+    stage_timeout: float = RULES.stage_timeout
     """How long the loading may take."""
-    probe_timeout: float = 30.0
-    drain_timeout: float = 30.0
-    finish_timeout: float = 600.0
+    probe_timeout: float = RULES.probe_timeout
+    drain_timeout: float = RULES.drain_timeout
+    finish_timeout: float = RULES.finish_timeout
     """How long older answers may keep the room that new weights need."""
 
     def __post_init__(self) -> None:
@@ -61,10 +63,10 @@ class HotTerms:
             keep_previous=KeepPrevious(self.keep_previous),
         )
 
-    def staging(self, spool: Path) -> StagingTerms:
+    def staging(self, spool: Path) -> StagingOptions:
         """How weights are loaded: at usual priority, since the caller waits for it."""
         quiet = Quiet(self.staging_threads, "normal")
-        return StagingTerms(spool, self.max_drift, self.loader, self.memory, quiet)
+        return StagingOptions(spool, self.max_drift, self.loader, self.memory, quiet)
 
 
 def _faults(terms: HotTerms) -> Iterator[str]:

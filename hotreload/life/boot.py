@@ -13,11 +13,11 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from hotreload.checks.fit import served_by
-from hotreload.core.attempts import Attempts, Terms
-from hotreload.core.course import Course, StillWanted
+from hotreload.checkpoint.fit import served_by
+from hotreload.core.attempt import Validate, prepare
 from hotreload.core.ports import Source
-from hotreload.core.prepare import Prepare, Validate
+from hotreload.core.progress import AttemptProgress, StillWanted
+from hotreload.core.recording import AttemptPolicy, Attempts
 from hotreload.core.rules import Rules
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import (
@@ -52,9 +52,9 @@ from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
 log = logging.getLogger("hotreload.boot")
 
 LOOK_SECONDS = 5.0
-"""How often a start that waits for files looks for them."""
+"""Time between two looks of a start that waits for files."""
 
-OF_THE_MACHINE = (ConfigError, DeviceUnavailable)
+NOT_THE_CHECKPOINTS_FAULT = (ConfigError, DeviceUnavailable)
 """Errors that say nothing about the revision that is tried: they end the start."""
 
 
@@ -88,7 +88,7 @@ class Start:
         self._model = settings.engine.model
         self._folders = [path for path in (self._model, settings.source.path) if path is not None]
         self._awaited = self._folders
-        """Those whose mount would mend what is wrong now."""
+        """Folders whose mount would mend what is wrong now."""
         self._is_dummy = settings.engine.boot == "dummy"
         self._candidates = Candidates(settings, attempts.ledger, source)
         self._unfit: set[str] = set()
@@ -203,7 +203,7 @@ class Start:
             await asyncio.sleep(self._attempts.backoff(failures) if has_tried else LOOK_SECONDS)
 
     def _is_a_setting(self, refusals: list[PassedBy]) -> bool:
-        """Whether what was live last is there, and does not fit what the settings name."""
+        """True if what was live last is there, and does not fit what the settings name."""
         return self._model is not None and refusals[0].code in OF_THE_SETTINGS
 
     async def _refusals_of(
@@ -237,7 +237,7 @@ class Start:
         except (CheckpointRejected, TryAgain) as fault:
             log.warning("boot.passed_over", extra={**named, "why": str(fault)})
             return PassedBy(candidate, str(fault))
-        attempt = await self._attempted(self._attempts.course(revision, unarmed), candidate, model)
+        attempt = await self._attempted(revision, candidate, model)
         if attempt.reason is None:
             return None
         code, words = attempt.reason.code, attempt.reason.message
@@ -248,21 +248,25 @@ class Start:
         self._candidates.note_failure(candidate, words, is_final=is_final)
         return PassedBy(candidate, words, code)
 
-    async def _attempted(self, course: Course, candidate: Candidate, model: Path | None) -> Attempt:
+    async def _attempted(
+        self, revision: Revision, candidate: Candidate, model: Path | None
+    ) -> Attempt:
         """Make the attempt; damaged files do not refuse a revision that was good before."""
-        attempts = self._attempts
-        is_good = candidate.is_configured or attempts.ledger.past_of(course.revision) is not None
-        terms = Terms(
+        attempts, progress = self._attempts, self._attempts.progress_of(revision, unarmed)
+        is_good = candidate.is_configured or attempts.ledger.past_of(revision) is not None
+        policy = AttemptPolicy(
             by=_start(candidate.why),
             blame=not is_good,
             refuse_files=not candidate.is_configured,
-            raises=OF_THE_MACHINE,
+            raises=NOT_THE_CHECKPOINTS_FAULT,
         )
-        work = partial(self._work, course, candidate, model)
-        attempt = await attempts.make(course, work, terms)
-        if course.verdict is not None:
-            self._end_after(course.verdict, course.checkpoint)
-        return attempt
+        async with attempts.recorded(progress, policy):
+            checkpoint = await self._prepared(progress, candidate, model)
+            log.info("boot.chosen", extra={"path": str(checkpoint.path), "why": candidate.why})
+            await self._switch_to(progress, checkpoint, candidate, model)
+        if progress.verdict is not None:
+            self._end_after(progress.verdict, progress.checkpoint)
+        return progress.ended
 
     def _end_after(self, verdict: CheckpointRejected, tried: Checkpoint | None) -> None:
         """End the start: the engine answers badly, and holds no older generation."""
@@ -272,19 +276,27 @@ class Start:
         # The revision is refused, so the next start tries another.
         raise EngineLost(f"what the engine started with is refused: {verdict}") from verdict
 
-    async def _work(self, course: Course, candidate: Candidate, model: Path | None) -> None:
-        prepare = Prepare(
-            course,
-            StillWanted(course, asyncio.Event()),
+    async def _prepared(
+        self, progress: AttemptProgress, candidate: Candidate, model: Path | None
+    ) -> Checkpoint:
+        return await prepare(
+            progress,
+            StillWanted(progress, asyncio.Event()),
             fetch=partial(_fetched, candidate),
             validate=partial(self._checked, model),
             rules=self._rules,
         )
-        checkpoint = await prepare.run()
-        log.info("boot.chosen", extra={"path": str(checkpoint.path), "why": candidate.why})
+
+    async def _switch_to(
+        self,
+        progress: AttemptProgress,
+        checkpoint: Checkpoint,
+        candidate: Candidate,
+        model: Path | None,
+    ) -> None:
         try:
             to = model or checkpoint.path
-            await self._switch.to(course, to, checkpoint, candidate.instead_of)
+            await self._switch.to(progress, to, checkpoint, candidate.instead_of)
         except ConfigError as fault:
             is_the_model = model is None or checkpoint.path == model
             if fault.code != DOES_NOT_START or is_the_model:
@@ -303,10 +315,12 @@ class Start:
     async def _from_random(self, model: Path) -> None:
         """Start with random weights: there is nothing to fetch, check or probe."""
         await self._serve_as(model)
-        course = self._attempts.course(RANDOM, unarmed)
-        work = partial(self._switch.to, course, model, None)
-        terms = Terms(by=_start("[engine] boot"), blame=False, raises=OF_THE_MACHINE)
-        await self._attempts.make(course, work, terms)
+        progress = self._attempts.progress_of(RANDOM, unarmed)
+        policy = AttemptPolicy(
+            by=_start("[engine] boot"), blame=False, raises=NOT_THE_CHECKPOINTS_FAULT
+        )
+        async with self._attempts.recorded(progress, policy):
+            await self._switch.to(progress, model, None)
 
 
 def _start(why: str) -> By:
@@ -333,7 +347,7 @@ async def _foreseen[T](doing: Awaitable[T]) -> T:
 
 
 async def served_from(model: Path) -> Served:
-    """What an engine with this model serves; every checkpoint is checked against that."""
+    """Find what an engine with this model serves: every checkpoint is checked against it."""
     closed = await reading(model, lambda: closed_at(model))
     if closed is not None:
         words = f"[engine] model: {model} may not be read: {closed} is closed to this user"

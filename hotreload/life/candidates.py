@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hotreload.checks.digests import content_id
-from hotreload.checks.files import survey
-from hotreload.checks.findings import most_telling
+from hotreload.checkpoint.digests import content_id
+from hotreload.checkpoint.findings import most_telling
+from hotreload.checkpoint.survey import survey
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.core.ports import Source
 from hotreload.errors import ConfigError, HotReloadError, SourceUnavailable

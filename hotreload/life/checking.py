@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from hotreload.checks.check import check_checkpoint
-from hotreload.checks.digests import Digests
-from hotreload.checks.fit import Policy
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.digests import Digests
+from hotreload.checkpoint.fit import Policy
 from hotreload.settings.load import Settings
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, Revision, Served

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hotreload.core.attempts import Attempts
 from hotreload.core.entrance import Entrance
 from hotreload.core.ports import Source
+from hotreload.core.recording import Attempts
 from hotreload.core.rules import Rules
 from hotreload.events import Publish
 from hotreload.life.checking import Checking

@@ -13,17 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotreload.core.course import Course
 from hotreload.core.operator import Operator
+from hotreload.core.progress import AttemptProgress
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.replica import Replica
-from hotreload.core.replicas import Replicas
+from hotreload.core.replica import Replica, Replicas
 from hotreload.errors import EngineLost
 from hotreload.events import GenerationLive
+from hotreload.hosts.life.lead import Lead
 from hotreload.life.boot import Start
 from hotreload.life.common import Common
 from hotreload.life.first_switch import FirstSwitch
-from hotreload.life.hosts.lead import Lead
 from hotreload.life.joints import Serving
 from hotreload.life.lasting import tasks_of
 from hotreload.life.parts import choose_mode
@@ -95,10 +94,10 @@ class Deciding:
                     await uninterrupted(engine.close())
 
     async def _start_engine(
-        self, model: Path, weights: Checkpoint | None, course: Course
+        self, model: Path, weights: Checkpoint | None, progress: AttemptProgress
     ) -> RunningEngine:
         make = self._lead.make if self._lead else None
-        engine = await start_engine(self._common.settings, model, weights, course, make)
+        engine = await start_engine(self._common.settings, model, weights, progress, make)
         checking = self._common.checking
         if not checking.served.tensors:  # a folder without weights; now there are some
             tensors = weights.tensors if weights else engine.expected_tensors()

@@ -1,4 +1,4 @@
-"""What a start says of weights that fail a probe though they were live before: it doubts the probe.
+"""Doubt of the probe: a start tells of weights that fail it though they were live before.
 
 They are what they were, and so is what they answer with. So they answer, and everybody is told,
 until the probes are mended or other weights are live.
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from hotreload.core.ledger import PastGeneration
+from hotreload.core.probing import verdict_of
 from hotreload.core.replica import Replica
-from hotreload.core.switch import as_verdict
-from hotreload.errors import CheckpointRejected, EngineLost, ProbeFailed, TryAgain
+from hotreload.errors import CheckpointRejected, EngineLost, TryAgain
 from hotreload.events import AttemptFinished, Event, Publish, SettingsRead
+from hotreload.json_fields import iso
 from hotreload.life.running import RunningEngine
-from hotreload.observe.history import iso
 from hotreload.troubles import PROBE_DOUBTED, Trouble
 from hotreload.types import Attempt, Outcome
 
@@ -72,7 +72,7 @@ class Doubt:
         if doubted is None:
             return
         try:
-            verdict = await verdict_of(engine, within)
+            verdict = await verdict_of(engine, within, "[reload] probe_timeout")
         except (EngineLost, TryAgain):
             return  # others look after the engine
         if self._of is not doubted:
@@ -81,21 +81,3 @@ class Doubt:
             self._end()
         else:
             self.of(doubted, verdict)
-
-
-class NoAnswer(ProbeFailed):
-    """Nothing was answered in time, which accuses the engine before anything else."""
-
-
-async def verdict_of(engine: RunningEngine, within: float) -> CheckpointRejected | None:
-    """Ask the live weights the probes; return what is wrong with the answers, or None."""
-    try:
-        async with asyncio.timeout(within):
-            await engine.probe()
-    except TimeoutError:
-        return NoAnswer(f"no answer to the probe in {within:g} s")
-    except (EngineLost, TryAgain):
-        raise
-    except Exception as bad:
-        return as_verdict(bad)
-    return None

@@ -4,12 +4,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from hotreload.core.attempts import Attempts
-from hotreload.core.course import Course
 from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
-from hotreload.core.rules import FIRST_ANSWER_SECONDS
+from hotreload.core.probing import FIRST_ANSWER_SECONDS, NoAnswer, verdict_of
+from hotreload.core.progress import AttemptProgress
+from hotreload.core.recording import Attempts
 from hotreload.errors import ConfigError, EngineLost
-from hotreload.life.doubt import Doubt, NoAnswer, verdict_of
+from hotreload.life.doubt import Doubt
 from hotreload.life.running import RunningEngine
 from hotreload.life.served_by import changes
 from hotreload.types import Checkpoint, Generation, Phase, Staged
@@ -19,14 +19,14 @@ log = logging.getLogger("hotreload.boot")
 OTHER_ENGINE = "other_engine"
 """The code of a ConfigError that a probe told: what was live is served by something else now."""
 
-StartEngine = Callable[[Path, Checkpoint | None, Course], Awaitable[RunningEngine]]
+StartEngine = Callable[[Path, Checkpoint | None, AttemptProgress], Awaitable[RunningEngine]]
 """Make an engine with a model's config and tokenizer and a checkpoint's weights, or random ones.
 
-It tells the course of the attempt what it is at."""
+It tells how far the attempt is."""
 
 
 class FirstSwitch:
-    """Makes the first weights live; there are none to go back to."""
+    """Makes the first weights live: the steps of an attempt, with nothing to go back to."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class FirstSwitch:
 
     async def to(
         self,
-        course: Course,
+        progress: AttemptProgress,
         model: Path,
         checkpoint: Checkpoint | None,
         instead_of: PastGeneration | None = None,
@@ -59,26 +59,26 @@ class FirstSwitch:
         """
         ledger = self._attempts.ledger
         if checkpoint is None:  # random weights have no answers to be judged by
-            self.engine = engine = await self._start_engine(model, None, course)
-            course.generation = self._minted(engine.live, None)
+            self.engine = engine = await self._start_engine(model, None, progress)
+            progress.generation = self._minted(engine.live, None)
         else:
             by = await self._served_by(model)
-            self.engine = engine = await self._start_engine(model, checkpoint, course)
-            await self._prove(course, engine, by)
-            course.generation = self._minted(engine.live, checkpoint.path)
+            self.engine = engine = await self._start_engine(model, checkpoint, progress)
+            await self._prove(progress, engine, by)
+            progress.generation = self._minted(engine.live, checkpoint.path)
             ledger.served_by, ledger.missed = by, instead_of
-        self._go_live(engine, course.generation)
+        self._go_live(engine, progress.generation)
 
-    async def _prove(self, course: Course, engine: RunningEngine, by: ServedBy) -> None:
+    async def _prove(self, progress: AttemptProgress, engine: RunningEngine, by: ServedBy) -> None:
         """Ask the probes. What was live before is never refused for what it answers."""
-        async with course.phase(Phase.PROBING):
+        async with progress.phase(Phase.PROBING):
             verdict = await verdict_of(engine, FIRST_ANSWER_SECONDS)
         if verdict is None:
             return
         ledger, live = self._attempts.ledger, engine.live
         past = ledger.was_live_as(live.revision, live.fingerprint)
         if past is None:
-            course.verdict = verdict
+            progress.verdict = verdict
             raise verdict
         if ledger.served_by is not None and ledger.served_by != by:
             raise _another_engine(past, verdict, changes(ledger.served_by, by)) from verdict

@@ -4,25 +4,23 @@ The server and the metrics are there before the engine is: each joint says what 
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
-from hotreload.core.ledger import Ledger
 from hotreload.core.operator import Operator
-from hotreload.core.replica import Replica
-from hotreload.core.replicas import Replicas
+from hotreload.core.replica import Replica, Replicas
 from hotreload.errors import NotServing
 from hotreload.events import Event
+from hotreload.json_fields import Fields, attempt_fields
 from hotreload.life.running import RunningEngine
-from hotreload.observe.checkpoints import Checkpoints
-from hotreload.observe.history import Fields, History, attempt_fields
-from hotreload.observe.readings import Readings, ReplicaReading
-from hotreload.observe.status import Status
-from hotreload.types import Attempt, By, Generation, Noise, Outcome
-
-FAILURES = {Outcome.REJECTED, Outcome.POSTPONED, Outcome.LOST}
+from hotreload.picture.checkpoints import Checkpoints
+from hotreload.picture.history import History
+from hotreload.picture.readings import Readings, ReplicaReading
+from hotreload.picture.status import Status
+from hotreload.types import Attempt, By, Generation, Noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the server shows of the observers."""
+    """The documents that the server shows."""
 
     _status: Status
     _history: History
@@ -138,11 +136,10 @@ def readings(
     *,
     entrance: Entrance[RunningEngine],
     arrival: Arrival,
-    ledger: Ledger,
     previous_is_on_device: bool,
     heard: Callable[[], Mapping[int, float]] = dict,
 ) -> Readings:
-    """What a scrape asks for; answered with plain numbers while nothing serves."""
+    """The numbers of engines and gates; plain ones while nothing serves."""
 
     def replicas() -> list[ReplicaReading]:
         serving = arrival.serving.replicas if arrival.serving else ()
@@ -155,38 +152,19 @@ def readings(
     return Readings(
         replicas=replicas,
         answering=entrance.answering,
-        lost_at=lambda: ledger.lost_at,
-        overruled=lambda: ledger.overruled is not None,
-        failed=lambda: _last_failure(ledger),
-        new_at=lambda: _new_at(ledger),
         heard=heard,
     )
-
-
-def _last_failure(ledger: Ledger) -> Attempt | None:
-    attempts = tuple(ledger.history)  # whole at once: the loop changes it meanwhile
-    failed = (each for each in attempts if each.outcome in FAILURES and not each.dry_run)
-    return next(failed, None)
-
-
-def _new_at(ledger: Ledger) -> float:
-    """When a revision first went live, of the one that did so last; 0 for never."""
-    first: dict[str, float] = {}
-    for place in tuple(ledger.generations):
-        if not place.revision.is_noise:
-            first.setdefault(place.revision.id, place.since)
-    return max(first.values(), default=0.0)
 
 
 def _reading(
     gate: Gate[RunningEngine], replica: Replica[RunningEngine] | None, previous_is_on_device: bool
 ) -> ReplicaReading:
-    """What a scrape reads of one engine; of one that does not serve who is at its gate."""
+    """One engine, as it is read; of one that does not serve who is at its gate."""
+    at_gate = ReplicaReading(inside=gate.inside, held=gate.held, answering=gate.answering())
     if replica is None:
-        return ReplicaReading(inside=gate.inside, held=gate.held)
-    return ReplicaReading(
-        inside=gate.inside,
-        held=gate.held,
+        return at_gate
+    return dataclasses.replace(
+        at_gate,
         load=replica.engine.load,
         recompiles=replica.engine.recompiles,
         staged_bytes=replica.staged_bytes,

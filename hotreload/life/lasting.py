@@ -6,14 +6,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
-from hotreload.core.fading import see_old_ones_out
-from hotreload.core.nonfinite import heed_withheld_answers
+from hotreload.core.fading import close_drained_generations
+from hotreload.core.nonfinite import react_to_nonfinite_answers
 from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious
-from hotreload.core.trust import tell_of_distrust
-from hotreload.core.verify import verify_live
+from hotreload.core.verify import tell_of_distrust, verify_live
 from hotreload.events import Publish
 from hotreload.life.running import RunningEngine
 from hotreload.settings.load import Settings
@@ -35,13 +34,15 @@ def tasks_of(
     keep = KeepPrevious(settings.reload.keep_previous)
     return {
         "heed answers": partial(
-            heed_withheld_answers,
+            react_to_nonfinite_answers,
             replica,
             publish=publish,
             drain_timeout=lambda: reconciler.rules.drain_timeout,
             leave=_leaving(settings, operator),
         ),
-        "see old generations out": partial(see_old_ones_out, replica, keep=keep, publish=publish),
+        "close drained generations": partial(
+            close_drained_generations, replica, keep=keep, publish=publish
+        ),
         **verifying(settings, replica, publish),
     }
 

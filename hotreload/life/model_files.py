@@ -12,8 +12,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from hotreload.checkpoint_files import CONFIG, SIDE_FILES
+from hotreload.checkpoint.file_names import CONFIG, SIDE_FILES
 from hotreload.errors import ConfigError
+from hotreload.files import put_folder
 from hotreload.types import holds_weights
 
 log = logging.getLogger("hotreload.boot")
@@ -90,16 +91,4 @@ def _keep(model: Path, kept: Path, is_configured: bool) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     copy_side_files(model, fresh)
-    for file in (*fresh.iterdir(), fresh):
-        _flush(file)
-    shutil.rmtree(kept, ignore_errors=True)
-    fresh.rename(kept)
-
-
-def _flush(path: Path) -> None:
-    """A power cut must not leave the name without the bytes."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+    put_folder(fresh, kept)

@@ -1,31 +1,28 @@
-"""Is what the settings name mounted yet? What is late at a boot must not end the start for good."""
+"""Waits for what the settings name to be mounted: what is late must not end the start for good."""
 
 import asyncio
 import logging
 import os
-import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
 from hotreload.life.whereabouts import reading
+from hotreload.mount_table import MOUNTINFO, mounts, unescaped
 from hotreload.observe.systemd import Notifier, extension
 
 log = logging.getLogger("hotreload.boot")
 
 FSTAB = Path("/etc/fstab")
-MOUNTS = Path("/proc/self/mountinfo")
 LOOK_SECONDS = 2.0
-ESCAPED = re.compile(r"\\([0-7]{3})")
-"""How both files write spaces."""
 
 
-def planned_mount(path: Path, fstab: Path = FSTAB, mounts: Path = MOUNTS) -> Path | None:
-    """What this machine is to mount on the way to a path, and has not; None when there is nothing.
+def planned_mount(path: Path, fstab: Path = FSTAB, mountinfo: Path = MOUNTINFO) -> Path | None:
+    """Find what this machine is to mount on the way to a path, and has not; None for nothing.
 
     An automatic mount counts as missing while the path is: to look at it has not brought it.
     """
-    planned, there = set(_planned(fstab)), dict(_mounted(mounts))
+    planned, there = set(_planned(fstab)), dict(mounts(_text(mountinfo)))
     for each in (path, *path.parents):
         is_automatic = there.get(each) == "autofs" and not path.exists()
         if is_automatic or (each in planned and each not in there):
@@ -35,13 +32,13 @@ def planned_mount(path: Path, fstab: Path = FSTAB, mounts: Path = MOUNTS) -> Pat
     return None
 
 
-def missing_mount(path: Path, fstab: Path = FSTAB, mounts: Path = MOUNTS) -> Path | None:
+def missing_mount(path: Path, fstab: Path = FSTAB, mountinfo: Path = MOUNTINFO) -> Path | None:
     """The same, and an empty folder too: what is mounted by hand or by a script is in no table."""
-    return planned_mount(path, fstab, mounts) or _empty_on_the_way(path)
+    return planned_mount(path, fstab, mountinfo) or _empty_on_the_way(path)
 
 
 def first_missing(paths: Iterable[Path | None]) -> Path | None:
-    """What is to be mounted for the first of these paths that something is missing for."""
+    """Find what is to be mounted for the first of these paths that something is missing for."""
     missing = (missing_mount(path) for path in paths if path is not None)
     return next((each for each in missing if each is not None), None)
 
@@ -62,28 +59,17 @@ def _empty_on_the_way(path: Path) -> Path | None:
 
 
 def _planned(fstab: Path) -> Iterator[Path]:
-    for line in _lines(fstab):
+    for line in _text(fstab).splitlines():
         fields = line.split()
         if len(fields) > 1 and not line.startswith("#") and fields[1].startswith("/"):
-            yield Path(_unescaped(fields[1]))
+            yield Path(unescaped(fields[1]))
 
 
-def _mounted(mounts: Path) -> Iterator[tuple[Path, str]]:
-    """Each place something is mounted on, and the kind of file system that came last."""
-    for line in _lines(mounts):
-        left, _, right = line.partition(" - ")
-        yield Path(_unescaped(left.split()[4])), right.split()[0]
-
-
-def _lines(table: Path) -> list[str]:
+def _text(table: Path) -> str:
     try:
-        return table.read_text(errors="replace").splitlines()
+        return table.read_text(errors="replace")
     except OSError:
-        return []
-
-
-def _unescaped(text: str) -> str:
-    return ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
+        return ""
 
 
 async def mounted(missing: Path, look: Callable[[], Awaitable[Path | None]]) -> None:

@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -11,24 +10,22 @@ from functools import partial
 from pathlib import Path
 from socket import AF_UNIX, socket
 
-from hotreload.checks.digests import Digests, content_id
-from hotreload.checks.files import ServingFile, survey
+from hotreload.checkpoint.digests import Digests
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Engine, Source
 from hotreload.core.rules import KeepPrevious, Rules
-from hotreload.engine.upstream.joining import Ranks
-from hotreload.errors import ConfigError, SourceUnavailable
+from hotreload.errors import ConfigError
 from hotreload.events import ModeChosen, Publish
+from hotreload.hosts.upstream.joining import Ranks
 from hotreload.life.running import RunningEngine
 from hotreload.life.secret_files import KEYS, TOKEN, Renewed
 from hotreload.life.state_lock import StateFolder
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
-from hotreload.observe.rank import Rank
-from hotreload.observe.readings import Readings
 from hotreload.observe.systemd import LONGEST_BOOT
+from hotreload.picture.picture import Picture
 from hotreload.server.activation import take_over
 from hotreload.server.binding import bind_tcp, bind_unix
 from hotreload.server.groups import group_id
@@ -41,6 +38,7 @@ from hotreload.settings.load import Settings
 from hotreload.sources.directory import DirectorySource
 from hotreload.sources.hub.token import usual_token
 from hotreload.sources.huggingface import HuggingFaceSource
+from hotreload.sources.options import FolderOptions, HubOptions
 from hotreload.types import Mode
 
 log = logging.getLogger("hotreload")
@@ -83,18 +81,19 @@ def _folder(
 ) -> DirectorySource:
     source = settings.source
     assert source.path is not None, "it was found missing before"
-    roots = checkpoint_roots(settings)
-    return DirectorySource(
-        path=source.path,
+    options = FolderOptions(
         pattern=source.pattern,
         marker=source.marker,
         settle=source.settle,
         rescan=source.rescan,
         order=source.order,
         patience=source.patience,
-        roots=roots,
-        survey=partial(survey, root=roots),
-        identify=partial(content_id, digests=digests),
+        roots=checkpoint_roots(settings),
+    )
+    return DirectorySource(
+        source.path,
+        options,
+        digests=digests,
         publish=publish,
         is_refused=lambda id: id in ledger.refused,
         generations=lambda: tuple(ledger.generations),
@@ -107,34 +106,22 @@ def _hub(
     source = settings.source
     assert source.repo is not None, "it was found missing before"
     model = settings.engine.model
-    return HuggingFaceSource(
-        source.repo,
+    options = HubOptions(
         revision=source.revision,
         poll=source.poll,
         allow=source.allow,
         endpoint=source.endpoint,
-        cache=settings.hub_cache,
         token=token_of(source.token_file),
-        content_of=lambda folder, cancel: content_id(
-            survey(folder), WantedDigests(digests, cancel)
-        ),
+    )
+    return HuggingFaceSource(
+        source.repo,
+        options,
+        cache=settings.hub_cache,
+        digests=digests,
         kept=lambda: ledger.worth_keeping,
         folders=[model] if model is not None else [],
         publish=publish,
     )
-
-
-class WantedDigests(Digests):
-    """Stops before the next file once nobody waits for the digests."""
-
-    def __init__(self, digests: Digests, cancel: threading.Event) -> None:
-        self._digests, self._cancel = digests, cancel
-
-    def of(self, file: ServingFile) -> str:
-        """The file's digest; SourceUnavailable once nobody wants it."""
-        if self._cancel.is_set():
-            raise SourceUnavailable("what was hashed is not wanted any more", code="cancelled")
-        return self._digests.of(file)
 
 
 def token_of(file: Path | None) -> Callable[[], str | None]:
@@ -169,17 +156,11 @@ def trusting_ranks_of(settings: Settings) -> Ranks | None:
     return replace(ranks, secret=read_join_secret(file))
 
 
-def make_metrics(settings: Settings, look: Readings, rank: Rank | None) -> Metrics:
+def make_metrics(settings: Settings, picture: Picture) -> Metrics:
     """What Prometheus reads."""
     asked = settings.metrics
     most = asked.max_leaves if asked.per_leaf else 0
-    return Metrics(
-        max_leaves=most,
-        expect_every=asked.expect_every,
-        readings=look,
-        replicas=settings.engine.replicas,
-        rank=rank,
-    )
+    return Metrics(picture, max_leaves=most, expect_every=asked.expect_every)
 
 
 def admin_group(settings: Settings) -> int | None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hotreload.checks.findings import INCOMPATIBLE
+from hotreload.checkpoint.findings import INCOMPATIBLE
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import ConfigError
 from hotreload.life.candidates import Candidate

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from hotreload.core.entrance import Entrance
-from hotreload.core.replica import Replica
-from hotreload.core.replicas import Replicas
-from hotreload.core.rules import FIRST_ANSWER_SECONDS
+from hotreload.core.probing import FIRST_ANSWER_SECONDS, probes_within
+from hotreload.core.replica import Replica, Replicas
 from hotreload.errors import EngineLost, TryAgain, first_of
 from hotreload.events import GenerationLive, Publish, ReplicaMoved
 from hotreload.life.running import RunningEngine
@@ -31,18 +30,18 @@ Run = Callable[[], Coroutine[Any, Any, None]]
 StartTwin = Callable[[int, RunningEngine], Awaitable[RunningEngine]]
 """Start the engine of this index, with the weights that another one answers by."""
 Tasks = Callable[[Replica[RunningEngine]], Mapping[str, Run]]
-"""What must run as long as the engine serves, by its name; EngineLost ends it."""
+"""All that must run as long as the engine serves, by its name; EngineLost ends it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What the lives of all engines share."""
+    """Things that the lives of all engines share."""
 
     entrance: Entrance[RunningEngine]
     by_index: dict[int, Replica[RunningEngine]]
     """All that are there, those that are lost and not yet closed among them."""
     replicas: Replicas[RunningEngine]
-    """Those of them that serve."""
+    """The ones among them that serve."""
     start: StartTwin
     judge: Callable[[RunningEngine], None]
     """Have it judge weights as the settings of the moment say."""
@@ -100,7 +99,7 @@ class ReplicaLife:
         async with self._shared.replicas.changing:
             replica = self._shared.by_index[self._index]
             await uninterrupted(replica.engine.close())
-            replica.let_go()
+            replica.drop_spares()
             del self._shared.by_index[self._index]
 
     async def _rest(self, why: str) -> None:
@@ -130,19 +129,21 @@ class ReplicaLife:
         engine = await shared.start(self._index, shared.replicas.first.engine)
         try:
             # The first answer compiles, which takes its time, and no attempt waits for it.
-            async with asyncio.timeout(FIRST_ANSWER_SECONDS):
-                await self._proven(engine, shared.replicas.live)
+            await self._prove(engine, shared.replicas.live, FIRST_ANSWER_SECONDS)
             async with shared.replicas.changing:
                 await self._join(engine)
         except BaseException:
             await uninterrupted(engine.close())
             raise
 
-    async def _proven(self, engine: RunningEngine, live: Generation) -> None:
+    async def _prove(
+        self, engine: RunningEngine, live: Generation, within: float, setting: str = ""
+    ) -> None:
         """Ask it the probes of the moment; what noise answers tells nothing."""
         self._shared.judge(engine)
         if not live.revision.is_noise:
-            await engine.probe()
+            async with probes_within(within, setting):
+                await engine.probe()
 
     async def _join(self, engine: RunningEngine) -> None:
         """Bring it to what is live now, prove that it answers, and let requests in."""
@@ -151,8 +152,7 @@ class ReplicaLife:
         if mode is Mode.OVERLAP and engine.cannot_overlap:
             raise TryAgain(f"it cannot do what the others do: {engine.cannot_overlap}")
         await _catch_up(engine, live, shared.replicas.first.engine)
-        async with asyncio.timeout(shared.probe_within()):
-            await self._proven(engine, live)
+        await self._prove(engine, live, shared.probe_within(), "[reload] probe_timeout")
         replica = Replica(engine, shared.entrance.renew(self._index), live, mode)
         shared.by_index[self._index] = replica
         replica.open()

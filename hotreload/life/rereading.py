@@ -7,14 +7,14 @@ from typing import Any, NoReturn
 
 from hotreload.core.entrance import Entrance
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.replicas import Replicas
+from hotreload.core.replica import Replicas
 from hotreload.errors import ConfigError, HotReloadError
 from hotreload.events import Publish, SettingsRead
 from hotreload.life.parts import make_rules
 from hotreload.life.running import RunningEngine
 from hotreload.life.start_engine import probes_of
 from hotreload.observe.log import configure
-from hotreload.server.limits import Limits
+from hotreload.server.bounds import Limits
 from hotreload.settings.load import Settings
 from hotreload.settings.rereading import reread
 from hotreload.threads import deadline, in_thread

@@ -8,16 +8,17 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from hotreload.core.course import Course
-from hotreload.core.how_far import telling_how_far
+from hotreload.core.progress import AttemptProgress, telling_how_far
 from hotreload.engine.answering.probe import Probe
+from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.quiet import Quiet
-from hotreload.engine.weights.sets import StagingTerms
+from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.spool import FULL, clear_leftovers, private_copy
 from hotreload.errors import ConfigError, NotEnoughMemory, TryAgain
 from hotreload.life.model_files import copy_side_files, keep_model, kept_model
@@ -49,20 +50,20 @@ async def start_engine(
     settings: Settings,
     model: Path,
     weights: Checkpoint | None,
-    course: Course,
+    progress: AttemptProgress,
     make: Make | None = None,
 ) -> MadeEngine:
     """Start the engine the settings describe: the model's config and tokenizer, these weights.
 
     What it was started with is the model of later starts, too, where none is configured.
     """
-    made_from = to_start_from(settings, model, weights, course)
-    async with made_from as asked, course.phase(Phase.BUILDING):
+    made_from = to_start_from(settings, model, weights, progress)
+    async with made_from as asked, progress.phase(Phase.BUILDING):
         engine = await (make or SglangEngine.start)(**asked)
     async with _closed_if_broken_off(engine):
         is_configured = settings.engine.model is not None
         await keep_model(model, settings.state.directory, is_configured=is_configured)
-        await _warm(engine, settings, course)
+        await _warm(engine, settings, progress)
     return engine
 
 
@@ -73,15 +74,16 @@ async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> Sgl
     if model is None:
         raise TryAgain(f"the model's files are gone from {state}")
     assert isinstance(twin, SglangEngine), "what a daemon starts is one"
+    options = _engine_options(settings, model)
     engine = await SglangEngine.start(
-        **_asked(settings, state / "staging"),
-        model=model,
+        replace(options, first_device=index * settings.engine.tp),
+        terms=_terms(settings, state / "staging"),
+        probes=probes_of(settings),
         twin=twin,
-        first_device=index * settings.engine.tp,
     )
     async with _closed_if_broken_off(engine):
         # No attempt is made: nobody is told of its phases.
-        await _warm(engine, settings, Course(engine.live.revision, lambda event: None))
+        await _warm(engine, settings, AttemptProgress(engine.live.revision, lambda event: None))
     return engine
 
 
@@ -95,30 +97,30 @@ async def _closed_if_broken_off(engine: MadeEngine) -> AsyncIterator[None]:
         raise
 
 
-async def _warm(engine: MadeEngine, settings: Settings, course: Course) -> None:
+async def _warm(engine: MadeEngine, settings: Settings, progress: AttemptProgress) -> None:
     """Compile what the first requests need; from then on it is clients who are counted."""
     most, within = settings.engine.warm_batches, settings.engine.warm_timeout
-    await warm(engine, course, most=most, within=within)
+    await warm(engine, progress, most=most, within=within)
     engine.count_anew()
 
 
-def _asked(settings: Settings, spool: Path) -> dict[str, Any]:
+def _engine_options(settings: Settings, model: Path, load_format: str = "auto") -> EngineOptions:
     """What the operator decided about every engine."""
     engine = settings.engine
-    return {
-        "device": engine.device,
-        "tp": engine.tp,
-        "engines": engine.replicas,
-        "dtype": engine.dtype,
-        "args": engine.args,
-        "terms": _terms(settings, spool),
-        "probes": probes_of(settings),
-    }
+    return EngineOptions(
+        model,
+        engine.device,
+        tp=engine.tp,
+        dtype=engine.dtype,
+        load_format=load_format,
+        args=engine.args,
+        engines=engine.replicas,
+    )
 
 
 @asynccontextmanager
 async def to_start_from(
-    settings: Settings, model: Path, weights: Checkpoint | None, course: Course
+    settings: Settings, model: Path, weights: Checkpoint | None, progress: AttemptProgress
 ) -> AsyncIterator[dict[str, Any]]:
     """What an engine is started with: `SglangEngine.start` says what each means.
 
@@ -126,19 +128,21 @@ async def to_start_from(
     """
     need = sum(file.size for file in weights.weight_files) if weights else 0
     copies = await asyncio.to_thread(_folder_for_copies, settings.state.directory, need)
-    asked = _asked(settings, copies / "staging")
+    asked = {"terms": _terms(settings, copies / "staging"), "probes": probes_of(settings)}
     if weights is None:
-        yield {**asked, "model": model, "revision": RANDOM, "load_format": "dummy"}
+        options = _engine_options(settings, model, load_format="dummy")
+        yield {**asked, "options": options, "revision": RANDOM}
         return
     within = settings.reload.stage_timeout
-    async with _copied(model, weights, copies / "boot", within, course) as folder:
+    async with _copied(model, weights, copies / "boot", within, progress) as folder:
         with _naming(settings, model, folder):
-            yield {**asked, "model": folder, "revision": weights.revision, "checkpoint": weights}
+            options = _engine_options(settings, folder)
+            yield {**asked, "options": options, "revision": weights.revision, "checkpoint": weights}
 
 
 @asynccontextmanager
 async def _copied(
-    model: Path, weights: Checkpoint, spool: Path, within: float, course: Course
+    model: Path, weights: Checkpoint, spool: Path, within: float, progress: AttemptProgress
 ) -> AsyncIterator[Path]:
     """A private copy of what the engine is to be made from, for as long as that takes."""
     copied, what = _Copied(sum(file.size for file in weights.weight_files)), weights.revision
@@ -146,8 +150,8 @@ async def _copied(
         assemble = partial(_assemble, made, model, weights, spool, copied=copied)
         try:
             async with (
-                course.phase(Phase.STAGING),
-                telling_how_far(lambda: copied.so_far, what, course.publish),
+                progress.phase(Phase.STAGING),
+                telling_how_far(lambda: copied.so_far, what, progress.publish),
                 deadline(within, f"copying {what}", "[reload] stage_timeout"),
             ):
                 folder = await in_thread(assemble, leave_as=f"the copying of {what}")
@@ -184,11 +188,11 @@ def probes_of(settings: Settings) -> list[Probe]:
     return [Probe(**probe.model_dump()) for probe in settings.probe]
 
 
-def _terms(settings: Settings, spool: Path) -> StagingTerms:
+def _terms(settings: Settings, spool: Path) -> StagingOptions:
     engine = settings.engine
     quiet = Quiet(engine.staging_threads, engine.staging_priority, engine.staging_starve)
     drift = settings.checks.max_drift
-    return StagingTerms(spool, drift, engine.loader, settings.reload.memory, quiet)
+    return StagingOptions(spool, drift, engine.loader, settings.reload.memory, quiet)
 
 
 def _folder_for_copies(state: Path, need: int) -> Path:

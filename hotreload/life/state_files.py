@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotreload.core.ledger import Ledger
+from hotreload.files import flush, rename_in, write_in
+from hotreload.json_fields import iso
 from hotreload.life.state_json import NewerState, from_json
-from hotreload.observe.history import iso
 
 NEWEST, FORMER, NUMBER = "state.json", "state.former", "number"
 
@@ -96,13 +97,13 @@ def _number(path: Path, folder: int | None = None) -> int:
 
 def write(folder: int, data: bytes, number: int) -> None:
     """Write a ledger into an open folder, and keep the one before; on the disk when it returns."""
-    _write(folder, "state.new", data)
+    write_in(folder, "state.new", data)
     _keep_newest(folder)
-    _rename(folder, "state.new", NEWEST)
+    rename_in(folder, "state.new", NEWEST)
     if number > _number(Path(NUMBER), folder):
-        _write(folder, "number.new", b"%d\n" % number)
-        _rename(folder, "number.new", NUMBER)
-    os.fsync(folder)
+        write_in(folder, "number.new", b"%d\n" % number)
+        rename_in(folder, "number.new", NUMBER)
+    flush(folder)
 
 
 def _keep_newest(folder: int) -> None:
@@ -113,22 +114,10 @@ def _keep_newest(folder: int) -> None:
         os.link(NEWEST, FORMER, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:  # nothing was written before, or a file system where a file has one name
         with suppress(FileNotFoundError):
-            _rename(folder, NEWEST, FORMER)
+            rename_in(folder, NEWEST, FORMER)
 
 
 def keep_aside(folder: int, name: str, at: int) -> None:
     """Keep a file that cannot be read where a person can look at it."""
     with suppress(FileNotFoundError):
-        _rename(folder, name, f"{name.removesuffix('.json')}.{at}.unreadable")
-
-
-def _write(folder: int, name: str, data: bytes) -> None:
-    how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    with os.fdopen(os.open(name, how, 0o666, dir_fd=folder), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _rename(folder: int, old: str, new: str) -> None:
-    os.rename(old, new, src_dir_fd=folder, dst_dir_fd=folder)
+        rename_in(folder, name, f"{name.removesuffix('.json')}.{at}.unreadable")

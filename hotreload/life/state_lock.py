@@ -4,7 +4,6 @@ Two daemons would clear each other's copies and forget each other's past. A fold
 takes its lock along: who comes then finds another folder under its name, or none.
 """
 
-import fcntl
 import json
 import logging
 import os
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hotreload import files
 from hotreload.errors import ConfigError
 
 log = logging.getLogger("hotreload.state")
@@ -138,7 +138,7 @@ def _taken(path: Path, socket: Path) -> Held:
         lock = os.open(NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=folder)
         opened.callback(os.close, lock)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            files.lock(lock)
             os.ftruncate(lock, 0)
             os.pwrite(lock, json.dumps({"pid": os.getpid(), "socket": str(socket)}).encode(), 0)
         except BlockingIOError:

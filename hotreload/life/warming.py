@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from hotreload.core.course import Course
-from hotreload.core.how_far import telling_how_far
+from hotreload.core.progress import AttemptProgress, telling_how_far
 from hotreload.engine.capabilities import EngineLimits
 from hotreload.errors import AnswerNonfinite, EngineLost
 from hotreload.life.running import RunningEngine
@@ -62,7 +61,9 @@ def batches(limits: EngineLimits, most: int) -> Iterator[Batch]:
             yield Batch(prompts, tokens // prompts)
 
 
-async def warm(engine: RunningEngine, course: Course, *, most: int, within: float) -> None:
+async def warm(
+    engine: RunningEngine, progress: AttemptProgress, *, most: int, within: float
+) -> None:
     """Have the engine compile for batches of up to `most` prompts.
 
     None is begun after `within` seconds. Nothing of what was asked stays in the engine.
@@ -72,9 +73,9 @@ async def warm(engine: RunningEngine, course: Course, *, most: int, within: floa
         return
     began, compiled, done = time.monotonic(), engine.recompiles, 0
     async with (
-        course.phase(Phase.WARMING),
+        progress.phase(Phase.WARMING),
         telling_how_far(
-            lambda: HowFar(done, len(wanted)), course.revision, course.publish, Phase.WARMING
+            lambda: HowFar(done, len(wanted)), progress.revision, progress.publish, Phase.WARMING
         ),
     ):
         for batch in wanted:

@@ -1,20 +1,22 @@
-"""Are a checkpoint's files there? Looks at names and sizes, and never hangs with a dead mount."""
+"""Looks whether a checkpoint's files are there, and never hangs with a dead mount.
+
+It goes by their names, sizes and times.
+"""
 
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Source
 from hotreload.errors import HotReloadError, SourceUnavailable
-from hotreload.sources.names import step_of
+from hotreload.sources.order import Order, comes_after
 from hotreload.threads import deadline, in_thread, left_behind
 from hotreload.types import Revision, holds_weights
 
 LOOK_SECONDS = 30.0
-"""How long a look at a folder may take before its disk counts as away."""
+"""Seconds that a look at a folder may take before its disk counts as away."""
 
 Files = tuple[tuple[str, int, int], ...]
 """The weight files of a folder: name, size and time; equal ones mean that nobody touched any."""
@@ -59,7 +61,7 @@ def _files_in(folder: Path) -> Files:
 
 
 async def source_has(source: Source, revision: Revision) -> bool:
-    """Whether the source could bring these bytes, from elsewhere than where they lay."""
+    """Say whether the source could bring these bytes, from elsewhere than where they lay."""
     for name in (revision.label, revision.id):
         with suppress(HotReloadError):
             if name and await source.resolve(name) == revision:
@@ -67,17 +69,9 @@ async def source_has(source: Source, revision: Revision) -> bool:
     return False
 
 
-Order = Literal["step", "time", "name"]
-
-
 async def is_newer(order: Order, folder: Path, than: PastGeneration) -> bool:
-    """Whether a folder's checkpoint comes after one that was live, as far as can be told.
-
-    In the order of time one comes after it whose files were written since it went live.
-    """
+    """Say whether a checkpoint comes after one that was live; Absent if its files are gone."""
+    written = 0.0
     if order == "time":
-        return max(time for _, _, time in await files_in(folder)) / 1e9 > than.since
-    if order == "name":
-        return folder.name > Path(than.path).name
-    step, before = step_of(folder.parts), step_of(Path(than.path).parts)
-    return step is None or before is None or step > before
+        written = max(time for _, _, time in await files_in(folder)) / 1e9
+    return comes_after(order, folder, written, than)

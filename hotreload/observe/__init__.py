@@ -1,1 +1,1 @@
-"""Subscribers: log, metrics, systemd, status and history. They see every event, decide nothing."""
+"""Those who tell the picture to other programs: log, metrics, systemd. They decide nothing."""

@@ -1,24 +1,21 @@
 """The metrics of a download."""
 
 import math
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from hotreload.events import AttemptFinished, Event, GenerationLive, PhaseEntered, Progress
-from hotreload.observe.progress import Pace
+from hotreload.picture.pace import Pace
 from hotreload.types import Phase
 
 
 class Fetched(Collector):
     """Counts bytes that came from the hub; bytes that lay here before a download do not count."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._pace = Pace(clock)
-        self._lock = threading.Lock()  # a scrape comes on another thread
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
         self._bytes = 0
         self._last: Progress | None = None
 
@@ -26,8 +23,6 @@ class Fetched(Collector):
         """Take in how far a download is, or that it is over."""
         if isinstance(event, Progress) and event.phase is not Phase.FETCHING:
             return  # what is loaded came before
-        with self._lock:
-            self._pace.observe(event)
         match event:
             case Progress():
                 last = self._last
@@ -61,7 +56,6 @@ class Fetched(Collector):
         )
 
     def _seconds_left(self) -> float:
-        with self._lock:
-            fields = self._pace.fields()
+        fields = self._pace.fields() if self._last else None
         left = fields["seconds_left"] if fields else 0.0
         return math.inf if left is None else float(left)

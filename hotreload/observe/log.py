@@ -10,87 +10,33 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor
 
-from hotreload.core.attempt_id import current_attempt
+from hotreload.core.progress import current_attempt
 from hotreload.events import (
-    AnswersWithheld,
     AttemptFinished,
     DryRunFinished,
     Event,
     FoldersPassedOver,
-    GateChanged,
-    LiveDrifted,
-    LiveVerified,
-    LoaderDistrusted,
-    ModeChosen,
-    OperatorAsked,
-    PhaseEntered,
     Progress,
-    ReplicaMoved,
-    SettingsRead,
-    SocketBoundAnew,
     SourceScanned,
-    StateSaved,
-    TroubleTold,
     Waiting,
 )
-from hotreload.observe.history import Fields, event_fields
-from hotreload.observe.loading import NOT_LOADED
+from hotreload.json_fields import NOT_LOADED, Fields
 from hotreload.observe.passed_over import NewlyPassedOver
-from hotreload.observe.progress import Pace
-from hotreload.types import GateState, Outcome, Phase, ReplicaState
+from hotreload.picture.pace import Pace
+from hotreload.types import Phase
 
 LIBRARIES = ("asyncio", "httpx", "huggingface_hub", "jax", "py.warnings", "sgl_jax", "uvicorn")
 """Loggers that get our handler themselves, because sglang-jax 0.0.2 replaces the root logger's."""
 
-OUTCOME_LEVELS = {
-    Outcome.LIVE: logging.INFO,
-    Outcome.PASSED: logging.INFO,
-    Outcome.REJECTED: logging.WARNING,
-    Outcome.POSTPONED: logging.WARNING,
-    Outcome.SUPERSEDED: logging.INFO,
-    Outcome.LOST: logging.CRITICAL,
-}
-LEVELS: dict[type[Event], int] = {
-    AnswersWithheld: logging.WARNING,
-    GateChanged: logging.DEBUG,
-    LiveDrifted: logging.ERROR,
-    LiveVerified: logging.DEBUG,
-    LoaderDistrusted: logging.ERROR,
-    PhaseEntered: logging.DEBUG,
-    SocketBoundAnew: logging.WARNING,
-}
-"""Of events whatever they say, unless they say something worse; of others it is info."""
 SHOWN_FINDINGS = 10
-DRAINS_UNASKED = (
-    "nothing, if swaps may hold requests until those under way have ended: [reload] mode = "
-    "'drain' says that it is meant; otherwise change what `why` names"
-)
-DISTRUSTED = (
-    "nothing for those who are served: checkpoints go live as before, through upstream's loader, "
-    "and take longer; report this line"
-)
-DRIFTED = (
-    "restart the daemon, which loads the weights anew; then look for faults of the memory of the "
-    "device and of this machine (dmesg)"
-)
-REPLICA_LOST = (
-    "nothing at first: the others answer, and it is started again by itself; if it is lost again "
-    "and again, look for what `reason` names"
-)
-NOT_READ = "mend what `error` names and send SIGHUP again: until then nothing of it is gone by"
-WANT_A_RESTART = "restart hotreload to go by what `waiting` names too; no request is lost by it"
-REMOVED = (
-    "find out who removes it, a cleaner of temporary files perhaps: until it was bound anew nobody "
-    "could connect; who was connected noticed nothing"
-)
 PROGRESS_SECONDS = 10.0
-"""How many seconds lie between two lines about one download, or one loading."""
+"""Seconds between two lines about one download, or one loading."""
 
 
 def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:
@@ -222,106 +168,61 @@ def _lines_lost(count: int) -> logging.LogRecord:
 class LogObserver:
     """Writes a line for each event; the line at the end of an attempt says all about it."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, pace: Pace, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = structlog.stdlib.get_logger("hotreload")
-        self._waits: dict[str, str | None] = {}
-        self._scan_error: str | None = None
         self._newly_passed_over = NewlyPassedOver()
+        self._said: dict[str, str | None] = {}
+        """The last words of what is said again and again, by the name of its event."""
+        self._pace = pace
         self._clock = clock
-        self._pace = Pace(clock)
         self._progress_at = 0.0
 
     def observe(self, event: Event) -> None:
-        """Write what happened."""
-        begins = isinstance(event, Progress) and event.revision != self._pace.revision
-        self._pace.observe(event)
-        if isinstance(event, Progress) and not self._is_time_for_progress(begins):
+        """Write what happened; the picture has it already."""
+        if isinstance(event, Progress) and not self._is_time_for(event):
             return
-        if isinstance(event, FoldersPassedOver):
-            for folder in self._newly_passed_over.of(event):
-                self._log.warning("source.passed_over", **folder)
-            return
-        fields = event_fields(event)
-        level = self._level(event)
-        if isinstance(event, Progress):
-            fields |= self._pace.fields() or {}
-        if isinstance(event, AttemptFinished | DryRunFinished):
-            fields = canonical_fields(event)
-        fields |= _todo(event)
-        self._log.log(level, fields.pop("event"), **fields)
+        for name, fields in self._lines(event):
+            todo = {"todo": event.todo} if event.todo else {}
+            self._log.log(self._level(event), name, **fields | todo)
 
-    def _is_time_for_progress(self, begins: bool) -> bool:
-        """Whether a line is due; none is at the beginning: a short download only tells its end."""
+    def _lines(self, event: Event) -> Iterator[tuple[str, Fields]]:
+        """Name and fields of each line that there is to write of it."""
+        match event:
+            case FoldersPassedOver():
+                yield from ((event.name, folder) for folder in self._newly_passed_over.of(event))
+            case AttemptFinished() | DryRunFinished():
+                yield event.name, canonical_fields(event)
+            case Progress():
+                yield event.name, event.fields() | (self._pace.fields() or {})
+            case _:
+                yield event.name, event.fields()
+
+    def _is_time_for(self, progress: Progress) -> bool:
+        """Tell if a line is due; none is at the beginning: a short download only tells its end."""
         now = self._clock()
-        is_due = not begins and now - self._progress_at >= PROGRESS_SECONDS
-        if begins or is_due:
+        last = max(self._progress_at, self._pace.began)
+        is_due = self._pace.last == progress and now - last >= PROGRESS_SECONDS
+        if is_due:
             self._progress_at = now
         return is_due
 
     def _level(self, event: Event) -> int:
-        match event:
-            case ReplicaMoved(state=ReplicaState.LOST):
-                return logging.ERROR
-            case AttemptFinished(attempt) | DryRunFinished(attempt):
-                return OUTCOME_LEVELS[attempt.outcome]
-            case (
-                GateChanged(GateState.SEALED)
-                | StateSaved(str())
-                | TroubleTold(message=str())
-                | SettingsRead(error=str())
-                | SettingsRead(waiting=(_, *_))
-                | OperatorAsked(refusal=str())
-                | ModeChosen(why=str())
-            ):
-                return logging.WARNING
-            case SourceScanned(_, error):
-                return self._scan_level(error)
-            case Waiting(waiting_for, who):
-                return self._waiting_level(who, waiting_for)
-        return LEVELS.get(type(event), logging.INFO)
-
-    def _scan_level(self, error: str | None) -> int:
-        """A source that fails gets one line, and one when it is back: not one for each scan."""
-        before, self._scan_error = self._scan_error, error
-        if error == before:
-            return logging.DEBUG
-        return logging.WARNING if error else logging.INFO
-
-    def _waiting_level(self, who: str, waiting_for: str | None) -> int:
-        before, self._waits[who] = self._waits.get(who), waiting_for
-        return logging.INFO if waiting_for and waiting_for != before else logging.DEBUG
-
-
-def _todo(event: Event) -> Fields:
-    """What somebody who reads of it can do about it."""
-    match event:
-        case ModeChosen(why=str()):
-            words = DRAINS_UNASKED
-        case ReplicaMoved(state=ReplicaState.LOST):
-            words = REPLICA_LOST
-        case LoaderDistrusted():
-            words = DISTRUSTED
-        case LiveDrifted():
-            words = DRIFTED
-        case SocketBoundAnew():
-            words = REMOVED
-        case SettingsRead(error=str()):
-            words = NOT_READ
-        case SettingsRead(waiting=(_, *_)):
-            words = WANT_A_RESTART
-        case _:
-            return {}
-    return {"todo": words}
+        """A source that fails gets one line, and one when it is back: not one for each look."""
+        if not isinstance(event, SourceScanned | Waiting):
+            return event.level
+        words = event.error if isinstance(event, SourceScanned) else event.waiting_for
+        before, self._said[event.name] = self._said.get(event.name), words
+        return logging.DEBUG if words == before else event.level
 
 
 def canonical_fields(event: AttemptFinished | DryRunFinished) -> Fields:
     """Return everything known about an attempt, flat, under the same names each time."""
-    fields = event_fields(event)
+    fields = event.fields()
     spent = fields.pop("phases")
     findings = fields.pop("findings")
     reason = event.attempt.reason
     return {
-        **{name: fields[name] for name in ("event", "revision", "label", "outcome", "code")},
+        **{name: fields[name] for name in ("revision", "label", "outcome", "code")},
         "message": reason.message if reason else None,
         "findings": findings[:SHOWN_FINDINGS],
         "findings_total": len(findings),

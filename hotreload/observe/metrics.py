@@ -34,16 +34,14 @@ from hotreload.events import (
 )
 from hotreload.observe.fetched import Fetched
 from hotreload.observe.fresh import Fresh
-from hotreload.observe.integrity import Integrity
 from hotreload.observe.labels import CODES, ROUTES, SCAN_CAUSES
 from hotreload.observe.loading import Loads
 from hotreload.observe.named import Named
-from hotreload.observe.passed_over import PassedOverNow
-from hotreload.observe.rank import Rank, RankNow
-from hotreload.observe.readings import Live, Now, Readings, left_out
-from hotreload.observe.replicas import ReplicasNow
-from hotreload.observe.troubles import TroublesNow
-from hotreload.types import Attempt, Generation, Outcome, Phase, Revision
+from hotreload.observe.pictured import Pictured
+from hotreload.observe.rank import RankNow
+from hotreload.observe.readings import Live, Now, left_out
+from hotreload.picture.picture import Picture
+from hotreload.types import Attempt, Generation, Outcome, Phase
 
 log = logging.getLogger("hotreload.metrics")
 
@@ -62,42 +60,38 @@ class Metrics:
 
     def __init__(
         self,
+        picture: Picture,
         *,
         max_leaves: int = 1000,
         expect_every: float | None = None,
-        readings: Readings | None = None,
-        replicas: int = 1,
-        rank: Rank | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`max_leaves` is of how many leaves the checksum is exported, 0 for none; `expect_every`
-        in how many seconds something new is expected to go live; `replicas` how many engines there
-        are to be; `rank` is which of several hosts this is.
+        """`max_leaves`: the number of leaves whose checksum is exported, 0 for none; `expect_every`
+        in how many seconds something new is expected to go live.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]  # 0.26 leaves it bare
         self._clock = clock
-        self._replicas = ReplicasNow(replicas)
-        self._wanted: Revision | None = None
+        self._picture = picture
+        self._live: Generation | None = None
+        """The generation that was live when we last looked."""
         self._unmet_since = 0.0
         self._refused_at_start: set[str] = set()
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         self._max_leaves = max_leaves
-        now = readings or Readings()
-        self._registry.register(Live(lambda: self._replicas.live, max_leaves))
-        self._registry.register(Now(now))
-        self._registry.register(Named(lambda: self._wanted, now.failed))
-        self._registry.register(RankNow(rank, now.heard))
-        self._fetched = Fetched()
-        self._fresh = Fresh(self.render)
-        self._registry.register(self._fetched)
-        self._passed_over = PassedOverNow()
+        self._fetched = Fetched(picture.pace)
         self._loads = Loads()
-        self._integrity = Integrity(clock, replicas)
-        self._troubles = TroublesNow(clock)
-        seeing = (self._replicas, self._passed_over, self._loads, self._integrity, self._troubles)
-        for collector in seeing:
+        self._fresh = Fresh(self.render)
+        for collector in (
+            Live(lambda: picture.live, max_leaves),
+            Now(picture),
+            Named(picture),
+            RankNow(picture.setup.rank, picture.readings.heard),
+            self._fetched,
+            Pictured(picture),
+            self._loads,
+        ):
             self._registry.register(collector)
         self._make_build_info()
         self._make_reload_metrics()
@@ -223,26 +217,21 @@ class Metrics:
     # --- what happens ------------------------------------------------------------------
 
     def observe(self, event: Event) -> None:
-        """Count what happened."""
+        """Count what happened; the picture has it already."""
         self._fetched.observe(event)
-        self._passed_over.observe(event)
         self._loads.observe(event)
-        self._integrity.observe(event)
-        self._troubles.observe(event)
-        live = self._replicas.live
-        self._replicas.observe(event)
-        if self._replicas.live != live:
-            self._went_live(live)
-        self._ready.set(self._replicas.serving > 0)
+        before, self._live = self._live, self._picture.live
+        if self._live is not None and self._live != before:
+            self._went_live(before, self._live)
+        self._ready.set(self._picture.replicas.serving > 0)
         match event:
             case AttemptFinished(attempt):
                 self._attempt_finished(attempt)
             case RevisionWanted(revision):
-                self._wanted = revision
                 self._note_unmet()
                 if revision.id in self._refused_at_start:  # nobody tries it again
                     self._successful.set(0)
-            case PhaseEntered(_, entered) if self._replicas.live is not None:
+            case PhaseEntered(_, entered) if self._live is not None:
                 # Not in a start: the first answer compiles, which may take long and hangs nobody.
                 for phase in Phase:
                     began = self._clock() if phase is entered else 0
@@ -279,9 +268,7 @@ class Metrics:
         if attempt.pause_seconds > 0 or Phase.SWAPPING in attempt.phases:
             self._pause_seconds.observe(attempt.pause_seconds)
 
-    def _went_live(self, before: Generation | None) -> None:
-        live = self._replicas.live
-        assert live is not None, "what is live stays so until something else is"
+    def _went_live(self, before: Generation | None, live: Generation) -> None:
         if before is None:  # the boot; reloads are judged by their attempts
             self._successful.set(1)
             self._success_time.set(self._clock())
@@ -297,8 +284,8 @@ class Metrics:
 
     def _note_unmet(self) -> None:
         """Count from the first unmet wish: a newer one does not make the live weights younger."""
-        live = self._replicas.live
-        is_met = not (self._wanted and live) or self._wanted == live.revision
+        live, wanted = self._live, self._picture.wishes.wanted
+        is_met = not (wanted and live) or wanted == live.revision
         self._unmet_since = 0.0 if is_met else self._unmet_since or self._clock()
         self._wanted_since.set(self._unmet_since)
 

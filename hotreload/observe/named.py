@@ -1,12 +1,15 @@
-"""What alerts name: the wanted revision, and the checkpoint that failed last with its reason."""
+"""Names for alerts: the wanted revision, and the checkpoint that failed last with its reason."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hotreload.types import Attempt, Revision
+from hotreload.core.ledger import Ledger
+from hotreload.picture.picture import Picture
+from hotreload.types import Attempt, Outcome
 
+FAILURES = {Outcome.REJECTED, Outcome.POSTPONED, Outcome.LOST}
 LONGEST_MESSAGE = 200
 """Characters of a reason; the history has all of it."""
 
@@ -14,11 +17,8 @@ LONGEST_MESSAGE = 200
 class Named(Collector):
     """Series whose labels say it; each is there once at most, so they stay few."""
 
-    def __init__(
-        self, wanted: Callable[[], Revision | None], failed: Callable[[], Attempt | None]
-    ) -> None:
-        self._wanted = wanted
-        self._failed = failed
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
 
     def collect(self) -> Iterator[Metric]:
         """Yield both; a family without a series while there is nothing to name."""
@@ -27,7 +27,7 @@ class Named(Collector):
             "The revision that is wanted, also when it is live; always 1.",
             labels=["revision", "label"],
         )
-        if (wish := self._wanted()) is not None:
+        if (wish := self._picture.wishes.wanted) is not None:
             wanted.add_metric([wish.id, wish.label], 1)
         yield wanted
         failure = GaugeMetricFamily(
@@ -36,9 +36,16 @@ class Named(Collector):
             "the beginning of why; always 1.",
             labels=["revision", "label", "outcome", "reason", "message"],
         )
-        if (attempt := self._failed()) is not None:
+        if (attempt := last_failure(self._picture.ledger)) is not None:
             failure.add_metric(_said_of(attempt), 1)
         yield failure
+
+
+def last_failure(ledger: Ledger) -> Attempt | None:
+    """The attempt that failed last, in this life or an earlier one."""
+    attempts = tuple(ledger.history)  # whole at once: the loop changes it meanwhile
+    failed = (each for each in attempts if each.outcome in FAILURES and not each.dry_run)
+    return next(failed, None)
 
 
 def _said_of(attempt: Attempt) -> list[str]:

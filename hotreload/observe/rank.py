@@ -1,25 +1,11 @@
-"""Which of several hosts of one engine this is, as the observers tell it."""
+"""The metrics of the hosts of one engine."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """Which of the hosts of one engine a daemon runs on."""
-
-    own: int
-    of: int
-    leader: str
-    """Where rank 0 is met: it decides, and answers requests."""
-
-    @property
-    def follows(self) -> bool:
-        """Whether another rank decides."""
-        return self.own > 0
+from hotreload.picture.setup import Rank
 
 
 class RankNow(Collector):

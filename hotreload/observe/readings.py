@@ -1,55 +1,23 @@
 """Metrics that are read at each scrape instead of counted before, so they cannot lag behind."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hotreload.core.ledger import Ledger
 from hotreload.observe.labels import KV_USES, PLACES
-from hotreload.types import Answering, Attempt, EngineLoad, Generation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaReading:
-    """What a scrape reads of one engine: all 0 while it does not serve."""
-
-    inside: int = 0
-    held: int = 0
-    load: EngineLoad = field(default_factory=EngineLoad)
-    recompiles: int = 0
-    staged_bytes: int = 0
-    """All bytes ever read for weights, or copied from another engine."""
-    weights: Mapping[str, int] = field(default_factory=dict)
-    """Bytes held on its devices now, by place: live, previous, staged."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Readings:
-    """Functions that each scrape calls, on another thread: none may ask a device, lock or wait."""
-
-    replicas: Callable[[], Sequence[ReplicaReading]] = lambda: (ReplicaReading(),)
-    """Each engine that the daemon is to have, by its index."""
-    answering: Callable[[], Sequence[Answering]] = tuple
-    """Who answers requests, and how many: the live generation first."""
-    lost_at: Callable[[], float] = float
-    """When an engine was last lost, in this life or an earlier one; 0 for never."""
-    overruled: Callable[[], bool] = bool
-    """Whether an operator made another revision live than the one the source wishes."""
-    failed: Callable[[], Attempt | None] = lambda: None
-    """The attempt that failed last, in this life or an earlier one."""
-    new_at: Callable[[], float] = float
-    """When weights that were never live before last went live; 0 for never."""
-    heard: Callable[[], Mapping[int, float]] = dict
-    """On rank 0 of several hosts: how many seconds ago each other rank gave a sign of life."""
+from hotreload.picture.picture import Picture
+from hotreload.picture.readings import ReplicaReading
+from hotreload.types import Answering, Generation
 
 
 class Live(Collector):
     """The metrics of the live generation; a scrape in mid-swap never mixes two generations."""
 
     def __init__(self, live: Callable[[], Generation | None], max_leaves: int) -> None:
-        """`max_leaves` is of how many leaves the checksum is exported at most."""
+        """`max_leaves`: the largest number of leaves whose checksum is exported."""
         self._live = live
         self._max_leaves = max_leaves
 
@@ -97,31 +65,40 @@ def left_out(live: Generation | None, max_leaves: int) -> int:
 
 
 class Now(Collector):
-    """The metrics of the `Readings`."""
+    """The metrics of what is read at each scrape: the readings and the ledger."""
 
-    def __init__(self, readings: Readings) -> None:
-        self._readings = readings
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
 
     def collect(self) -> Iterator[Metric]:
-        now = self._readings
-        yield from _of_replicas(now.replicas())
-        yield from _answering(now.answering())
+        readings, ledger = self._picture.readings, self._picture.ledger
+        yield from _of_replicas(readings.replicas())
+        yield from _answering(readings.answering())
         yield GaugeMetricFamily(
             "hotreload_engine_lost_timestamp_seconds",
             "When an engine was last lost, also before a restart; 0 for never.",
-            now.lost_at(),
+            ledger.lost_at,
         )
         yield GaugeMetricFamily(
             "hotreload_overruled",
             "1 while an operator's choice is live instead of the revision the source wishes.",
-            now.overruled(),
+            ledger.overruled is not None,
         )
         yield GaugeMetricFamily(
             "hotreload_last_new_timestamp_seconds",
             "When weights that were never live before last went live, also before a restart; 0 for "
             "never. A rollback, noise and a start are nothing new.",
-            now.new_at(),
+            new_at(ledger),
         )
+
+
+def new_at(ledger: Ledger) -> float:
+    """Find when a revision first went live, of the one that did so last; 0 for never."""
+    first: dict[str, float] = {}
+    for place in tuple(ledger.generations):  # whole at once: the loop changes it meanwhile
+        if not place.revision.is_noise:
+            first.setdefault(place.revision.id, place.since)
+    return max(first.values(), default=0.0)
 
 
 NUMBERS: tuple[tuple[str, str, Callable[[ReplicaReading], int]], ...] = (

@@ -23,9 +23,9 @@ from hotreload.events import (
     ReplicaMoved,
     Waiting,
 )
-from hotreload.observe.rank import Rank
-from hotreload.observe.replicas import ReplicasNow
-from hotreload.observe.under_way import DOING
+from hotreload.figures import size
+from hotreload.picture.picture import Picture
+from hotreload.picture.under_way import DOING
 from hotreload.types import Attempt, GateState, Outcome, Phase, Revision
 
 log = logging.getLogger("hotreload.systemd")
@@ -84,33 +84,29 @@ class Systemd:
 
     def __init__(
         self,
+        picture: Picture,
         notifier: Notifier,
         *,
         is_alive: Callable[[float], bool],
         longest_boot: float = LONGEST_BOOT,
-        replicas: int = 1,
-        rank: Rank | None = None,
     ) -> None:
-        """`rank` is which of several hosts this is."""
-        self._rank = rank
+        self._replicas, self._rank = picture.replicas, picture.setup.rank
         self._notifier = notifier
         self._is_alive = is_alive
         self._longest_boot = longest_boot
         self._boot_ends = time.monotonic() + longest_boot
         self._waits_to_start = False
-        self._replicas = ReplicasNow(replicas)
         self._doing = ""
-        """What the last STATUS said behind what serves."""
+        """Words of the last STATUS behind what serves."""
         self._is_leaving = False
         self._is_ready = False
         self._reloading = False
         self._silent = False
-        self._told_at = 0.0
+        self._told, self._told_at = "", 0.0
+        """The last STATUS, and its time."""
 
     def observe(self, event: Event) -> None:
-        """Pass on what happened."""
-        fading = self._replicas.fading
-        self._replicas.observe(event)
+        """Pass on what happened; the picture has it already."""
         match event:
             case Leaving():
                 self._leave("answering the last requests")
@@ -118,9 +114,7 @@ class Systemd:
                 self._did_a_step()
             case GenerationLive():
                 self._ready_once()
-            case GenerationEnded() if fading != self._replicas.fading:
-                self._tell_again()
-            case ReplicaMoved():
+            case GenerationEnded() | ReplicaMoved():
                 self._tell_again()
             case GateChanged():
                 self._gate_moved(event)
@@ -169,9 +163,10 @@ class Systemd:
         self._tell(f"stopping: {why}", "STOPPING=1")
 
     def _tell_again(self) -> None:
-        """Say anew what serves, beside what was said to be done."""
-        if self._is_ready and not self._is_leaving:
-            self._tell(self._serving() + self._doing)
+        """Say what serves now, beside what was said to be done, unless that was just said."""
+        status = self._serving() + self._doing
+        if self._is_ready and not self._is_leaving and status != self._told:
+            self._tell(status)
 
     def _ready_once(self) -> None:
         has_opened, live = self._replicas.has_opened, self._replicas.live
@@ -232,7 +227,7 @@ class Systemd:
 
     def _tell(self, status: str, *lines: str) -> None:
         """Send a STATUS with some lines. Names come from elsewhere: none may begin a line here."""
-        self._told_at = time.monotonic()
+        self._told, self._told_at = status, time.monotonic()
         text = "".join(char if char.isprintable() else "?" for char in status)
         self._notifier.send(*lines, f"STATUS={text[:LONGEST_STATUS]}")
 
@@ -240,7 +235,7 @@ class Systemd:
 def _share(phase: Phase, done: int, total: int) -> str:
     if phase is Phase.WARMING:
         return f" ({done} of {total} batches)"
-    return f" ({done / 1e9:.1f} of {total / 1e9:.1f} GB)"
+    return f" ({size(done)} of {size(total)})"
 
 
 def _came_of(attempt: Attempt) -> str:

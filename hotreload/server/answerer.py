@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from hotreload.errors import BadRequest, EngineLost, HotReloadError, shown
+from hotreload.server.bounds import Limits
 from hotreload.server.exchange import CUT_SHORT, ended_as, generation_header, while_connected
-from hotreload.server.limits import Limits
 from hotreload.server.ports import Fields, Gate, Metrics
 from hotreload.server.problems import Json, Refused, status_of
 from hotreload.server.requests import Kind, whole_number

@@ -14,11 +14,12 @@ from hotreload.errors import BadRequest
 from hotreload.events import Events
 from hotreload.server.admin import Admission, admin_routes
 from hotreload.server.answerer import Answerer, ModelRoute
+from hotreload.server.bounds import Limits
 from hotreload.server.browsers import KnownHost
 from hotreload.server.exchange import Exchange
 from hotreload.server.generate import read_generate
 from hotreload.server.keys import ApiKeys, WantsKey
-from hotreload.server.limits import Bodies, Limited, Limits
+from hotreload.server.limits import Bodies, Limited
 from hotreload.server.nowhere import no_such_route
 from hotreload.server.openai.routes import openai_routes
 from hotreload.server.page import page_routes

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import stat
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hotreload.errors import ConfigError
+from hotreload.files import locked
 from hotreload.server.groups import group_id
 
 BACKLOG = 2048
@@ -58,14 +58,11 @@ def _make_folder(folder: Path) -> None:
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
     """Keep other daemons from taking the socket between our look at it and our bind."""
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        with locked(folder):
+            yield
     except BlockingIOError:
-        raise ConfigError(f"another hotreload is just binding a socket in {folder}") from None
-    finally:
-        os.close(lock)
+        raise ConfigError(f"another hotreload is starting in {folder}; try again") from None
 
 
 def _clear(path: Path) -> None:

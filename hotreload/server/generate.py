@@ -13,7 +13,7 @@ from hotreload.server.answerer import (
     check_batch,
     oldest_wanted,
 )
-from hotreload.server.limits import Limits
+from hotreload.server.bounds import Limits
 from hotreload.server.ports import Fields
 from hotreload.server.problems import problem_fields
 from hotreload.server.requests import BOOLEAN, Kind, is_integer, read_fields

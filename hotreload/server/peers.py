@@ -291,7 +291,7 @@ def _peer_behind(transport: asyncio.Transport) -> Peer | None:
 
 
 def _crowded() -> Refused:
-    words = "every connection there may be is busy"
+    words = "all connections are in use"
     return Refused(503, "too_many_connections", words, headers={"Retry-After": "1"})
 
 

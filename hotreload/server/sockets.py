@@ -18,9 +18,9 @@ from fastapi import FastAPI
 from hotreload.events import Event, GateChanged
 from hotreload.server.activation import is_for_looking
 from hotreload.server.binding import BACKLOG
+from hotreload.server.bounds import Limits
 from hotreload.server.crowd import Crowd
 from hotreload.server.doors import Doors
-from hotreload.server.limits import Limits
 from hotreload.server.peers import PeerProtocol
 from hotreload.types import GateState
 

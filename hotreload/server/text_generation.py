@@ -18,7 +18,7 @@ from hotreload.server.answerer import (
     ModelRoute,
     oldest_wanted,
 )
-from hotreload.server.limits import Limits
+from hotreload.server.bounds import Limits
 from hotreload.server.openai.choices import Choice, NewTokens
 from hotreload.server.openai.fields import SAMPLING, STOP, TOKENS, drop_unsupported
 from hotreload.server.openai.requests import completion_request, renamed

@@ -26,7 +26,7 @@ def fault_of(detail: ErrorDetails, origins: Mapping[Where, str]) -> str:
     where = detail["loc"]
     origin = origin_of(where, origins)
     if detail["type"] == "extra_forbidden" and len(where) == 1 and where in origins:
-        return _homeless(where, origin)
+        return _outside_any_section(where, origin)
     return f"{spelled(where, origin)}: {_said(detail, origin)}".removeprefix(": ")
 
 
@@ -84,7 +84,7 @@ def _hint(where: Where, origin: str) -> str:
     return f"known are {', '.join(_names_in(where[:-1]))}"
 
 
-def _homeless(where: Where, origin: str) -> str:
+def _outside_any_section(where: Where, origin: str) -> str:
     """What to say of a value outside of every section."""
     (name,) = where
     if origin.startswith("file "):

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from hotreload.server.bounds import Limits
 from hotreload.settings.engine import EngineSettings
 from hotreload.settings.kinds import (
     Address,
@@ -117,35 +118,39 @@ class ProbeSettings(Table):
         return self
 
 
+LIMITS = Limits()
+
+
 class LimitSettings(Table):
     """What one client may ask of the server."""
 
     body_bytes: Count = Field(
-        default=8 * 2**20,
+        default=LIMITS.body_bytes,
         description="How long a request's body may be; a longer one is answered 413.",
     )
     bodies_bytes: Count = Field(
-        default=256 * 2**20,
+        default=LIMITS.bodies_bytes,
         description="How much memory the bodies of all requests under way, and what is made of "
         "them, may take; 64 KiB of each do not count. A request that needs more is answered 503.",
     )
     header_bytes: Count = Field(
-        default=64 * 2**10,
+        default=LIMITS.header_bytes,
         description="How long a request's headers may be; longer ones are answered 431.",
     )
     concurrent: Count = Field(
-        default=2048,
+        default=LIMITS.concurrent,
         description="How many requests may be under way at a time; one more is answered 503.",
     )
     request_seconds: Deadline = Field(
-        default=600.0, description="How long a request may take; one that takes longer is ended."
+        default=LIMITS.request_seconds,
+        description="How long a request may take; one that takes longer is ended.",
     )
     generation_seconds: Deadline = Field(
-        default=30.0,
+        default=LIMITS.generation_seconds,
         description="How long a request with X-Hotreload-Min-Generation waits for that "
         "generation; after that it is answered 409.",
     )
-    batch: Count = Field(default=256, description="How many prompts one request may hold.")
+    batch: Count = Field(default=LIMITS.batch, description="How many prompts one request may hold.")
 
 
 class ServerSettings(Table):

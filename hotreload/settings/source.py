@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hotreload.checkpoint_files import PICKLES, SERVED_FILES
+from hotreload.checkpoint.file_names import PICKLES, SERVED_FILES
 from hotreload.settings.kinds import Deadline, Location, Seconds, Table
 
 OF_KIND = {

@@ -14,7 +14,7 @@ from pathlib import Path
 from watchdog import events as fs
 from watchdog.observers.inotify import InotifyObserver
 
-from hotreload.sources.mount import mount_of
+from hotreload.mount_table import mount_of
 
 _log = logging.getLogger("hotreload.sources.alarm")
 _EMITTER_LOG = logging.getLogger("watchdog.observers.inotify")
@@ -174,7 +174,7 @@ def _identity(root: Path) -> tuple[str, int, int] | None:
     return real, status.st_dev, status.st_ino
 
 
-def remote_file_system(path: Path, mountinfo: str | None = None) -> str | None:
+def remote_file_system(path: Path, table: str | None = None) -> str | None:
     """The type of the file system of `path` if other machines can change it unheard, else None."""
-    kind = mount_of(path, mountinfo).kind
+    kind = mount_of(path, table).kind
     return kind if _REMOTE.match(kind) else None

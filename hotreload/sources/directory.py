@@ -5,12 +5,14 @@ Decides when to look and what to wish; `tree` says what a look shows, `alarm` wh
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
 
+from hotreload.checkpoint.digests import Digests
+from hotreload.checkpoint.survey import survey
 from hotreload.core.ledger import PastGeneration
 from hotreload.errors import (
     BadRequest,
@@ -24,16 +26,17 @@ from hotreload.listed import Listed
 from hotreload.sources.alarm import Alarm
 from hotreload.sources.emptied import TODO, Emptied
 from hotreload.sources.look import Look
+from hotreload.sources.options import FolderOptions
 from hotreload.sources.passing import Telling
 from hotreload.sources.places import places
-from hotreload.sources.seen import Seen, SurveyLike
+from hotreload.sources.seen import Seen
 from hotreload.sources.tree import Tree
 from hotreload.threads import LEAVE_AFTER, in_thread
 from hotreload.troubles import SOURCE_EMPTY, Trouble
 from hotreload.types import Revision, as_text
 
 SLOW_LOOK = 30.0
-"""How long a look may take before it is reported; hashing new files may well take longer."""
+"""Seconds that a look may take before it is reported; reading new files may well take longer."""
 
 
 class DirectorySource:
@@ -42,42 +45,21 @@ class DirectorySource:
     def __init__(
         self,
         path: Path,
+        options: FolderOptions,
         *,
-        survey: Callable[[Path], SurveyLike],
-        identify: Callable[[SurveyLike], str],
+        digests: Digests,
         publish: Publish,
-        pattern: str = "*",
-        marker: str | None = None,
-        settle: float = 2.0,
-        rescan: float = 5.0,
-        order: Literal["step", "time", "name"] = "step",
-        patience: float = 60.0,
-        depth: int = 3,
-        roots: Iterable[Path] = (),
         is_refused: Callable[[str], bool] = lambda id: False,
         generations: Callable[[], Iterable[PastGeneration]] = tuple,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._path = Path(os.path.abspath(path))
-        self._roots = [self._path, *roots]
-        self._survey, self._publish, self._clock = survey, publish, clock
-        self._settle, self._rescan, self._depth = settle, rescan, depth
-        self._seen = Seen(identify)
+        self._path, self._options = Path(os.path.abspath(path)), options
+        self._roots = [self._path, *options.roots]
+        self._publish, self._clock = publish, clock
+        self._seen = Seen(digests)
         self._tree = Tree(
-            self._path,
-            survey=survey,
-            seen=self._seen,
-            pattern=pattern,
-            marker=marker,
-            settle=settle,
-            order=order,
-            patience=patience,
-            depth=depth,
-            roots=self._roots,
-            is_refused=is_refused,
-            clock=clock,
-            wall=wall,
+            self._path, options, self._seen, is_refused=is_refused, clock=clock, wall=wall
         )
         self._emptied = Emptied(self._path, generations)
         self._trouble = Trouble(SOURCE_EMPTY, publish)
@@ -115,18 +97,18 @@ class DirectorySource:
         if sighting is None:
             raise SourceUnavailable(f"{revision}: no folder below {self._path} holds it now")
         folder = sighting.folder
-        if not await _in_thread(lambda: self._still_holds(folder, revision)):
+        if not await _in_thread(lambda cancel: self._still_holds(folder, revision, cancel)):
             self._tree.doubt(folder)
             self.wake()
             raise SourceUnavailable(f"{folder}: changed since {revision} was found in it")
         return folder
 
-    def _still_holds(self, folder: Path, revision: Revision) -> bool:
-        """Whether the folder's bytes are the revision's; reads those that anybody touched."""
-        survey = self._survey(folder)
-        if self._seen.id_of(folder, survey) != revision.id:
+    def _still_holds(self, folder: Path, revision: Revision, cancel: threading.Event) -> bool:
+        """Say whether the folder's bytes are the revision's; reads those that anybody touched."""
+        looked = survey(folder, self._roots)
+        if self._seen.id_of(folder, looked, cancel) != revision.id:
             return False
-        self._seen.note(revision.id, folder, survey)
+        self._seen.note(revision.id, folder, looked)
         return True
 
     async def resolve(self, name: str | None) -> Revision:
@@ -138,19 +120,19 @@ class DirectorySource:
         if name is None:
             return await self._resolve_newest()
         sighting = self._seen.find(name)
-        if sighting is not None and await _in_thread(sighting.folder.is_dir):
+        if sighting is not None and await _in_thread(lambda cancel: sighting.folder.is_dir()):
             return Revision(name, sighting.folder.name)
-        folder = await _in_thread(lambda: self._allowed_folder(name))
+        folder = await _in_thread(lambda cancel: self._allowed_folder(name))
         if (stand_in := self._tree.stand_in(folder)) is not None:
             return stand_in
-        survey = await _in_thread(lambda: self._survey(folder))
-        if survey.waiting_for is not None:
-            await asyncio.sleep(self._settle)
-            before, survey = survey, await _in_thread(lambda: self._survey(folder))
-            still = survey.waiting_for is not None and survey.files == before.files
-            if survey.waiting_for is not None and not (still and survey.files):
-                raise SourceUnavailable(f"{folder.name}: {survey.waiting_for}")
-        return await _in_thread(lambda: self._seen.name(folder, survey))
+        looked = await _in_thread(lambda cancel: survey(folder, self._roots))
+        if looked.waiting_for is not None:
+            await asyncio.sleep(self._options.settle)
+            before, looked = looked, await _in_thread(lambda cancel: survey(folder, self._roots))
+            still = looked.waiting_for is not None and looked.files == before.files
+            if looked.waiting_for is not None and not (still and looked.files):
+                raise SourceUnavailable(f"{folder.name}: {looked.waiting_for}")
+        return await _in_thread(lambda cancel: self._seen.name(folder, looked, cancel))
 
     def content_of(self, revision: Revision) -> str:
         """The revision's own id: this source names revisions by their content."""
@@ -161,7 +143,7 @@ class DirectorySource:
         return self._tree.listed()
 
     def holds(self, id: str) -> bool:
-        """Whether the last look saw this revision; for any thread, and reads nothing."""
+        """Say whether the last look saw this revision; for any thread, and reads nothing."""
         return id in self._tree.named
 
     def wake(self, cause: str = "request") -> None:
@@ -175,7 +157,7 @@ class DirectorySource:
         async with self._looking:  # a look under way would arm the alarm again
             with suppress(TimeoutError):  # its threads may hang in a mount, too
                 async with asyncio.timeout(LEAVE_AFTER):
-                    await _in_thread(self._alarm.stop)
+                    await _in_thread(lambda cancel: self._alarm.stop())
 
     # --- when to look ------------------------------------------------------------------
 
@@ -203,7 +185,8 @@ class DirectorySource:
         After a look of up to a second comes a rest as long, so that a burst of events costs half
         a core at most.
         """
-        until = self._rescan if due is None else min(self._rescan, due - self._clock())
+        rescan = self._options.rescan
+        until = rescan if due is None else min(rescan, due - self._clock())
         with suppress(TimeoutError):
             async with asyncio.timeout(max(until, 0.01)):
                 await self._woken.wait()
@@ -254,10 +237,10 @@ class DirectorySource:
     async def _scan(self, came: set[str], at_all: bool, *, quick: bool) -> Look:
         """Look at the tree once. A fault of the disk or of the files becomes words in the look."""
 
-        def work() -> Look:
+        def work(cancel: threading.Event) -> Look:
             try:
                 self._alarm.ensure()
-                look = self._tree.look(came, at_all=at_all, quick=quick)
+                look = self._tree.look(came, at_all=at_all, quick=quick, cancel=cancel)
             except OSError as error:
                 reason = error.strerror or str(error)
                 look = Look(error=f"{self._path}: cannot be looked at: {reason}")
@@ -270,7 +253,7 @@ class DirectorySource:
             return Look(error=f"{self._path}: {type(error).__name__}: {error}")
 
     def _choose(self, look: Look) -> Revision | None:
-        """What to wish now: the newest complete checkpoint, or once a newer one that stays broken.
+        """Choose what to wish: the newest complete checkpoint, or once a newer one that is broken.
 
         One rescan later, when the broken one has been judged, the complete one is wished again:
         otherwise the broken one would have taken its place for good.
@@ -284,16 +267,16 @@ class DirectorySource:
         if look.overdue is None or look.overdue.id in self._handed_over:
             return None
         self._handed_over.add(look.overdue.id)
-        self._wanted, self._recall_at = look.overdue.id, self._clock() + self._rescan
+        self._wanted, self._recall_at = look.overdue.id, self._clock() + self._options.rescan
         return look.overdue
 
     def _is_too_early(self, look: Look) -> bool:
-        """Whether the first wish must wait for a newer, whole checkpoint that only has to be quiet.
+        """Say whether the first wish waits for a newer, whole checkpoint that only has to be quiet.
 
         After a restart that one may be live, and an older wish would take its place.
         """
         if self._first_until is None:
-            self._first_until = self._clock() + self._settle
+            self._first_until = self._clock() + self._options.settle
         is_first = not self._wanted and self._clock() < self._first_until
         return is_first and look.settled_at is not None
 
@@ -321,7 +304,7 @@ class DirectorySource:
             listed = ", ".join(str(root) for root in self._roots)
             raise BadRequest(f"{shown}: lies outside of the allowed folders: {listed}")
         with suppress(OSError):
-            nested = places(roots[0], self._depth)
+            nested = places(roots[0], self._options.depth)
             allowed += [place.folder for place in nested if name in _names(place.path)]
         for folder in allowed:
             with suppress(OSError):
@@ -331,10 +314,10 @@ class DirectorySource:
 
 
 def _names(path: Path) -> tuple[str, str, str]:
-    """What a place may be called; who cannot write its bytes as text writes what is shown."""
+    """Names of a place; who cannot write its bytes as text writes what is shown."""
     return path.name, as_text(path.name), as_text(str(path))
 
 
-async def _in_thread[T](work: Callable[[], T]) -> T:
+async def _in_thread[T](work: Callable[[threading.Event], T]) -> T:
     """Run `work` in a thread, which is left behind if a mount hangs and nobody waits any more."""
-    return await in_thread(lambda cancel: work(), leave_as="a look at the watched folder")
+    return await in_thread(work, leave_as="a look at the watched folder")

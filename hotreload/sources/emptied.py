@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hotreload.core.ledger import PastGeneration
+from hotreload.mount_table import Mount, mount_of
 from hotreload.sources.look import Look
-from hotreload.sources.mount import Mount, mount_of
 
 TODO = (
     "look at its mount, and mount it again or copy the checkpoints back; the next checkpoint ends "

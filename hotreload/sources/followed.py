@@ -2,14 +2,11 @@
 
 from dataclasses import dataclass
 
+from hotreload.checkpoint.survey import Survey
 from hotreload.sources.place import Oddity, Place
-from hotreload.sources.seen import SurveyLike
 from hotreload.types import Revision
 
 _LONG_AGO = 60.0  # no network file system's clock is expected to be off by more
-
-Rank = tuple[tuple[int, int], int, str]
-"""A place's step, time and name; constant where the order of the source ignores one of them."""
 
 
 @dataclass(slots=True)
@@ -18,33 +15,42 @@ class Followed:
 
     place: Place
     since: float
-    """When a look last saw a change in the files that would be loaded."""
+    """The time when a look last saw a change in the files that would be loaded."""
     touched: float
-    """When a look last saw a change of anything in the folder."""
-    survey: SurveyLike | None = None
+    """The time when a look last saw a change of anything in the folder."""
+    survey: Survey | None = None
     claimed: bool = False
     """The folder came by a rename, which says that its writer has finished it."""
     has_changed: bool = False
     """A look saw it change. From then on its files' own times, which may be wrong, do not count."""
     revision: Revision | None = None
     oddity: Oddity | None = None
-    """Why the source cannot wish for it, as far as that is known."""
+    """The reason why the source cannot wish for it, as far as that is known."""
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether some file of the checkpoint is still missing."""
+        """True while some file of the checkpoint is still missing."""
         return self.survey is not None and self.survey.waiting_for is not None
+
+    def is_vouched_for(self, marker: str | None) -> bool:
+        """Say whether its writer has called it finished, so that nothing need settle.
+
+        A rename vouches for what the folder held on arrival, a marker for what was there before
+        it (a plain copy of a finished folder may well bring the marker first).
+        """
+        marked = self.place.changed_at(marker) if marker else None
+        return self.claimed or (marked is not None and marked >= self.place.last_change(but=marker))
 
     def begin_anew(self, now: float) -> None:
         """Have the quiet time begin anew: what is in it may be finished by nobody now."""
         self.since, self.claimed, self.revision = now, False, None
 
     def was_quiet(self, span: float, now: float, wall: float) -> bool:
-        """Whether the files to load did not change for `span`, by our clock or by their times."""
+        """Say whether the files to load stood still for `span`, by our clock or by their times."""
         return now - self.since >= span or self._is_old(span, wall)
 
     def was_untouched(self, span: float, now: float, wall: float) -> bool:
-        """Whether nothing in the folder changed for `span`, by our clock or by its files' times."""
+        """Say whether all in the folder stood still for `span`, by our clock or by its times."""
         return now - self.touched >= span or self._is_old(span, wall)
 
     def _is_old(self, span: float, wall: float) -> bool:

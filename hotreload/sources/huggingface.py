@@ -6,21 +6,22 @@ Asks the hub seldom and cheaply, and hands over only files that lie on this disk
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from hotreload.checkpoint_files import SERVED_FILES
+from hotreload.checkpoint.digests import Digests, content_id
+from hotreload.checkpoint.survey import survey
 from hotreload.errors import BadRequest, CheckpointChanged, CheckpointRejected, SourceUnavailable
 from hotreload.events import Progress, Publish, SourceScanned, Waiting
 from hotreload.listed import Listed
 from hotreload.sources.hub.client import SHA, Head, HubClient
-from hotreload.sources.hub.download import Bytes, ContentOf, Download
+from hotreload.sources.hub.download import Bytes, Download
 from hotreload.sources.hub.faults import FaultKind, HubFault
 from hotreload.sources.hub.listing import listed_commits
 from hotreload.sources.hub.patience import HubCall, Patience
-from hotreload.sources.hub.remedies import BY_SETTINGS, Remedies
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots
+from hotreload.sources.options import HubOptions
 from hotreload.threads import in_thread
 from hotreload.types import Phase, Revision
 
@@ -41,31 +42,26 @@ class HuggingFaceSource:
     def __init__(
         self,
         repo: str,
+        options: HubOptions,
         *,
         cache: Path,
-        content_of: ContentOf,
+        digests: Digests,
         publish: Publish,
-        revision: str = "main",
-        poll: float = 60.0,
-        allow: Sequence[str] = SERVED_FILES,
-        endpoint: str | None = None,
-        token: Callable[[], str | None] = lambda: None,
         kept: Callable[[], Collection[str]] | None = None,
         folders: Collection[Path] = (),
-        remedies: Remedies = BY_SETTINGS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._repo, self._revision, self._allow = repo, revision, allow
-        self._patience = Patience(poll, clock=clock)
+        self._repo, self._revision, self._allow = repo, options.revision, options.allow
+        self._patience = Patience(options.poll, clock=clock)
         self._client = HubClient(
             repo,
-            endpoint=endpoint,
-            token=token,
+            endpoint=options.endpoint,
+            token=options.token,
             limited=self._patience.be_silent,
-            remedies=remedies,
+            remedies=options.remedies,
         )
-        self._snapshots = Snapshots(cache, repo, remedies)
-        self._content_of, self._publish, self._kept = content_of, publish, kept
+        self._snapshots = Snapshots(cache, repo, options.remedies)
+        self._digests, self._publish, self._kept = digests, publish, kept
         self._folders, self._named = folders, dict[str, Path]()
         self._asking, self._fetching = asyncio.Lock(), asyncio.Lock()
         self._woken, self._closed, self._cause = asyncio.Event(), asyncio.Event(), "start"
@@ -137,7 +133,7 @@ class HuggingFaceSource:
         return any(each.revision is not None and each.revision.id == id for each in self.listed())
 
     def wake(self, cause: str = "request") -> None:
-        """Ask the hub now, unless it wants to be left alone."""
+        """Ask the hub now, unless it is rate-limiting us."""
         if self._cause == "rescan":  # whoever woke us first, and waits still, is the cause
             self._cause = cause
         self._woken.set()
@@ -207,7 +203,7 @@ class HuggingFaceSource:
 
     def _respect_silence(self, name: str) -> None:
         if (silence := self._patience.silence) > 0:
-            words = f"{name}: the hub wants to be left alone for {silence:.0f} s more"
+            words = f"{name}: the hub is rate-limiting us for {silence:.0f} s more"
             raise HubFault(words, FaultKind.LIMITED, retry_after=silence)
 
     async def _talk[T](self, work: Callable[[threading.Event], T]) -> T:
@@ -258,7 +254,7 @@ class HuggingFaceSource:
             raise BadRequest(
                 f"{folder}: this daemon follows {self._repo}; give a branch, tag or commit"
             )
-        id = await _in_thread(lambda cancel: self._content_of(folder, cancel))
+        id = await _in_thread(lambda cancel: content_id(survey(folder), self._digests, cancel))
         self._named[id] = folder
         return Revision(id, folder.name)
 
@@ -269,8 +265,10 @@ class HuggingFaceSource:
     ) -> Snapshot | None:
         """The commit's snapshot, if it still holds the bytes that were verified."""
         snapshot = self._snapshots.find(sha)
+        if snapshot is None:
+            return None
         try:
-            if snapshot is None or self._content_of(snapshot.folder, cancel) != snapshot.content:
+            if content_id(survey(snapshot.folder), self._digests, cancel) != snapshot.content:
                 return None
         except (CheckpointRejected, CheckpointChanged):  # the hub still has them
             return None
@@ -290,7 +288,7 @@ class HuggingFaceSource:
                 revision.id,
                 allow=self._allow,
                 kept=kept,
-                content_of=self._content_of,
+                digests=self._digests,
                 bytes=count,
                 cancel=cancel,
             ).run()

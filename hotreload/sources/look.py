@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hotreload.listed import Listed, Standing
-from hotreload.sources.followed import Followed, Rank
+from hotreload.sources.followed import Followed
+from hotreload.sources.order import SortKey
 from hotreload.sources.passing import Telling
 from hotreload.sources.place import Place
 from hotreload.types import Revision
@@ -22,7 +23,7 @@ class Look:
     now: float = 0.0
     best: Revision | None = None
     """The newest complete checkpoint."""
-    rank: Rank | None = None
+    rank: SortKey | None = None
     """Where the best one stands among the others."""
     overdue: Revision | None = None
     """A newer one that should have been complete by now, or never will be."""

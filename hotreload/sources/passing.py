@@ -12,8 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from hotreload.checkpoint_files import CONFIG
-from hotreload.checkpoint_formats import shown
+from hotreload.checkpoint.file_names import CONFIG
+from hotreload.checkpoint.formats import shown
 from hotreload.errors import PASSED_OVER
 from hotreload.sources.followed import Followed
 from hotreload.sources.place import Oddity, Place

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from hotreload.checkpoint_formats import shown
+from hotreload.checkpoint.formats import shown
 from hotreload.sources.names import Step, is_unfinished, step_of
 
 _WEIGHTS = (".safetensors", ".safetensors.index.json")

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from hotreload.checkpoint_files import CONFIG
-from hotreload.checkpoint_formats import foreign_weights, shown
+from hotreload.checkpoint.file_names import CONFIG
+from hotreload.checkpoint.formats import foreign_weights, shown
 from hotreload.sources.names import is_unfinished, says_step
 from hotreload.sources.place import Entry, Oddity, Place
 from hotreload.sources.unchanged import Unchanged

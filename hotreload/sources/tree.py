@@ -1,30 +1,31 @@
 """Follows the folders of a tree over time: which ones are complete, and which one is the newest.
 
-The `survey` that it is given says whether a checkpoint is complete. A tree never waits, and leaves
-it to its caller what to wish.
+A survey of its files says whether a checkpoint is complete. A tree never waits, and leaves it to
+its caller what to wish.
 """
 
 import os
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
 
+from hotreload.checkpoint.survey import survey
 from hotreload.errors import SourceUnavailable
 from hotreload.listed import Listed
 from hotreload.sources import passing
-from hotreload.sources.followed import Followed, Rank
+from hotreload.sources.followed import Followed
 from hotreload.sources.look import Look, Sight, judged, listed, unmatched
+from hotreload.sources.options import FolderOptions
+from hotreload.sources.order import SortKey, is_newer, lacks_a_step, sort_key
 from hotreload.sources.passing import Passing
 from hotreload.sources.place import Entry, Oddity, Place
 from hotreload.sources.places import walk
-from hotreload.sources.seen import Seen, SurveyLike
+from hotreload.sources.seen import Seen
 from hotreload.sources.unchanged import LastLook, Unchanged
 from hotreload.types import Reason, Revision
-
-_NO_STEP = (-1, -1)
 
 
 class Tree:
@@ -33,49 +34,48 @@ class Tree:
     def __init__(
         self,
         path: Path,
-        *,
-        survey: Callable[[Path], SurveyLike],
+        options: FolderOptions,
         seen: Seen,
-        pattern: str = "*",
-        marker: str | None = None,
-        settle: float = 2.0,
-        order: Literal["step", "time", "name"] = "step",
-        patience: float = 60.0,
-        depth: int = 3,
-        roots: Iterable[Path] = (),
+        *,
         is_refused: Callable[[str], bool] = lambda id: False,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._path, self._survey, self._seen = path, survey, seen
-        self._pattern, self._order, self._depth = pattern, order, depth
-        self._marker, self._settle, self._patience = marker, settle, patience
+        self._path, self._options, self._seen = path, options, seen
         self._clock, self._wall = clock, wall
-        self._roots, self._is_refused = [path, *roots], is_refused
-        self._passing = Passing(settle, patience)
+        self._roots, self._is_refused = [path, *options.roots], is_refused
+        self._passing = Passing(options.settle, options.patience)
+        self._cancel: threading.Event | None = None
         self._followed: dict[Path, Followed] = {}
         self._best: Followed | None = None
         self._was_best: str | None = None
         self._sights: tuple[Sight, ...] = ()
         self._unmatched: list[Place] = []
         self._left: dict[Path, tuple[Entry, ...]] = {}
-        self._left_below: Rank | None = None
+        self._left_below: SortKey | None = None
         self._doubted: set[Path] = set()
         self._unchanged = Unchanged()
         self._last = LastLook()
         self.named: frozenset[str] = frozenset()
         """The revisions that the last look named."""
 
-    def look(self, came: set[str], *, at_all: bool = False, quick: bool = False) -> Look:
+    def look(
+        self,
+        came: set[str],
+        *,
+        at_all: bool = False,
+        quick: bool = False,
+        cancel: threading.Event | None = None,
+    ) -> Look:
         """Judge what is there now; `came` are paths that appeared whole since the last look.
 
         Checkpoints that `leave_older` left count only with `at_all`; a `quick` look reads few of
         them. OSError when the root cannot be listed; the next look goes on from the last one that
-        worked.
+        worked. Cancelled at `cancel`, where bytes are read.
         """
-        now = self._clock()
+        now, self._cancel = self._clock(), cancel
         self._unchanged.begin(self._left if quick else ())
-        walked = walk(Path(os.path.realpath(self._path)), self._depth, self._unchanged)
+        walked = walk(Path(os.path.realpath(self._path)), self._options.depth, self._unchanged)
         may_hold = quick and not came and not self._doubted
         if may_hold and (same := self._last.again(walked, self._refused_now, now)) is not None:
             return same
@@ -113,11 +113,11 @@ class Tree:
         """Every place as the last whole look left it, the newest first; for any thread."""
         return [
             *listed(self._sights, self._followed),
-            *(unmatched(place, self._pattern) for place in self._unmatched),
+            *(unmatched(place, self._options.pattern) for place in self._unmatched),
         ]
 
     def why_passed_over(self, revision: Revision) -> Reason | None:
-        """Why this revision cannot be loaded, if it stands for a passed-over folder; else None."""
+        """Say why this revision cannot be loaded, if it stands for a passed-over folder."""
         return self._passing.why(revision)
 
     def stand_in(self, folder: Path) -> Revision | None:
@@ -171,20 +171,18 @@ class Tree:
     def _note_change(self, candidate: Followed, now: float) -> None:
         """Note that something changed; if it would be loaded, the quiet time begins anew."""
         seen, candidate.has_changed, candidate.touched = candidate.survey, True, now
-        candidate.survey = self._survey(candidate.place.folder) if seen is not None else None
+        candidate.survey = survey(candidate.place.folder, self._roots) if seen is not None else None
         if seen is None or candidate.survey is None or candidate.survey.files != seen.files:
             candidate.begin_anew(now)
 
     def _matches(self, path: Path, root: Path) -> bool:
         if path == root:
-            return fnmatchcase(self._path.name, self._pattern)
-        name = str(path.relative_to(root)) if "/" in self._pattern else path.name
-        return fnmatchcase(name, self._pattern)
+            return fnmatchcase(self._path.name, self._options.pattern)
+        name = str(path.relative_to(root)) if "/" in self._options.pattern else path.name
+        return fnmatchcase(name, self._options.pattern)
 
-    def _rank(self, candidate: Followed) -> Rank:
-        place = candidate.place
-        step = (place.step or _NO_STEP) if self._order == "step" else _NO_STEP
-        return step, 0 if self._order == "name" else place.time, place.label
+    def _rank(self, candidate: Followed) -> SortKey:
+        return sort_key(self._options.order, candidate.place)
 
     def _was_left(self, candidate: Followed) -> bool:
         if self._left_below is None or self._rank(candidate) >= self._left_below:
@@ -197,7 +195,7 @@ class Tree:
         """Find the newest place that can be wished, and say what the newer ones still lack."""
         look, self._best = Look(now), None
         if not any(map(passing.is_begun, self._followed.values())):
-            look.waiting = f"no checkpoint in {self._path} matches {self._pattern!r} yet"
+            look.waiting = f"no checkpoint in {self._path} matches {self._options.pattern!r} yet"
         for candidate in ranked:
             missing = self._missing(candidate, look)
             if missing is None:
@@ -212,40 +210,31 @@ class Tree:
         return look
 
     def _missing(self, candidate: Followed, look: Look) -> str | None:
-        """Why the candidate cannot be wished yet, in words; None when it can."""
+        """Say in words why the candidate cannot be wished yet; None when it can."""
         if candidate.survey is None:
-            candidate.survey = self._survey(candidate.place.folder)
+            candidate.survey = survey(candidate.place.folder, self._roots)
         if candidate.survey.waiting_for is not None:
             look.wake_at(candidate.since + self._span(candidate))
             if not candidate.place.weights:
                 candidate.oddity = passing.WITHOUT_WEIGHTS
             return candidate.survey.waiting_for
-        if self._marker and not candidate.place.holds(self._marker):
-            candidate.oddity = passing.unmarked(self._marker)
-            return f"waiting for its marker {self._marker}"
-        if self._is_vouched_for(candidate) or self._is_quiet(candidate, self._settle):
+        marker, settle = self._options.marker, self._options.settle
+        if marker and not candidate.place.holds(marker):
+            candidate.oddity = passing.unmarked(marker)
+            return f"waiting for its marker {marker}"
+        if candidate.is_vouched_for(marker) or self._is_quiet(candidate, settle):
             return None
-        look.settled_at = candidate.since + self._settle
+        look.settled_at = candidate.since + settle
         look.wake_at(look.settled_at)
-        return f"complete once it has been quiet for {self._settle:g} s"
-
-    def _is_vouched_for(self, candidate: Followed) -> bool:
-        """Whether the candidate's writer has said that it is finished, so that nothing need settle.
-
-        A rename vouches for what the folder held on arrival, a marker for what was there before
-        it (a plain copy of a finished folder may well bring the marker first).
-        """
-        marked = candidate.place.changed_at(self._marker) if self._marker else None
-        return candidate.claimed or (
-            marked is not None and marked >= candidate.place.last_change(but=self._marker)
-        )
+        return f"complete once it has been quiet for {settle:g} s"
 
     def _is_quiet(self, candidate: Followed, span: float) -> bool:
         return candidate.was_quiet(span, self._clock(), self._wall())
 
     def _span(self, candidate: Followed) -> float:
-        """How long an incomplete folder may stay incomplete before it is handed over."""
-        return self._settle if self._is_vouched_for(candidate) else self._patience
+        """Seconds that a folder may stay incomplete before it is handed over."""
+        is_finished = candidate.is_vouched_for(self._options.marker)
+        return self._options.settle if is_finished else self._options.patience
 
     def _revision(self, candidate: Followed) -> Revision | None:
         """The candidate's revision; None when it changes while it is being hashed."""
@@ -253,7 +242,7 @@ class Tree:
         folder = candidate.place.folder
         if candidate.revision is None:
             with suppress(SourceUnavailable):
-                candidate.revision = self._seen.name(folder, candidate.survey)
+                candidate.revision = self._seen.name(folder, candidate.survey, self._cancel)
         if candidate.revision is None:
             candidate.begin_anew(self._clock())
         else:
@@ -270,7 +259,9 @@ class Tree:
             unsound = (each for each in ranked if not passing.is_sound(each.oddity))
             return [each for each in unsound if each.oddity or each.is_incomplete]
         for each in ranked:
-            nameless = each.oddity is None and self._lacks_a_step(each, best)
+            nameless = each.oddity is None and lacks_a_step(
+                self._options.order, each.place, best.place
+            )
             oddity = passing.without_step(best.place) if nameless else each.oddity
             if oddity is not None and passing.is_sound(oddity):
                 each.oddity = self._unless_a_copy(each, oddity, look, was_best)
@@ -297,17 +288,7 @@ class Tree:
         if each.oddity is None:
             return each.is_incomplete and self._rank(each) > self._rank(best)
         is_none = each.oddity.code == "missing" and each.place.step is None
-        return self._is_newer(each.place, best.place) and not is_none
-
-    def _is_newer(self, place: Place, than: Place) -> bool:
-        """Compare by the source's order; a place without a step goes by the time of its files."""
-        if self._order == "step" and place.step is not None:
-            return than.step is None or place.step > than.step
-        return place.label > than.label if self._order == "name" else place.time > than.time
-
-    def _lacks_a_step(self, each: Followed, best: Followed) -> bool:
-        is_below = self._rank(each) < self._rank(best)
-        return each.place.step is None and is_below and self._is_newer(each.place, best.place)
+        return is_newer(self._options.order, each.place, best.place) and not is_none
 
     def _unless_a_copy(
         self, each: Followed, oddity: Oddity, look: Look, was_best: str | None
@@ -323,8 +304,8 @@ class Tree:
             look.due = look.now  # hashing takes long, so the best is wished first
             return None
         with suppress(SourceUnavailable):
-            is_known = self._seen.find(self._seen.id_of(each.place.folder, each.survey))
-            return None if is_known else oddity
+            id = self._seen.id_of(each.place.folder, each.survey, self._cancel)
+            return None if self._seen.find(id) else oddity
         return None
 
     def _tell(self, unfit: Sequence[Followed], look: Look) -> None:
@@ -353,5 +334,5 @@ class Tree:
 
 
 def _came_by(path: Path, came: set[str]) -> bool:
-    """Whether the path, or a folder above it, is among the paths that appeared in one step."""
+    """Say whether the path, or a folder above it, appeared in one step."""
     return bool(came) and any(str(part) in came for part in (path, *path.parents))

@@ -8,7 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from hotreload.checkpoint_files import SINGLE
+from hotreload.checkpoint.file_names import SINGLE
 from hotreload.tiny.weights import Tensor, Tensors
 
 _DTYPES = {

@@ -5,7 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
-from hotreload.checkpoint_files import INDEX, WEIGHTS
+from hotreload.checkpoint.file_names import INDEX, WEIGHTS
 from hotreload.tiny.damage import Damage, find_damage
 from hotreload.tiny.shards import encode, is_marked, split
 from hotreload.tiny.weights import ARCHS, Tensors, config_files, hand_built

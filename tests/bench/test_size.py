@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.checks.large import Cost, cost_of, fingerprint_it, look_at_headers, read_it_all, sparse
+from tests.checkpoint.large import (
+    Cost,
+    cost_of,
+    fingerprint_it,
+    look_at_headers,
+    read_it_all,
+    sparse,
+)
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1200)]
 

@@ -43,7 +43,7 @@ async def engine_of(root: Path, shape: Shape) -> AsyncIterator[Any]:
     folder = model(root / "live", shape)
     quiet = Quiet(priority="normal")
     async with real.engine_of(folder, root / "spool", quiet=quiet) as engine:
-        assert engine._sets.loaders.why_upstream is None
+        assert engine.loaders.why_upstream is None
         yield engine
 
 
@@ -57,8 +57,8 @@ async def timed[T](into: list[float], work: Callable[..., Awaitable[T]], *args: 
 @contextmanager
 def two_threads(engine: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        quiet = replace(engine._sets.loaders._quiet, threads=2)
-        patch.setattr(engine._sets.loaders, "_quiet", quiet)
+        quiet = replace(engine.loaders._quiet, threads=2)
+        patch.setattr(engine.loaders, "_quiet", quiet)
         yield
 
 
@@ -68,7 +68,7 @@ async def bare(engine: Any, folder: Path) -> None:
     from flax import nnx
 
     def load() -> None:
-        jax.block_until_ready(nnx.state(load_shadow(engine._sets.loaders._runner, folder)))  # type: ignore[no-untyped-call]
+        jax.block_until_ready(nnx.state(load_shadow(engine.loaders._runner, folder)))  # type: ignore[no-untyped-call]
 
     await asyncio.to_thread(load)
 

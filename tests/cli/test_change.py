@@ -61,7 +61,7 @@ async def test_a_rejected_reload_exits_1_with_every_finding_once(
     [
         (Outcome.POSTPONED, 1, "was put off"),
         (Outcome.SUPERSEDED, 1, "was let go for a newer one"),
-        (Outcome.LOST, 70, "cost us the engine"),
+        (Outcome.LOST, 70, "killed the engine"),
     ],
 )
 async def test_every_other_end_has_its_words_and_code(

@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from hotreload.cli import GROUPS, build_parser
-from hotreload.cli.completion import SCRIPTS, bash, verbs_of
+from hotreload.cli.completion import SHELLS, script
 
 NAMES = {name for _, names in GROUPS for name in names}
 
 
 def completed(*words: str, folder: Path) -> set[str]:
     """What bash offers for the last of these words."""
-    script = bash(list(verbs_of(build_parser())))
+    written = script(build_parser(), "bash")
     ask = """
         COMP_WORDS=(hotreload "$@"); COMP_CWORD=$#
-        _hotreload 2>&1; printf '%s\\n' "${COMPREPLY[@]}"
+        _shtab_hotreload 2>&1; printf '%s\\n' "${COMPREPLY[@]}"
     """
     out = subprocess.run(
-        ["bash", "-uc", f"{script}\n{ask}", "bash", *words],
+        ["bash", "-uc", f"{written}\n{ask}", "bash", *words],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -48,29 +48,28 @@ def test_bash_completes_the_options_of_the_verb(tmp_path: Path) -> None:
 def test_bash_completes_choices_and_files_and_leaves_free_text_alone(tmp_path: Path) -> None:
     (tmp_path / "step_1").mkdir()
     assert completed("swap", "--device", "", folder=tmp_path) == {"auto", "cpu", "tpu"}
-    assert completed("completion", "", folder=tmp_path) == set(SCRIPTS)
+    assert completed("completion", "", folder=tmp_path) == set(SHELLS)
     assert completed("check", "st", folder=tmp_path) == {"step_1"}
     assert completed("check", "step_1", "--against", "st", folder=tmp_path) == {"step_1"}
     assert completed("reload", "--socket", "st", folder=tmp_path) == {"step_1"}
     assert completed("generate", "--max-new-tokens", "", folder=tmp_path) == set()
 
 
-@pytest.mark.parametrize("shell", SCRIPTS)
+@pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_takes_its_script(shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell}: apt-get install {shell}")
-    script = SCRIPTS[shell](list(verbs_of(build_parser())))
+    written = script(build_parser(), shell)
     checked = subprocess.run(
-        [shell, "-n"], input=script, text=True, capture_output=True, check=False
+        [shell, "-n"], input=written, text=True, capture_output=True, check=False
     )
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="there is no fish: apt-get install fish")
 def test_fish_completes_verbs_options_and_choices(tmp_path: Path) -> None:
-    script = SCRIPTS["fish"](list(verbs_of(build_parser())))
     file = tmp_path / "hotreload.fish"
-    file.write_text(script)
+    file.write_text(script(build_parser(), "fish"))
 
     def offered(line: str) -> set[str]:
         ask = f"source {file}; complete -C '{line}'"
@@ -85,10 +84,12 @@ def test_fish_completes_verbs_options_and_choices(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh: apt-get install zsh")
 def test_zsh_loads_the_script_by_either_way(tmp_path: Path) -> None:
-    (tmp_path / "_hotreload").write_text(SCRIPTS["zsh"](list(verbs_of(build_parser()))))
+    (tmp_path / "_hotreload").write_text(script(build_parser(), "zsh"))
     load = "autoload -Uz compinit; fpath=($PWD $fpath); compinit -D -u"
     by_path = f"{load}; print $_comps[hotreload]"
-    sourced = "autoload -Uz compinit; compinit -D -u; source ./_hotreload; print $_comps[hotreload]"
-    for script in (by_path, sourced):
-        out = subprocess.check_output(["zsh", "-fc", script], text=True, cwd=tmp_path)
-        assert out == "_hotreload\n"
+    evaluated = (
+        'autoload -Uz compinit; compinit -D -u; eval "$(cat _hotreload)"; print $_comps[hotreload]'
+    )
+    for way, function in ((by_path, "_hotreload"), (evaluated, "_shtab_hotreload")):
+        out = subprocess.check_output(["zsh", "-fc", way], text=True, cwd=tmp_path)
+        assert out == f"{function}\n"

@@ -46,7 +46,6 @@ from hotreload.cli.machine import (
     Process,
     User,
     accelerators,
-    file_system,
     unknown_groups,
 )
 from hotreload.engine.weights import headroom
@@ -334,10 +333,8 @@ def test_the_units_own_limit_counts_and_a_drop_in_stands_above_it(world: Path) -
     assert check_open_files(given).verdict == "fail"
 
 
-def mounted_as(kind: str, world: Path) -> Path:
-    mounts = world / "mountinfo"
-    mounts.write_text(f"22 1 8:1 / / rw - {kind} /dev/sda1 rw\n")
-    return mounts
+def mounted_as(kind: str) -> str:
+    return f"22 1 8:1 / / rw - {kind} /dev/sda1 rw\n"
 
 
 @pytest.mark.parametrize(
@@ -353,12 +350,12 @@ def mounted_as(kind: str, world: Path) -> Path:
     ],
 )
 def test_file_systems_that_the_source_polls_are_told(world: Path, kind: str, verdict: str) -> None:
-    found = check_source_file_system(facts(world, mounts=mounted_as(kind, world)))
+    found = check_source_file_system(facts(world, mounts=mounted_as(kind)))
     assert (found.verdict, f" is on {kind}" in found.says) == (verdict, True)
 
 
 def test_a_state_that_a_reboot_forgets_is_told(world: Path) -> None:
-    found = check_state_file_system(facts(world, mounts=mounted_as("tmpfs", world)))
+    found = check_state_file_system(facts(world, mounts=mounted_as("tmpfs")))
     assert "a reboot forgets" in found.says
 
 
@@ -374,18 +371,6 @@ def test_a_daemon_that_uses_the_state_folder_is_named_with_its_socket(world: Pat
             listener.listen()
             ours = check_state_free(facts(world))
     assert (ours.verdict, "the daemon itself, " in ours.says) == ("ok", True)
-
-
-def test_the_nearest_mount_names_the_file_system(tmp_path: Path) -> None:
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(
-        "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
-        "23 22 0:40 / /mnt/with\\040space rw - nfs4 server:/x rw\n"
-        "24 22 0:41 / /mnt rw - xfs /dev/sdb rw\n"
-    )
-    assert file_system(Path("/mnt/with space/model"), mounts) == "nfs4"
-    assert file_system(Path("/mnt/with"), mounts) == "xfs"
-    assert file_system(Path("/srv"), mounts) == "ext4"
 
 
 def test_who_listens_on_the_socket_is_told_without_connecting(world: Path) -> None:

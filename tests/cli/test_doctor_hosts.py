@@ -18,7 +18,7 @@ from hotreload.cli.doctor_checks.checkup import check_jax, check_socket
 from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts
 from hotreload.cli.doctor_checks.meeting import compared, meet
 from hotreload.cli.machine import User
-from hotreload.engine.upstream.joining import Ranks
+from hotreload.hosts.upstream.joining import Ranks
 from hotreload.settings.kinds import PORTS_AFTER
 from hotreload.settings.load import load
 from tests.waiting import PATIENCE

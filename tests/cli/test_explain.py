@@ -40,6 +40,16 @@ def test_no_code_that_an_operator_or_a_client_can_see_is_without_an_entry() -> N
     assert codes_in_source() - known == set()
 
 
+def test_no_entry_shows_the_marks_of_its_page() -> None:
+    words = [said for entry in entries() for _, said in entry.says]
+    assert [said for said in words if "](" in said or "**" in said] == []
+
+
+def test_no_entry_sends_to_the_row_above() -> None:
+    """Who asks for one code sees one row."""
+    assert "as above" not in {said for entry in entries() for _, said in entry.says}
+
+
 def test_a_word_that_means_several_things_has_an_entry_for_each(capsys: Caught) -> None:
     text = explained("missing", capsys)
     assert "missing: Why a checkpoint was rejected (docs/" in text
@@ -75,14 +85,14 @@ def test_it_does_not_matter_on_which_page_a_table_stands(
     pages = tmp_path / "docs"
     pages.mkdir()
     for page in shipped("docs").glob("*.md"):
-        first, heading, then = page.read_text().partition("### Why an attempt was put off")
+        first, heading, then = page.read_text().partition("## Why an attempt was put off")
         (pages / f"a-{page.name}").write_text(heading + then)
         (pages / f"b-{page.name}").write_text(first)
     monkeypatch.setattr("hotreload.cli.runbook.shipped", tmp_path.joinpath)
     entries.cache_clear()
     try:
         assert {entry.codes for entry in entries()} == before
-        assert "(docs/a-operating.md)" in explained("oom", capsys)
+        assert "(docs/a-reasons.md)" in explained("oom", capsys)
     finally:
         entries.cache_clear()
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli.loading_text import damage_text, drift_text, loader_text
-from hotreload.cli.status_text import outcome_text
+from hotreload.cli.outcome_text import outcome_text
 from hotreload.events import AttemptFinished, LiveDrifted, LoaderDistrusted
-from hotreload.observe.history import attempt_fields
-from hotreload.observe.loading import loading_fields
+from hotreload.json_fields import attempt_fields, loading_fields
+from hotreload.picture.words import damage_text, drift_text, loader_text
 from hotreload.types import Outcome, Reason
 from tests.cli.conftest import Command
 from tests.cli.test_look import row
@@ -62,14 +61,14 @@ async def test_status_tells_how_the_live_weights_were_loaded_and_what_is_wrong(
     world.view.ledger.history.appendleft(loaded)
     world.events.publish(AttemptFinished(loaded, SECOND))
     said = (await hotreload("status")).out
-    assert row(said, "loaded") == "by our own loader"
+    assert row(said, "loaded") == f"by our own loader: {CHANGE}"
     assert said.count(CHANGE) == 1
     assert "drifted" not in said
     assert "own loader  " not in said
     world.events.publish(LiveDrifted(SECOND, ("lm_head",)))
     world.events.publish(LoaderDistrusted("leaf b differs"))
     said = (await hotreload("status")).out
-    assert row(said, "drifted").endswith("are no longer what went live: lm_head")
+    assert row(said, "drifted").endswith("no longer what went live: lm_head")
     assert "switched off: leaf b differs" in row(said, "own loader")
 
 

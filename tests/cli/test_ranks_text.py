@@ -9,7 +9,7 @@ from hotreload.cli.status_text import status_text
 from hotreload.cli.top_frame import frame, written
 from hotreload.cli.wait import until_ready
 from hotreload.events import ModeChosen, RevisionWanted, SourceScanned
-from hotreload.observe.rank import Rank
+from hotreload.picture.setup import Rank
 from hotreload.types import Mode
 from tests.observe.test_status import BOOTED, after
 from tests.observe.things import STEP_8, generation
@@ -54,7 +54,7 @@ def test_top_of_a_rank_that_follows_shows_its_weights_and_no_gate() -> None:
     summary, first, second, third, *rest = top(FOLLOWER)
     assert summary == "holds generation 3, step-7; rank 0 answers"
     assert first.startswith("following  step-7")
-    assert second == "mode overlap   fingerprint print-3"
+    assert second == "fingerprint print-3   mode overlap"
     assert third == "rank 1 of 2; rank 0, met at tpu-0:8000, decides and answers"
     assert [line for line in rest if line] == ["q quits"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli.replicas_text import replica_lines
+from hotreload.cli.show import ago, for_here
 from hotreload.cli.status_text import status_text
 from hotreload.cli.top_frame import frame, written
 from hotreload.events import Event, LiveDrifted, PhaseEntered, ReplicaMoved
@@ -24,31 +24,36 @@ def lines(*events: Event) -> list[tuple[str, str | None]]:
     return replica_lines(said, then + timedelta(minutes=3))
 
 
+def replica_lines(said: dict[str, Any], now: datetime) -> list[tuple[str, str | None]]:
+    rows = (row for row in said["rows"] if row["name"].startswith("replica "))
+    return [(for_here(f"{row['name']} {row['words']}", now, ago), row["tone"]) for row in rows]
+
+
 def test_each_engine_that_serves_says_what_and_whom() -> None:
     assert lines(*BOTH) == [
-        ("0  serving  generation 3, 5 inside, 6 held", None),
-        ("1  serving  generation 3, 3 inside, 1 held", None),
+        ("replica 0 serving, generation 3, 5 inside, 6 held", None),
+        ("replica 1 serving, generation 3, 3 inside, 1 held", None),
     ]
 
 
 def test_one_engine_alone_has_no_line() -> None:
     alone: dict[str, Any] = after(*BOOTED).snapshot()
     assert replica_lines(alone, NOW) == []
-    assert "replicas" not in status_text(alone, NOW)
+    assert "replica" not in status_text(alone, NOW)
 
 
 def test_one_that_is_lost_says_why_and_when_it_is_started_again() -> None:
     words, colour = lines(*BOTH, *lost(1, again_in=0.0))[1]
-    assert words == "1  lost 3 min ago, started again in 0 ms: the scheduler thread died"
+    assert words == "replica 1 lost 3 min ago, started again in 0 ms: the scheduler thread died"
     assert colour == "bad"
 
 
 @pytest.mark.parametrize(
     ("moved", "words"),
     [
-        (ReplicaMoved(1, ReplicaState.STARTING), "1  starting 3 min ago"),
-        (ReplicaMoved(1, ReplicaState.LOST, "no room"), "1  lost 3 min ago: no room"),
-        (ReplicaMoved(1, ReplicaState.LOST, "\033[2J"), "1  lost 3 min ago: \\x1b[2J"),
+        (ReplicaMoved(1, ReplicaState.STARTING), "replica 1 starting 3 min ago"),
+        (ReplicaMoved(1, ReplicaState.LOST, "no room"), "replica 1 lost 3 min ago: no room"),
+        (ReplicaMoved(1, ReplicaState.LOST, "\033[2J"), "replica 1 lost 3 min ago: \\x1b[2J"),
     ],
 )
 def test_one_that_does_not_serve_yet_says_so(moved: ReplicaMoved, words: str) -> None:
@@ -65,7 +70,10 @@ def test_the_engine_that_an_attempt_is_at_work_on_says_its_phase() -> None:
 def test_weights_that_drifted_are_told_at_the_engine_that_holds_them() -> None:
     first, second = lines(*BOTH, LiveDrifted(OLD, ("b",), 1))
     assert first[1] is None
-    assert second == ("1  serving  generation 3, 3 inside, 1 held, live weights drifted", "bad")
+    assert second == (
+        "replica 1 serving, generation 3, 3 inside, 1 held, live weights drifted",
+        "bad",
+    )
 
 
 def test_the_status_and_top_show_the_lines() -> None:
@@ -74,4 +82,5 @@ def test_the_status_and_top_show_the_lines() -> None:
     top = [written(line, False) for line in frame(said, (), width=80, height=24, now=NOW)]
     assert top[3:5] == told
     text = status_text(said, NOW)
-    assert f"replicas     {told[0]}\n             {told[1]}" in text
+    for line in told:
+        assert line in " ".join(text.split())

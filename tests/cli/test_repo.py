@@ -14,18 +14,20 @@ from typing import Any
 
 import pytest
 
+from hotreload.checkpoint.digests import Digests
 from hotreload.cli.bar import Bar, Lines, bar_text, while_it_lasts
 from hotreload.cli.status_text import status_text
-from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
 from hotreload.events import Progress, SourceScanned
-from hotreload.observe.status import Status
+from hotreload.picture.rows import rows_of
+from hotreload.picture.setup import Setup
 from hotreload.sources.hub.once import download
 from hotreload.sources.hub.snapshots import Snapshots
 from hotreload.tiny import write_tiny
 from hotreload.types import Phase
 from tests.cli.conftest import Command
 from tests.hub.local_hub import REPO, LocalHub, local_hub
+from tests.observe.things import Told
 from tests.server.world import SECOND, World, attempt
 from tests.waiting import PATIENCE
 
@@ -137,7 +139,7 @@ async def one_download(cache: Path) -> Path:
     return await download(
         f"{REPO}@v1",
         cache=cache,
-        content_of=lambda folder, cancel: "content",
+        digests=Digests(),
         publish=lambda event: None,
         token=lambda: None,
     )
@@ -155,10 +157,10 @@ async def test_a_folder_that_is_not_there_is_not_looked_for_on_a_hub(
 
 
 def test_the_bar_says_how_far_how_fast_and_how_long() -> None:
-    said = "[######                  ]  25%  3.2 GB of 12.9 GB  105 MB/s  92.2 s left"
+    said = "[######                  ]  25%  3.2 GB of 12.9 GB, 105 MB/s, 92.2 s left"
     assert bar_text(FAR) == said
     stalled = {**FAR, "bytes_per_second": 0, "seconds_left": None}
-    assert bar_text(stalled).endswith("3.2 GB of 12.9 GB")
+    assert bar_text(stalled).endswith("3.2 GB of 12.9 GB, waiting for data")
 
 
 def test_a_terminal_sees_the_bar_and_it_is_gone_at_the_end(
@@ -286,15 +288,22 @@ def test_without_a_terminal_a_line_is_written_now_and_then(
 
 
 def test_the_status_shows_a_download_and_since_when_the_hub_was_not_seen() -> None:
-    watching = Status(ledger_view=Ledger, source_kind="huggingface")
+    watching = Told(setup=Setup(source_kind="huggingface"))
     status = watching.snapshot()
-    text = status_text({**status, "progress": FAR})
+
+    def shown(**fields: Any) -> str:
+        other = status | fields
+        return status_text({**other, "rows": rows_of(other)})
+
+    text = shown(progress=FAR)
     assert re.search(r"^download +\[#+ +\]  25%", text, re.MULTILINE)
-    text = status_text({**status, "progress": {**FAR, "phase": "staging"}})
+    text = shown(progress={**FAR, "phase": "staging"})
     assert re.search(r"^loading +\[#+ +\]  25%", text, re.MULTILINE)
-    assert re.search(r"^source +stale, not seen since the start$", text, re.MULTILINE)
+    assert re.search(r"^source +huggingface, stale, not seen since the start$", text, re.MULTILINE)
     watching.observe(SourceScanned("start"))
-    assert "source" not in status_text(watching.snapshot())
+    assert re.search(r"^source +huggingface$", status_text(watching.snapshot()), re.MULTILINE)
     seen = {**status["source"], "stale": True, "last_seen": "2023-11-14T22:13:20.000Z"}
-    text = status_text({**status, "source": seen})
-    assert re.search(r"^source +stale, last seen \d+ d ago$", text, re.MULTILINE)
+    text = shown(source=seen)
+    local = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    stale = rf"^source +huggingface, stale, last seen {local} \(\d+ d ago\)"
+    assert re.search(stale, text, re.MULTILINE)

@@ -23,8 +23,7 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
-from hotreload.observe.history import attempt_fields
-from hotreload.observe.status import Status
+from hotreload.json_fields import attempt_fields
 from hotreload.types import (
     NOISY,
     Answering,
@@ -39,7 +38,7 @@ from hotreload.types import (
     Revision,
 )
 from tests.observe.test_status import BOOTED, OPEN, Pages, after
-from tests.observe.things import NOON, STEP_8, generation, rejected, went_live
+from tests.observe.things import NOON, STEP_8, Told, generation, rejected, went_live
 
 LATER = datetime.fromtimestamp(NOON, UTC) + timedelta(minutes=3)
 
@@ -69,11 +68,13 @@ def test_the_mode_and_the_generations_that_fade_out_stand_below_the_first_line()
     three = [Answering(generation(number), requests) for number, requests in FADING]
     status = after(*BOOTED, ModeChosen(Mode.OVERLAP), answering=three).snapshot()
     lines = frame(status, (), width=80, height=24, now=LATER)
-    _, _, second, third, *_ = (written(line, colour=False) for line in lines)
-    assert second == "gate open, 5 inside, 6 held   mode overlap   fingerprint print-3"
-    assert third == "fading out: 3 requests still by 8, 1 request still by 7"
+    _, _, second, third, fourth, *_ = (written(line, colour=False) for line in lines)
+    assert second == "gate open, 5 inside, 6 held   fingerprint print-3   mode overlap"
+    assert f"{third} {fourth}" == (
+        "answering 12 requests by generation 9, 3 requests still by 8, 1 request still by 7"
+    )
     alone = after(*BOOTED, answering=three[:1]).snapshot()
-    assert not any("fading" in text for text in texts(alone))
+    assert not any("answering" in text for text in texts(alone)[1:])
 
 
 FADING = ((9, 12), (8, 3), (7, 1))
@@ -129,14 +130,13 @@ def test_on_a_narrow_terminal_what_is_wrong_is_told_whole_and_no_word_is_broken(
 
 
 def test_an_attempt_in_progress_shows_each_phase_and_marks_the_one_that_runs() -> None:
-    ticks = iter([0.0, 2.0, 2.0, 5.0])
-    status = Status(ledger_view=Pages, clock=lambda: next(ticks))
-    for event in (
-        *BOOTED,
-        PhaseEntered(STEP_8, Phase.FETCHING),
-        PhaseEntered(STEP_8, Phase.STAGING),
-    ):
+    now = [0.0]
+    status = Told(clock=lambda: now[0])
+    for event in BOOTED:
         status.observe(event)
+    for phase, then in ((Phase.FETCHING, 2.0), (Phase.STAGING, 5.0)):
+        status.observe(PhaseEntered(STEP_8, phase))
+        now[0] = then
     lines = frame(status.snapshot(), [], width=80, height=24, now=LATER)
     text = [written(line, colour=False) for line in lines]
     assert text[1].startswith("reloading ")
@@ -163,14 +163,14 @@ def test_a_download_is_a_bar() -> None:
 
 def test_the_last_attempt_tells_its_reason() -> None:
     text = "\n".join(shown(*BOOTED, AttemptFinished(rejected(), generation(3))))
-    assert "last attempt: step-8 (888888888888) rejected, 2 min ago" in text
+    assert "last attempt: step-8 (888888888888): rejected, 2 min ago" in text
     assert "truncated: model.safetensors ends early" in text
 
 
 def test_what_answers_nobody_says_why() -> None:
     starting = shown(GenerationLive(generation()))[0]
     assert starting.startswith("nobody is answered: booting: the engine is starting, for ")
-    assert "waits for shard 2" in shown(*BOOTED, Waiting("shard 2"))
+    assert "waiting for shard 2" in shown(*BOOTED, Waiting("shard 2"))
 
 
 def test_history_fills_what_is_left_of_the_screen_and_no_more() -> None:

@@ -15,8 +15,9 @@ import pytest
 import pytest_asyncio
 
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.ranks.leading import LeadingEngine
+from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
+from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import (
     AnswerNonfinite,
     BadRequest,
@@ -25,14 +26,16 @@ from hotreload.errors import (
     ProbeFailed,
     TryAgain,
 )
+from hotreload.hosts.engine.over import OverRanks
 from hotreload.life.running import RunningEngine
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 from tests.engine import real
 from tests.fake_answers import FOR_EVER
 from tests.fakes import OVERFLOWS_ON, FakeEngine, Steps, unread
-from tests.ranks.slice import Slice
-from tests.ranks.slice import running as over_ranks
+from tests.hosts.slice import Slice
+from tests.hosts.slice import running as over_ranks
 from tests.waiting import turn_until
+from tests.words.engine import EngineOfWords
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -138,6 +141,44 @@ class FakeCase:
         return self._fake.sets_held
 
 
+class WordsCase(FakeCase):
+    """The engine of whole daemons in tests, which reads real files."""
+
+    def __init__(self, fake: EngineOfWords, folders: real.Folders) -> None:
+        self._fake = fake
+        self._folders = folders
+
+    @asynccontextmanager
+    async def another(self) -> AsyncIterator[RunningEngine]:
+        yield await engine_of_words(self._folders)
+
+    @asynccontextmanager
+    async def twin(self) -> AsyncIterator[RunningEngine]:
+        yield await engine_of_words(self._folders)
+
+    def checkpoint(self, number: int) -> Checkpoint:
+        return self._folders.checkpoint(number)
+
+    def overflowing_checkpoint(self) -> Checkpoint:
+        folder = self._folders.root / "overflow_8"
+        return real.checked(real.overflowing(folder, "served by step 8"))
+
+    def bad_checkpoint(self) -> Checkpoint:
+        return self._folders.checkpoint(9, "gibberish")
+
+    async def fresh_answer(self, number: int) -> object:
+        return (await engine_of_words(self._folders, number)).answer()
+
+
+async def engine_of_words(folders: real.Folders, number: int = 1) -> EngineOfWords:
+    checkpoint = folders.checkpoint(number)
+    terms = StagingOptions(folders.root / "spool")
+    options = EngineOptions(checkpoint.path, device="cpu")
+    return await EngineOfWords.start(
+        options, terms=terms, revision=checkpoint.revision, checkpoint=checkpoint
+    )
+
+
 class FakeRanksCase(FakeCase):
     """Rank 0 of several, whose others follow; each has a fake of its own."""
 
@@ -145,16 +186,16 @@ class FakeRanksCase(FakeCase):
         super().__init__()
         self._ranks = ranks
         self._fake = ranks.own
-        self._leading = leading(ranks)
+        self._over = ranks.over
 
     @property
     def engine(self) -> RunningEngine:
-        return self._leading
+        return self._over
 
     @asynccontextmanager
     async def another(self) -> AsyncIterator[RunningEngine]:
         async with over_ranks(Revision("1", "step_1")) as ranks:
-            yield leading(ranks)
+            yield ranks.over
 
     def kill(self, engine: RunningEngine) -> None:
         engine.lose("it was killed")
@@ -164,17 +205,20 @@ class FakeRanksCase(FakeCase):
         return held
 
 
-def leading(ranks: Slice) -> LeadingEngine:
-    own: Any = ranks.own
-    return LeadingEngine(own, ranks.chair, stage_within=30, prove_within=30)
-
-
 class RealCase:
-    def __init__(self, engine: SglangEngine, folders: real.Folders, tp: int, memory: str) -> None:
+    def __init__(
+        self,
+        engine: SglangEngine,
+        folders: real.Folders,
+        tp: int,
+        memory: str,
+        fresh: dict[int, object],
+    ) -> None:
         self.engine = engine
         self._folders = folders
         self._tp = tp
         self._memory = memory
+        self._fresh = fresh
 
     @asynccontextmanager
     async def another(self) -> AsyncIterator[RunningEngine]:
@@ -209,9 +253,11 @@ class RealCase:
         return real.said(await real.ask(self.engine))
 
     async def fresh_answer(self, number: int) -> object:
-        folder = self._folders.folder(number)
-        async with real.engine_of(folder, self._folders.root / "fresh") as fresh:
-            return real.said(await real.ask(fresh))
+        if number not in self._fresh:
+            folder = self._folders.folder(number)
+            async with real.engine_of(folder, self._folders.root / "fresh") as fresh:
+                self._fresh[number] = real.said(await real.ask(fresh))
+        return self._fresh[number]
 
     async def held(self) -> int:
         await self.answer()
@@ -220,12 +266,20 @@ class RealCase:
 
 
 @asynccontextmanager
-async def real_case(root: Path, tp: int, memory: str) -> AsyncIterator[RealCase]:
+async def real_case(
+    root: Path, tp: int, memory: str, fresh: dict[int, object]
+) -> AsyncIterator[RealCase]:
     folders, spool = real.Folders(root), root / "spool"
     async with real.engine_of(folders.folder(1), spool, tp=tp, memory=memory) as engine:
-        case = RealCase(engine, folders, tp, memory)
+        case = RealCase(engine, folders, tp, memory, fresh)
         await case.answer()  # compiles, which leaves small constants behind
         yield case
+
+
+@pytest.fixture(scope="module")
+def fresh() -> dict[int, object]:
+    """What a fresh real engine answered, by its checkpoint; one start tells it to all."""
+    return {}
 
 
 @pytest_asyncio.fixture(
@@ -235,31 +289,38 @@ async def real_case(root: Path, tp: int, memory: str) -> AsyncIterator[RealCase]
         "fake",
         "fake with one set on the device",
         "fake over several ranks",
+        "fake of words",
         pytest.param("real", marks=pytest.mark.real_engine),
         pytest.param("real on two devices", marks=pytest.mark.real_engine),
         pytest.param("real with one set on the device", marks=pytest.mark.real_engine),
     ],
 )
 async def engine_case(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    fresh: dict[int, object],
 ) -> AsyncIterator[EngineCase]:
     of_one_set = "one set" in request.param
     if "ranks" in request.param:
         async with over_ranks(Revision("1", "step_1"), within=None) as ranks:
             yield FakeRanksCase(ranks)
         return
+    if "words" in request.param:
+        folders = real.Folders(tmp_path_factory.mktemp("engine"))
+        yield WordsCase(await engine_of_words(folders), folders)
+        return
     if request.param.startswith("fake"):
         yield FakeCase(spares_wait_on_host=of_one_set)
         return
     tp, memory = 2 if "two devices" in request.param else 1, "host" if of_one_set else "double"
-    async with real_case(tmp_path_factory.mktemp("engine"), tp, memory) as case:
+    async with real_case(tmp_path_factory.mktemp("engine"), tp, memory, fresh) as case:
         yield case
 
 
 @pytest.fixture
 def on_one_host(engine_case: EngineCase) -> None:
     """An engine over several does less, and says so."""
-    if isinstance(engine_case.engine, LeadingEngine):
+    if isinstance(engine_case.engine, OverRanks):
         pytest.skip("an engine over several hosts refuses it")
 
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.attempts import Attempts
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger, Sleep
 from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.replica import Replica
-from hotreload.core.replicas import Replicas
+from hotreload.core.recording import Attempts
+from hotreload.core.replica import Replica, Replicas
 from hotreload.core.rules import Rules
 from hotreload.events import AttemptFinished, Events, PhaseEntered, Waiting
 from hotreload.life.state_json import from_json, to_json

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.fading import see_old_ones_out
-from hotreload.core.nonfinite import heed_withheld_answers
+from hotreload.core.fading import close_drained_generations
+from hotreload.core.nonfinite import react_to_nonfinite_answers
 from hotreload.core.rules import Rules
 from hotreload.errors import EngineLost
 from hotreload.events import GateChanged, GenerationEnded
@@ -45,11 +45,13 @@ class Overlapping(World):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.reconciler.run())
             tasks.create_task(
-                see_old_ones_out(self.replica, keep=self._rules.keep_previous, publish=self.publish)
+                close_drained_generations(
+                    self.replica, keep=self._rules.keep_previous, publish=self.publish
+                )
             )
             if heeds:
                 tasks.create_task(
-                    heed_withheld_answers(
+                    react_to_nonfinite_answers(
                         self.replica,
                         publish=self.publish,
                         drain_timeout=lambda: 0.05,

@@ -10,7 +10,7 @@ from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import NotEnoughMemory
 from hotreload.events import GateChanged, GenerationLive
 from hotreload.threads import in_thread
-from hotreload.types import GateState, Outcome, Revision
+from hotreload.types import GateState, Mode, Outcome, Revision
 from tests.core.conftest import World
 from tests.fakes import HANG
 from tests.waiting import PATIENCE
@@ -61,6 +61,26 @@ async def test_a_stop_while_bad_weights_are_freed_does_not_forget_that_they_are_
     await asyncio.wait({task}, timeout=PATIENCE)
     assert task.cancelled()
     assert world.restarted_ledger().refused[BAD.id].reason.code == "probe"
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_a_stop_on_the_way_back_waits_for_its_end(tmp_path: Path, mode: Mode) -> None:
+    world = World(tmp_path, Rules(), mode=mode)
+    change = "flip" if mode is Mode.OVERLAP else "exchange"
+    task = asyncio.create_task(world.reconciler.run())
+    world.source.publish(NEW)
+    await world.attempted()
+    world.steps.entered[change].clear()
+    world.steps.faults[change] = HANG
+    await world.operator.rollback()
+    await world.steps.entered[change].wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    world.steps.released[change].set()
+    await asyncio.wait({task}, timeout=PATIENCE)
+    assert task.cancelled()
+    assert [each.outcome for each in world.attempts] == [Outcome.LIVE] * 2
+    assert world.engine.live.revision == world.replica.live.revision == Revision("first", "step_0")
 
 
 async def test_a_fault_of_ours_does_not_bar_the_way_back_to_what_was_live(world: World) -> None:

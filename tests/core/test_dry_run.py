@@ -9,6 +9,7 @@ from hotreload.errors import Busy, CheckpointCorrupt, NotEnoughMemory
 from hotreload.events import DryRunFinished, GateChanged
 from hotreload.types import Attempt, Loading, Mode, Outcome, Phase, Revision
 from tests.core.conftest import World
+from tests.core.overlapping import Overlapping
 from tests.fakes import HANG
 
 GOOD = Revision("good", "step_1")
@@ -166,3 +167,15 @@ async def test_while_one_waits_its_turn_a_pin_holds(world: World) -> None:
         assert (await rehearsal).outcome is Outcome.PASSED
         assert [attempt.outcome for attempt in world.attempts] == [Outcome.SUPERSEDED]
         assert world.replica.live.revision.id == "first"
+
+
+async def test_one_that_waits_for_room_cuts_nobody_off(tmp_path: Path) -> None:
+    world = Overlapping(tmp_path, Rules(finish_timeout=0.05, abort_on_drain_timeout=True))
+    async with world.running(), world.client():
+        world.source.publish(GOOD)
+        await world.attempted()
+        attempt = await (await world.operator.rehearse("step_1"))
+        assert attempt.outcome is Outcome.POSTPONED
+        assert attempt.reason is not None
+        assert attempt.reason.code == "drain"
+        assert world.engine.aborts == 0

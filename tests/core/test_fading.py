@@ -10,7 +10,7 @@ import pytest
 
 from hotreload import failpoints
 from hotreload.core import overlap
-from hotreload.core.course import StillWanted
+from hotreload.core.progress import StillWanted
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import AnswerNonfinite, NotEnoughMemory
 from hotreload.events import AnswersWithheld, GateChanged

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core import how_far
+from hotreload.core import progress
 from hotreload.core.rules import Rules
 from hotreload.events import PhaseEntered, Progress
 from hotreload.types import HowFar, Loading, Mode, Noise, Outcome, Phase, Revision
@@ -18,7 +18,7 @@ NEW = Revision("new", "step_1")
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(how_far, "TELL_SECONDS", 0.001)
+    monkeypatch.setattr(progress, "TELL_SECONDS", 0.001)
 
 
 @pytest.fixture(params=list(Mode))

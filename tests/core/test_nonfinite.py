@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.nonfinite import heed_withheld_answers
+from hotreload.core.nonfinite import react_to_nonfinite_answers
 from hotreload.core.rules import Rules
 from hotreload.errors import EngineLost
 from hotreload.events import AnswersWithheld
@@ -22,7 +22,7 @@ ONE = Revision("r1", "step_1")
 async def heeding(world: World, *, leaves: bool = False) -> AsyncIterator[None]:
     """The core as the daemon runs it, with somebody who heeds what was withheld."""
     task = asyncio.create_task(
-        heed_withheld_answers(
+        react_to_nonfinite_answers(
             world.replica,
             publish=world.publish,
             drain_timeout=lambda: 0.05,
@@ -143,7 +143,7 @@ async def test_an_engine_lost_at_the_cleaning_seals_the_gate(world: World) -> No
     world.steps.faults["scrub"] = lost()
     world.engine.withhold()
     with pytest.raises(EngineLost):
-        await heed_withheld_answers(
+        await react_to_nonfinite_answers(
             world.replica, publish=world.publish, drain_timeout=lambda: 1.0, leave=None
         )
     assert world.gate.state is GateState.SEALED

@@ -63,6 +63,18 @@ async def test_a_rollback_meanwhile_leaves_what_is_on_trial(
     assert GOOD.id not in world.ledger.refused
 
 
+async def test_a_rollback_overrules_an_order_that_is_on_trial(world: World) -> None:
+    world.source.known[GOOD.label] = GOOD
+    world.engines[1].steps.faults["twin"] = HANG
+    async with world.running():
+        ordered = await world.operator.reload(GOOD.label)
+        await world.engines[1].steps.entered["twin"].wait()
+        done = await world.operator.rollback()
+        assert (await ordered).outcome is Outcome.REJECTED
+        assert (await done).outcome is Outcome.LIVE
+        assert answers(world) == ["1: first clean"] * 3
+
+
 async def test_one_that_names_an_older_generation_spares_what_was_live(world: World) -> None:
     async with world.running():
         await on_trial(world)

@@ -100,6 +100,18 @@ async def test_one_that_runs_longer_than_any_may_is_aborted_and_never_costs_an_e
     assert (code(world), answers(world)) == ("drain", ["1: first clean"] * 2)
 
 
+async def test_the_way_back_asks_no_probe(tmp_path: Path) -> None:
+    world = World(tmp_path, Rules(), engines=2)
+    world.engines[1].steps.faults |= {"twin": HANG, "probe": ProbeFailed("no")}
+    async with world.running():
+        world.source.publish(GOOD)
+        await world.engines[1].steps.entered["twin"].wait()
+        world.engine.steps.faults["probe"] = ProbeFailed("no to whatever answers")
+        world.engines[1].steps.released["twin"].set()
+        await world.attempted()
+    assert (code(world), answers(world)) == ("probe", ["1: first clean"] * 2)
+
+
 # --- an engine that is lost, and the weights that may have done it ------------------------------
 
 
@@ -200,6 +212,20 @@ async def test_whatever_breaks_in_the_last_one_that_is_lost_ends_the_daemon(
     assert GOOD.id not in world.ledger.refused
 
 
+async def test_a_stop_after_one_engine_died_of_it_refuses_no_checkpoint(tmp_path: Path) -> None:
+    world = World(tmp_path, Rules(sets=3), mode=Mode.OVERLAP, engines=3)
+    proof = Breaks(world.engines[1], "prove", ProbeFailed("a closed engine answers nothing"))
+    world.engines[2].steps.faults["twin"] = HANG
+    async with world.running():
+        world.source.publish(GOOD)
+        await proof.entered.wait()
+        world.each[1].lose(EngineLost("its watch found it hung"))
+        proof.goes_on.set()
+        await world.engines[2].steps.entered["twin"].wait()
+    assert world.attempts == []
+    assert world.restarted_ledger().refused == {}
+
+
 # --- together ---------------------------------------------------------------------------------
 
 
@@ -236,6 +262,22 @@ async def test_together_one_that_is_lost_at_the_very_end_undoes_no_other(tmp_pat
         assert (await world.attempted()).outcome is Outcome.LIVE
         assert answers(world) == ["2: good clean"]
         assert await world.ask() == "2: good clean"
+
+
+async def test_together_what_fails_when_all_that_serve_are_live_undoes_nothing(
+    tmp_path: Path,
+) -> None:
+    rules = Rules(together=True, keep_previous=KeepPrevious.NONE)
+    world = World(tmp_path, rules, mode=Mode.DRAIN, engines=2)
+    swap = Breaks(world.engines[1], "exchange", EngineLost("it died"))
+    world.engine.steps.faults["release"] = [RuntimeError("a fault of ours")]
+    async with world.running():
+        world.source.publish(GOOD)
+        await swap.entered.wait()
+        await world.until(lambda: world.each[0].live.number == 2)
+        swap.goes_on.set()
+        assert (await world.attempted()).outcome is Outcome.LIVE
+        assert answers(world) == ["2: good clean"]
 
 
 @pytest.mark.parametrize("step", ["twin", "prove"])

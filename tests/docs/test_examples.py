@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hotreload.checks.check import findings
-from hotreload.checks.fit import Policy
+from hotreload.checkpoint.check import findings
+from hotreload.checkpoint.fit import Policy
 from hotreload.cli.client import DaemonClient, Where
 from hotreload.cli.demo_clients import ClientAnswer, Clients
 from hotreload.cli.demo_story import STORY, Chapter, words

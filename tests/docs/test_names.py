@@ -6,16 +6,16 @@ import re
 import pytest
 
 from hotreload.cli import GROUPS
-from tests.docs.pages import ALL, CODE, FENCED, PAGES, README, ROOT, anchors, blocks
+from tests.docs.pages import ALL, CODE, FENCED, PAGES, ROOT, anchors, blocks
 
 EACH_PAGE = pytest.mark.parametrize("page", PAGES)
 FOLDERS = "hotreload|tests|config|systemd|docs|.ci"
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-GUARANTEE = re.compile(r"^(?:-|\d\.) \*\*.+$", re.MULTILINE)
-
-
-def test_the_readme_is_read_in_one_sitting() -> None:
-    assert len(README.read_bytes()) <= 18_000
+NAMED_PAGE = re.compile(r"(?:docs/|docs\" }}/)(\w+\.md)(?:#([\w-]+))?")
+GUARANTEE = re.compile(r"^(?:-|\d\.) \*\*(.+?)\.?\*\*(.*)$", re.MULTILINE)
+"""What is promised, in bold, and the rest of its line."""
+SHOWN_BY = re.compile(r"^\| (.+?) \| (`tests/.+) \|$", re.MULTILINE)
+"""A row of a table below: what is promised, and the tests that show it."""
 
 
 @EACH_PAGE
@@ -27,15 +27,26 @@ def test_every_test_it_names_exists(page: str) -> None:
 
 
 def test_every_guarantee_names_a_test_that_shows_it() -> None:
-    guarantees = GUARANTEE.findall(PAGES["docs/guarantees.md"])
-    assert len(guarantees) > 50
-    assert [each for each in guarantees if not NAMED_TEST.search(each)] == []
+    promised = [title for title, _ in GUARANTEE.findall(PAGES["docs/guarantees.md"])]
+    rows = dict(SHOWN_BY.findall(PAGES["docs/guarantees.md"]))
+    assert len(promised) > 50
+    assert list(rows) == promised
+    assert [title for title, tests in rows.items() if not NAMED_TEST.search(tests)] == []
+
+
+def test_every_guarantee_is_one_sentence() -> None:
+    for line in re.findall(r"^- (\*\*.+)$", PAGES["docs/guarantees.md"], re.MULTILINE):
+        assert not NAMED_TEST.search(line)
+        assert not re.search(r"[.;] ", line.replace("**", "")), line
 
 
 def test_the_readme_gives_eight_guarantees_that_stand_among_the_others() -> None:
-    given = [each for each in GUARANTEE.findall(PAGES["README.md"]) if NAMED_TEST.search(each)]
+    in_readme = GUARANTEE.findall(PAGES["README.md"])
+    given = {title: NAMED_TEST.findall(rest) for title, rest in in_readme if "`tests/" in rest}
     assert len(given) == 8
-    shown = {test for each in given for test in NAMED_TEST.findall(each)}
+    rows = dict(SHOWN_BY.findall(PAGES["docs/guarantees.md"]))
+    assert given.keys() <= rows.keys()
+    shown = set().union(*given.values())
     assert shown <= set(NAMED_TEST.findall(PAGES["docs/guarantees.md"]))
 
 
@@ -76,6 +87,17 @@ def test_every_page_is_found_from_the_readme() -> None:
     assert set(PAGES) - set(re.findall(r"\]\((docs/\w+\.md)\)", PAGES["README.md"])) == {
         "README.md"
     }
+
+
+def test_every_page_that_is_named_elsewhere_exists() -> None:
+    """By the command, the units, the rules and the dashboard."""
+    files = (path for folder in FOLDERS.split("|") for path in (ROOT / folder).rglob("*.*"))
+    texts = [path for path in files if path.suffix in {".py", ".js", ".yml", ".json", ".toml"}]
+    named = {each for path in texts for each in NAMED_PAGE.findall(path.read_text())}
+    assert len(named) > 10
+    for page, anchor in named:
+        assert f"docs/{page}" in PAGES, page
+        assert not anchor or anchor in anchors(PAGES[f"docs/{page}"]), anchor
 
 
 def test_every_target_and_verb_it_names_exists() -> None:

@@ -12,7 +12,7 @@ from hotreload import errors
 from hotreload.cli import exits
 from hotreload.engine.lanes.fits import why_no_lanes
 from hotreload.errors import PASSED_OVER, REJECTIONS
-from hotreload.observe.status import State
+from hotreload.picture.picture import State
 from hotreload.server.app import create_app
 from hotreload.sources.passing import AFTER
 from hotreload.troubles import TROUBLES

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +83,10 @@ class Folders:
 @asynccontextmanager
 async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator[Any]:
     """A real engine that serves the folder, closed at the end."""
+    from hotreload.engine.options import EngineOptions
     from hotreload.engine.sglang import SglangEngine
     from hotreload.engine.weights.quiet import Quiet
-    from hotreload.engine.weights.sets import StagingTerms
+    from hotreload.engine.weights.sets import StagingOptions
 
     # What is left over beside others' tests may be nothing for a while.
     terms: dict[str, Any] = {"spool": spool, "quiet": Quiet(priority="normal")}
@@ -94,12 +96,13 @@ async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator
     if "checkpoint" not in settings and "twin" not in settings:
         settings["checkpoint"] = checked(folder)
     settings = {"dtype": "bfloat16", **settings}
-    settings |= {"args": {**ARGS, **settings.get("args", {})}, "terms": StagingTerms(**terms)}
-    engine = await SglangEngine.start(
-        model=folder, device="cpu", revision=Revision(folder.name), **settings
-    )
+    settings = {"revision": Revision(folder.name), **settings}
+    settings["args"] = {**ARGS, **settings.get("args", {})}
+    named = {each.name for each in fields(EngineOptions)} & settings.keys()
+    options = EngineOptions(folder, "cpu", **{name: settings.pop(name) for name in named})
+    engine = await SglangEngine.start(options, terms=StagingOptions(**terms), **settings)
     try:
-        await engine._sets.until_compared()  # it makes a leaf of each beside the live one
+        await engine.until_compared()  # it makes a leaf of each beside the live one
         yield engine
     finally:
         await engine.close()

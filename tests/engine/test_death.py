@@ -12,7 +12,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 import pytest_asyncio
 
-from hotreload.engine.upstream import build, scheduler
+from hotreload.engine.upstream import parts, scheduler
 from hotreload.errors import EngineLost
 from tests.engine import real
 from tests.waiting import PATIENCE, turn_until
@@ -139,7 +139,7 @@ async def test_a_part_that_keeps_answers_counts_as_dead_though_the_scheduler_is_
     monkeypatch: pytest.MonkeyPatch,
     hang_it: Callable[[Engine, Any], None],
 ) -> None:
-    monkeypatch.setattr(build, "MESSAGE_SECONDS", 0.5)  # a step may compile, a message does not
+    monkeypatch.setattr(parts, "MESSAGE_SECONDS", 0.5)  # a step may compile, a message does not
     folder, release = real.Folders(tmp_path).folder(1), threading.Event()
     async with real.engine_of(folder, tmp_path / "spool") as engine:
         await real.ask(engine)
@@ -169,7 +169,7 @@ async def test_a_detokenizer_that_ends_without_a_word_is_noticed(engine: Engine)
 async def test_an_engine_that_rests_or_answers_for_long_does_not_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "MESSAGE_SECONDS", 0.5)
+    monkeypatch.setattr(parts, "MESSAGE_SECONDS", 0.5)
     async with real.engine_of(real.Folders(tmp_path).folder(1), tmp_path / "spool") as engine:
         sampling: dict[str, Any] = real.ENDLESS
         await real.ask(engine, **sampling)

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
-from hotreload.checks.check import check_checkpoint, findings
-from hotreload.checks.fit import Policy, served_by
+from hotreload.checkpoint.check import check_checkpoint, findings
+from hotreload.checkpoint.fit import Policy, served_by
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint
 from tests.engine import real

@@ -103,7 +103,7 @@ async def asked_all_the_time(engines: Sequence[Engine], number: int) -> AsyncIte
 
 
 def devices_of(engine: Engine) -> set[int]:
-    leaves = engine._sets.layout.named(engine.live.weights.leaves).values()
+    leaves = engine.layout.named(engine.live.weights.leaves).values()
     return {device.id for leaf in leaves for device in leaf.devices()}
 
 

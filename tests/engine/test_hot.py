@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hotreload import HotEngine, Probe
-from hotreload.checks.fit import Policy
+from hotreload.checkpoint.fit import Policy
 from hotreload.engine.weights.loaders import Loaders
 from hotreload.errors import (
     BadRequest,

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hotreload.checkpoint.fingerprint import TensorSum
 from hotreload.engine.weights import staging
 from hotreload.errors import CheckpointRejected
-from hotreload.fingerprint import TensorSum
 from tests.engine import real
 
 assert real  # it makes several devices before JAX looks

@@ -18,11 +18,11 @@ from flax import nnx  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
+from hotreload.checkpoint.reading import Cancelled  # noqa: E402
 from hotreload.engine.weights.leaves import Layout, signature  # noqa: E402
 from hotreload.engine.weights.measuring import measure  # noqa: E402
-from hotreload.engine.weights.noise import perturb  # noqa: E402
+from hotreload.engine.weights.noise import with_noise  # noqa: E402
 from hotreload.engine.weights.weights import Weights  # noqa: E402
-from hotreload.reading import Cancelled  # noqa: E402
 
 FLOATS = {name: np.full((8, 6), at, np.float32) for at, name in enumerate("abcd")}
 
@@ -47,7 +47,7 @@ class Set:
         return self.noisy_unless(noise, threading.Event())
 
     def noisy_unless(self, noise: Noise, cancel: threading.Event) -> Weights:
-        return perturb(noise, layout=self.layout, live=self.weights, parts={}, cancel=cancel)
+        return with_noise(noise, layout=self.layout, live=self.weights, parts={}, cancel=cancel)
 
     def changed(self, noise: Noise) -> set[str]:
         before, after = self.weights.measured.sums, self.noisy(noise).measured.sums

@@ -56,7 +56,7 @@ async def poisoned_places(engine: Engine) -> int:
         counts.append(int((~np.isfinite(np.asarray(buffer, np.float32))).sum()))
         return buffer
 
-    await engine._generations._between.run(lambda: rewrite_pools(engine._parts.model_runner, count))
+    await engine._between.run(lambda: rewrite_pools(engine._parts.model_runner, count))
     return sum(counts)
 
 

@@ -61,7 +61,7 @@ async def test_each_leaf_is_the_one_that_upstreams_loader_makes(
     theirs = await engine.stage(folders.checkpoint(2))
     assert (ours.loading.loader, ours.loading.why) == ("own", "")
     assert (theirs.loading.loader, theirs.loading.why) == ("upstream", "the test wants it")
-    for place in engine._sets.layout.places:
+    for place in engine.layout.places:
         assert same_bits(ours.weights.leaves[place], theirs.weights.leaves[place])
     assert ours.fingerprint == theirs.fingerprint
     assert ours.leaves == theirs.leaves
@@ -84,8 +84,8 @@ async def test_heads_are_made_as_upstreams_loader_makes_them(
     sizes, tp = ODD[odd]
     folder = with_heads(write_tiny(tmp_path / "model", arch=arch), **sizes)
     async with real.engine_of(folder, tmp_path / "spool", tp=tp) as engine:
-        assert engine._sets.loaders.comparison.is_tried
-        assert engine._sets.loaders.why_upstream is None
+        assert engine.loaders.comparison.is_tried
+        assert engine.loaders.why_upstream is None
         assert engine.expected_tensors() == real.checked(folder).tensors
 
 
@@ -159,7 +159,7 @@ async def test_what_is_live_does_not_change_with_its_file(
     file = checkpoint.path / WEIGHTS
     with file.open("r+b") as overwritten:
         overwritten.write(b"\0" * file.stat().st_size)
-    assert engine._sets.loaders.measure(staged.weights.leaves) == staged.weights.measured
+    assert engine.loaders.measure(staged.weights.leaves) == staged.weights.measured
     await engine.release(staged)
 
 
@@ -208,7 +208,7 @@ async def test_leaves_whose_tensors_did_not_change_are_the_live_ones(
     before = await real.device_bytes()
     staged = await engine.stage(real.checked(base))
     how = staged.loading
-    count = len(engine._sets.layout.places)
+    count = len(engine.layout.places)
     assert (how.leaves_staged, how.leaves_shared, how.leaves_changed) == (2, count - 2, 2)
     assert how.largest_change == pytest.approx(0.5, rel=0.02)
     sizes = {name: held.end - held.begin for name, held in real.checked(base).held.items()}
@@ -218,7 +218,7 @@ async def test_leaves_whose_tensors_did_not_change_are_the_live_ones(
     assert staged.fingerprint != live.fingerprint
     old = await engine.exchange(staged)
     await engine.release(old)
-    assert engine._sets.loaders.measure(staged.weights.leaves) == staged.weights.measured
+    assert engine.loaders.measure(staged.weights.leaves) == staged.weights.measured
     await engine.release(await engine.exchange(first))
 
 
@@ -276,6 +276,6 @@ async def test_several_threads_make_the_same(folders: real.Folders) -> None:
     quiet = Quiet(threads=3)
     async with real.engine_of(folders.folder(1), folders.root / "spool", quiet=quiet) as engine:
         staged = await engine.stage(folders.checkpoint(2))
-        assert engine._sets.loaders.measure(staged.weights.leaves) == staged.weights.measured
+        assert engine.loaders.measure(staged.weights.leaves) == staged.weights.measured
         await engine.release(await engine.exchange(staged))
         assert (await real.ask(engine))["text"] == "served by step 2"

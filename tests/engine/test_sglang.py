@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hotreload.checkpoint_tensors import matches
-from hotreload.core.course import Course
-from hotreload.engine import generations, source_text
+from hotreload.checkpoint.never_loaded import matches
+from hotreload.core.progress import AttemptProgress
+from hotreload.engine import source_text, switching
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.upstream import between
 from hotreload.errors import (
@@ -65,7 +65,7 @@ async def engine(folders: real.Folders) -> AsyncIterator[Engine]:
 
 async def idle(engine: Engine) -> None:
     """Return when no step is under way any more."""
-    await engine._generations._between.run(lambda: None)
+    await engine._between.run(lambda: None)
 
 
 # Answers
@@ -224,7 +224,7 @@ async def test_abort_ends_every_generation_with_what_it_has(engine: Engine) -> N
 async def test_once_it_is_warm_a_first_batch_of_any_size_compiles_nothing(engine: Engine) -> None:
     """Everybody beside the first four at once waited for seconds."""
     before = engine.recompiles
-    await warm(engine, Course(Revision("1"), lambda event: None), most=4, within=PATIENCE)
+    await warm(engine, AttemptProgress(Revision("1"), lambda event: None), most=4, within=PATIENCE)
     known = engine.recompiles
     assert known > before
     for count in (1, 2, 3, 4):
@@ -278,7 +278,7 @@ async def test_without_forgetting_the_caches_a_swap_would_mix_two_generations(
     await real.ask(engine, "cached prompt")
     staged = await engine.stage(folders.checkpoint(2))
     with monkeypatch.context() as broken:
-        broken.setattr(generations, "forget_caches", lambda scheduler: None)
+        broken.setattr(switching, "forget_caches", lambda scheduler: None)
         old = await engine.exchange(staged)
     assert (await real.ask(engine, "cached prompt"))["text"] == "served by step 1"
     await engine.release(await engine.exchange(old))
@@ -325,7 +325,7 @@ async def pool_has_nan(engine: Engine) -> bool:
         found.append(bool(jnp.isnan(buffer).any()))
         return buffer
 
-    await engine._generations._between.run(lambda: rewrite_pools(engine._parts.model_runner, look))
+    await engine._between.run(lambda: rewrite_pools(engine._parts.model_runner, look))
     assert found
     return any(found)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from hotreload import reading
+from hotreload.checkpoint import reading
 from hotreload.engine.weights import spool
 from hotreload.errors import CheckpointChanged, CheckpointCorrupt, NotEnoughMemory
 from hotreload.types import Checkpoint, CheckpointFile, Revision

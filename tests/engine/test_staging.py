@@ -40,7 +40,7 @@ async def engine(folders: real.Folders) -> AsyncIterator[Engine]:
 
 async def idle(engine: Engine) -> None:
     """Return when no step is under way any more, which would hold arrays of its own."""
-    await engine._generations._between.run(lambda: None)
+    await engine._between.run(lambda: None)
 
 
 def out_of_host_memory(*args: object, **more: object) -> Any:

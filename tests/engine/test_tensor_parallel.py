@@ -15,10 +15,10 @@ import pytest
 import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
-from hotreload.checks.check import findings
-from hotreload.checks.fit import Policy
+from hotreload.checkpoint.check import findings
+from hotreload.checkpoint.fit import Policy
 from hotreload.engine.weights import changes, headroom, measuring, one_set
-from hotreload.engine.weights.copies import unlike
+from hotreload.engine.weights.copies import leaves_whose_copies_differ
 from hotreload.engine.weights.leaves import placed
 from hotreload.engine.weights.loaders import Loaders
 from hotreload.errors import ConfigError, NotEnoughMemory, ProbeFailed
@@ -85,7 +85,7 @@ def live(engine: Engine) -> list[jax.Array]:
 
 def bits(engine: Engine, staged: Staged) -> dict[tuple[str, int], bytes]:
     """What each device holds of each leaf."""
-    named: dict[str, jax.Array] = engine._sets.layout.named(staged.weights.leaves)
+    named: dict[str, jax.Array] = engine.layout.named(staged.weights.leaves)
     return {
         (path, shard.device.id): np.asarray(shard.data).tobytes()
         for path, leaf in named.items()
@@ -135,10 +135,8 @@ async def test_only_what_changed_is_made_and_the_rest_is_shared_on_each_device(
     checkpoint = voices.changed(1, NORM, MATRIX)
     staged = await engine.stage(checkpoint)
     was, now = engine.live.weights.leaves, staged.weights.leaves
-    fresh = {at for at in engine._sets.layout.places if now[at] is not was[at]}
-    made = {
-        p.tensor for at in fresh for p in engine._sets.plan.parts[engine._sets.layout.paths[at]]
-    }
+    fresh = {at for at in engine.layout.places if now[at] is not was[at]}
+    made = {p.tensor for at in fresh for p in engine.plan.parts[engine.layout.paths[at]]}
     assert made == {NORM, MATRIX}
     sizes = [checkpoint.held[name].end - checkpoint.held[name].begin for name in made]
     assert (staged.loading.leaves_staged, staged.loading.bytes_read) == (2, sum(sizes))
@@ -155,7 +153,7 @@ async def test_it_is_measured_alike_where_the_devices_are_no_part_of_the_host(
         monkeypatch.setattr(module, "is_on_host", lambda leaf: False)
     there = await engine.stage(voices.checkpoint(2))
     assert there.loading.largest_change == pytest.approx(here.loading.largest_change)
-    measured = engine._sets.loaders.measure(there.weights.leaves)
+    measured = engine.loaders.measure(there.weights.leaves)
     assert measured.sums == here.weights.measured.sums
     assert measured.rms == pytest.approx(here.weights.measured.rms, rel=1e-3)
     for staged in (here, there):
@@ -232,8 +230,8 @@ def memory(engine: Engine, policy: str) -> Iterator[None]:
     """As if the engine had been started with this [reload] memory."""
 
     def decide(policy: str) -> None:
-        engine._sets._memory = policy
-        engine._sets.decide(engine.live, engine._shadow_pool.buffers)
+        engine._memory = policy
+        engine.decide(engine._shadow_pool.buffers)
 
     decide(policy)
     try:
@@ -365,9 +363,9 @@ async def test_equal_noise_is_equal_on_any_number_of_devices_and_in_every_copy(
 ) -> None:
     noise = Noise(7, 0.05, engine.leaf_count)
     noisy = await engine.perturb(Revision("noisy"), noise)
-    named = engine._sets.layout.named(noisy.weights.leaves)
+    named = engine.layout.named(noisy.weights.leaves)
     assert agreed("noisy", (noisy.fingerprint, noisy.leaves))
-    assert list(unlike(named, engine._sets.plan.parts)) == []
+    assert list(leaves_whose_copies_differ(named, engine.plan.parts)) == []
     with memory(engine, "host"):
         waiting = await engine.perturb(Revision("noisy"), noise)
     assert waiting.fingerprint == noisy.fingerprint

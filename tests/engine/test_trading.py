@@ -168,7 +168,7 @@ async def test_equal_noise_is_equal_whether_it_is_made_on_the_device_or_for_the_
 ) -> None:
     name, noise = Revision("noisy"), Noise(7, 0.05, 3)
     on_host = await engine.perturb(name, noise)
-    monkeypatch.setattr(engine._sets, "why_one_set", None)
+    monkeypatch.setattr(engine, "why_one_set", None)
     on_device = await engine.perturb(name, noise)
     assert (on_host.weights.leaves, len(on_host.weights.host)) == ([], engine.leaf_count)
     assert (on_device.leaves, on_device.fingerprint) == (on_host.leaves, on_host.fingerprint)

@@ -13,17 +13,17 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from hotreload.checkpoint.reading import Cancelled
 from hotreload.engine.weights import headroom
 from hotreload.engine.weights.leaves import Layout, signature
 from hotreload.engine.weights.loaders import Destination
 from hotreload.engine.weights.measuring import Measured, measure
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.rules import Ingredient, Rule
-from hotreload.engine.weights.staging import stow
+from hotreload.engine.weights.staging import taken_to_host
 from hotreload.engine.weights.twins import Copying, Original, take_the_place
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import CheckpointIncompatible, NotEnoughMemory, TryAgain
-from hotreload.reading import Cancelled
 from hotreload.types import Revision, Staged
 from tests.engine import real
 
@@ -102,7 +102,7 @@ def test_what_waits_on_a_host_is_copied_and_what_is_to_wait_on_one(there: Side, 
     on_host = here.copied(there.original, Destination(is_host=True))
     assert on_host.leaves == []
     assert here.bits(on_host) == bits
-    there.weights = stow(there.weights, there.layout, [None] * 4)
+    there.weights = taken_to_host(there.weights, there.layout, [None] * 4)
     for place in (HERE, Destination(is_host=True)):
         made = here.copied(there.original, place)
         assert here.bits(made) == bits

@@ -25,6 +25,7 @@ def test_a_supported_release_with_its_jax_is_tested(
     assert why_untested() is None
 
 
+@pytest.mark.real_engine
 def test_what_is_installed_here_is_tested() -> None:
     assert why_untested() is None
 

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from hotreload.checks.digests import content_id
-from hotreload.checks.files import survey
+from hotreload.checkpoint.digests import content_id
+from hotreload.checkpoint.survey import survey
 from hotreload.life.state_json import from_json
 from hotreload.tiny import write_tiny
 from hotreload.tiny.words import NUMBERS, OPENERS

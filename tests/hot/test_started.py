@@ -11,6 +11,7 @@ import pytest
 
 import hotreload
 from hotreload import AsyncHotEngine, HotEngine
+from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import (
     BadRequest,
@@ -73,8 +74,8 @@ async def test_a_damaged_model_is_refused_before_an_engine_is_built(tmp_path: Pa
 async def test_an_engine_is_put_on_the_devices_it_is_to_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def begin(**given: Any) -> None:
-        raise ConfigError(f"tp={given['tp']}, first_device={given['first_device']}")
+    async def begin(options: EngineOptions, **given: Any) -> None:
+        raise ConfigError(f"tp={options.tp}, first_device={options.first_device}")
 
     monkeypatch.setattr(SglangEngine, "start", begin)
     with pytest.raises(ConfigError, match="tp=2, first_device=3"):

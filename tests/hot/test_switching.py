@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hotreload.core.attempts import Attempts
-from hotreload.core.fading import see_old_ones_out
+from hotreload.core.fading import close_drained_generations
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
+from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import (
@@ -85,8 +85,10 @@ async def nothing(ledger: Ledger) -> None:
 @pytest_asyncio.fixture(params=Mode)
 async def program(request: pytest.FixtureRequest) -> AsyncIterator[Program]:
     program = Program(request.param)
-    seeing = see_old_ones_out(program.replica, keep=KeepPrevious.DEVICE, publish=lambda event: None)
-    task = asyncio.create_task(seeing)
+    closing = close_drained_generations(
+        program.replica, keep=KeepPrevious.DEVICE, publish=lambda event: None
+    )
+    task = asyncio.create_task(closing)
     yield program
     task.cancel()
     with suppress(asyncio.CancelledError, EngineLost):

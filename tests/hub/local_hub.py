@@ -1,9 +1,9 @@
 """A small Hugging Face Hub on loopback, for real clients, with faults put in by the test."""
 
-import gc
 import hashlib
 import json
 import re
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -72,8 +72,7 @@ class LocalHub:
         self.cdn: LocalHub | None = None
         """Where large files lie, if not here."""
         handler = type("Bound", (_Answers,), {"hub": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -82,8 +81,8 @@ class LocalHub:
         """Stop answering."""
         for fault in self.faults:
             fault.release.set()
-        gc.collect()  # urllib3's errors hold connections in circles, and our threads read those
         self._server.shutdown()
+        self._server.hang_up()
         self._server.server_close()
         self._thread.join()
 
@@ -137,6 +136,30 @@ def local_hub() -> Iterator[LocalHub]:
         yield hub
     finally:
         hub.close()
+
+
+class _Server(ThreadingHTTPServer):
+    """Has a thread for each connection, which reads for as long as the client holds on to it."""
+
+    daemon_threads = True
+
+    def __init__(self, *of_the_server: Any) -> None:
+        super().__init__(*of_the_server)
+        self._open: set[socket.socket] = set()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def hang_up(self) -> None:
+        """Let those threads end."""
+        for connection in list(self._open):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Answers(BaseHTTPRequestHandler):

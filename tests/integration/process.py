@@ -16,8 +16,12 @@ from hotreload.cli.client import DaemonClient, Where
 from hotreload.errors import HotReloadError
 from hotreload.failpoints import VARIABLE
 from hotreload.tiny import write_tiny
+from tests.integration.forked import Forked, zygote_of
 from tests.integration.running import ENGINE_ARGS, client_of, words
+from tests.integration.zygote import OF_WORDS, REAL
 from tests.waiting import PATIENCE, look_until
+
+__all__ = ["OF_WORDS", "REAL", "START_SECONDS", "Process"]
 
 START_SECONDS = 2 * PATIENCE
 
@@ -25,8 +29,9 @@ START_SECONDS = 2 * PATIENCE
 class Process:
     """`hotreload serve` in a folder, and its log; a file of settings there is read, too."""
 
-    def __init__(self, folder: Path, *sets: str) -> None:
+    def __init__(self, folder: Path, *sets: str, command: str = REAL) -> None:
         self.folder = folder
+        self.command = command
         self.checkpoints = folder / "checkpoints"
         self.socket = folder / "s"
         self.daemon = DaemonClient(Where(self.socket, "the test"))
@@ -45,7 +50,7 @@ class Process:
             "log.format=json",
             *sets,
         ]
-        self.child: subprocess.Popen[bytes]
+        self.child: subprocess.Popen[bytes] | Forked
 
     def drop(self, number: int, damage: str | None = None) -> None:
         write_tiny(self.checkpoints / f"step_{number}", words(number), damage=damage)
@@ -78,14 +83,21 @@ class Process:
     def start(
         self, failpoints: str = "", through: Sequence[str] = (), sets: Sequence[str] = ()
     ) -> None:
-        """Start it, by way of another command if one is given; `sets` are for this life alone."""
-        command = [*through, sys.executable, "-m", "hotreload.cli", "serve"]
-        options = [f"--set={setting}" for setting in (*self.sets, *sets)]
+        """Start it, by way of another command if one is given; `sets` are for this life alone.
+
+        It is forked, unless another command comes first or an import would find another world.
+        """
+        arguments = ["serve", *(f"--set={setting}" for setting in (*self.sets, *sets))]
         if self.config.exists():
-            options.append(f"--config={self.config}")
+            arguments.append(f"--config={self.config}")
         env = {**os.environ, VARIABLE: failpoints}
+        zygote = zygote_of(self.command)
         with self.log.open("ab") as log:
-            self.child = subprocess.Popen([*command, *options], stderr=log, env=env)
+            if zygote.has_read_the_same and not through:
+                self.child = zygote.begin(arguments, env, log)
+                return
+            command = [*through, sys.executable, "-m", self.command]
+            self.child = subprocess.Popen([*command, *arguments], stderr=log, env=env)
 
     def get(self, route: str) -> Any:
         with suppress(HotReloadError):

@@ -69,7 +69,7 @@ class Running(Witness):
                 "engine.staging_priority=normal",  # others' tests leave nothing over
                 "engine.warm_batches=0",
                 f"source.path={self.checkpoints}",
-                "source.settle=0.2",
+                "source.settle=0",
                 "source.patience=0.5",
                 f"server.socket={self.socket}",
                 "metrics.address=''",

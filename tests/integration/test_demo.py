@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from hotreload.cli.demo_clients import ClientAnswer, Clients, repeated
 from hotreload.cli.demo_story import STORY
 from hotreload.cli.demo_told import Told, print_closing
 from tests.integration.process import START_SECONDS
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, look_until
 
 LAST_LINE = "Ctrl-C ends it"
 NOWHERE = DaemonClient(Where(Path("/nowhere"), "the test"))
@@ -41,11 +40,12 @@ def test_the_demo_tells_the_whole_story_serves_on_and_leaves_nothing(
     with told.open("wb") as out:
         demo = subprocess.Popen(command, stdout=out, env={**os.environ, "TMPDIR": str(temporary)})
     try:
-        deadline = time.monotonic() + 2 * START_SECONDS
-        while LAST_LINE not in told.read_text():  # to see it print is all there is to wait for
+
+        def is_told() -> bool:
             assert demo.poll() is None, told.read_text()
-            assert time.monotonic() < deadline, told.read_text()
-            time.sleep(0.1)
+            return LAST_LINE in told.read_text()
+
+        look_until(is_told, told.read_text, seconds=2 * START_SECONDS)
         text = told.read_text()
         (page,) = re.findall(r"http://127\.0\.0\.1:\d+/", text)
         with urllib.request.urlopen(page, timeout=PATIENCE) as answer:

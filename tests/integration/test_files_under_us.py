@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from hotreload import threads
+from hotreload.checkpoint import reading
+from hotreload.checkpoint import survey as files
+from hotreload.checkpoint.digests import content_id
+from hotreload.checkpoint.reading import Hashing, Identity, Opened
 from hotreload.engine.weights import own
 from hotreload.engine.weights.loaders import Loaders
 from hotreload.events import SourceScanned
-from hotreload.reading import Hashing, Opened
 from hotreload.tiny import write_tiny
 from hotreload.types import Attempt, Checkpoint, Outcome, Phase, Staged
 from tests.integration.running import (
@@ -70,6 +73,8 @@ Harm = Callable[[Path], None]
 HARMS: list[Harm] = [rewrite_in_place, truncate, delete, replace_by_fifo]
 NEWER = itertools.count(40)
 """Each checkpoint is newer than all before it, or the source would not want it."""
+LOOKED_AT_AGAIN = 200_000
+"""Bytes of headers and side files, which are read more than twice."""
 OLDER = itertools.count(10)
 """The source wants none of these, nor what harm makes of them: a wish for that would end the
 attempt before it has come as far as the harm."""
@@ -193,6 +198,70 @@ async def test_what_is_done_while_staging_is_put_off_and_never_mixed(
     assert running.live == live
     assert await what_it_says(running) == before
     assert not list((running.folder / "state" / "staging").iterdir())
+
+
+class StillTimes:
+    """Times of files that stand still: the kernel may move none for a store through a mapping."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        for module in (reading, files):
+            patch.setattr(module, "identity_of", self._identity_of)
+
+    def _identity_of(self, status: os.stat_result) -> Identity:
+        return Identity(status.st_dev, status.st_ino, status.st_size, 0, 0)
+
+
+def store_through_a_mapping(folder: Path) -> None:
+    """Another last bit of one weight."""
+    with of_weights(folder)[-1].open("r+b") as file:
+        file.seek(-2, os.SEEK_END)
+        [byte] = file.read(1)
+        file.seek(-2, os.SEEK_END)
+        file.write(bytes([byte ^ 1]))
+
+
+async def test_bytes_that_changed_unseen_after_they_were_named_go_live_by_their_own_name(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    StillTimes(monkeypatch)
+    folder, stage, stored = running.checkpoints / "step_50", running.engine.stage, list[str]()
+
+    async def stage_other_bytes(checkpoint: Checkpoint) -> Staged:
+        if not stored:
+            stored.append(checkpoint.revision.id)
+            store_through_a_mapping(folder)
+        return await stage(checkpoint)
+
+    monkeypatch.setattr(running.engine, "stage", stage_other_bytes)
+    running.drop(50)
+    await running.until(lambda: running.live.revision.label == folder.name)
+    tried = [each for each in running.attempts if each.revision.label == folder.name]
+    reasons = [each.reason for each in tried[:-1] if each.reason is not None]
+    assert {each.outcome for each in tried[:-1]} == {Outcome.POSTPONED}
+    assert [each.code for each in reasons][:2] == ["changed", "changed"]
+    assert "are different now" in reasons[0].message
+    assert "a mapping (mmap)" in reasons[1].findings[-1]
+    assert [each.revision.id for each in tried[:-1]] == stored * len(reasons)
+    assert running.live.revision.id == content_id(files.survey(folder)) != stored[0]
+
+
+async def test_each_byte_of_a_checkpoint_is_read_twice_on_its_way(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For its name and its checks, and when it is loaded: far away each reading takes minutes."""
+    folder, real, read = running.checkpoints / "step_60", os.preadv, [0]
+
+    def counted(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
+        count = real(descriptor, buffers, offset)
+        if Path(os.readlink(f"/proc/self/fd/{descriptor}")).is_relative_to(folder):
+            read[0] += count
+        return count
+
+    monkeypatch.setattr(os, "preadv", counted)
+    running.drop(60, shards=2)
+    assert (await running.attempted(folder)).outcome is Outcome.LIVE
+    weights = sum(file.stat().st_size for file in of_weights(folder))
+    assert weights < read[0] <= 2 * weights + LOOKED_AT_AGAIN
 
 
 async def test_what_is_done_after_it_was_read_goes_unnoticed_and_the_checked_bytes_answer(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.checks.check import check_checkpoint
+from hotreload.checkpoint.check import check_checkpoint
 from hotreload.types import Checkpoint, Outcome, Revision
 from tests.integration.running import Running, words
 

@@ -15,7 +15,7 @@ from hotreload.life.state_files import FORMER, NEWEST, NUMBER
 from hotreload.types import Outcome
 from tests.hub.local_hub import REPO, LocalHub, local_hub
 from tests.integration.from_hub import LABEL, FromHub, hub_settings, tiny_files
-from tests.integration.process import Process
+from tests.integration.process import OF_WORDS, Process
 from tests.integration.running import Load, words
 from tests.waiting import PATIENCE
 
@@ -144,8 +144,10 @@ async def test_a_push_every_second_for_a_minute_starves_nobody(
 
 
 class HubProcess(Process):
+    """Its engine is one of words: these stories are about downloads and what outlives a process."""
+
     def __init__(self, folder: Path, hub: LocalHub) -> None:
-        super().__init__(folder)
+        super().__init__(folder, command=OF_WORDS)
         self.sets = [*hub_settings(folder, hub), "log.format=json"]
 
     def lives(self, sha: str) -> None:

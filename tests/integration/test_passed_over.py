@@ -3,13 +3,10 @@
 from pathlib import Path
 
 import httpx
-import pytest
 
 from hotreload.cli.status_text import status_text
-from tests.integration.process import Process
+from tests.integration.process import OF_WORDS, Process
 from tests.waiting import PATIENCE
-
-pytestmark = pytest.mark.real_engine
 
 WORDS = (
     "step_90 holds pytorch_model.bin, which hotreload does not read: save as safetensors "
@@ -31,7 +28,7 @@ def gauge(process: Process) -> str:
 def test_a_broken_format_is_told_and_refused_once_and_a_good_checkpoint_ends_it(
     tmp_path: Path,
 ) -> None:
-    process = Process(tmp_path, "source.patience=0.5", "source.rescan=0.5")
+    process = Process(tmp_path, "source.patience=0.5", "source.rescan=0.5", command=OF_WORDS)
     process.drop(1)
     broken = process.checkpoints / "step_90"
     with process.running():

@@ -1,4 +1,7 @@
-"""The daemon as a process of its own: restarts, signals, deaths, and what it costs when idle."""
+"""The daemon as a process of its own: restarts, signals, deaths, and what it costs when idle.
+
+Where nothing hangs on the engine there is one of words in it.
+"""
 
 import json
 import os
@@ -12,14 +15,13 @@ from pathlib import Path
 import pytest
 
 from hotreload import __version__
-from tests.integration.process import START_SECONDS, Process
+from tests.integration.process import OF_WORDS, START_SECONDS, Process
 from tests.integration.running import words
 from tests.integration.test_fading import ROOM, TOKENS
 from tests.waiting import PATIENCE
 
-pytestmark = pytest.mark.real_engine
 
-
+@pytest.mark.real_engine
 def test_a_restart_boots_the_last_good_generation_and_not_the_newest_folder(
     tmp_path: Path,
 ) -> None:
@@ -57,7 +59,8 @@ def test_a_second_daemon_on_the_same_state_folder_ends_with_78_and_names_the_fir
     tmp_path: Path,
 ) -> None:
     (tmp_path / "2").mkdir()
-    first, second = Process(tmp_path), Process(tmp_path / "2")
+    first = Process(tmp_path, command=OF_WORDS)
+    second = Process(tmp_path / "2", command=OF_WORDS)
     second.sets.append(f"state.directory={tmp_path / 'state'}")
     first.drop(1)
     second.drop(1)
@@ -78,7 +81,7 @@ def test_a_second_daemon_on_the_same_state_folder_ends_with_78_and_names_the_fir
 def test_kill_minus_nine_in_an_attempt_restarts_on_the_last_good_generation(
     tmp_path: Path,
 ) -> None:
-    process = Process(tmp_path, "source.settle=0")
+    process = Process(tmp_path, "source.settle=0", command=OF_WORDS)
     process.drop(1)
     with process.running():
         process.drop(2)
@@ -93,7 +96,7 @@ def test_kill_minus_nine_in_an_attempt_restarts_on_the_last_good_generation(
 
 
 def test_what_answers_badly_at_the_start_is_passed_over_by_the_next_one(tmp_path: Path) -> None:
-    process = Process(tmp_path)
+    process = Process(tmp_path, command=OF_WORDS)
     process.drop(1)
     process.drop(2, "gibberish")  # sound files, and the newest
     assert process.exits() == 70
@@ -105,6 +108,7 @@ def test_what_answers_badly_at_the_start_is_passed_over_by_the_next_one(tmp_path
         assert process.ask()["text"] == words(1)
 
 
+@pytest.mark.real_engine
 def test_a_compilation_cache_torn_by_a_kill_costs_a_compilation_and_no_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,12 +129,13 @@ def test_a_compilation_cache_torn_by_a_kill_costs_a_compilation_and_no_engine(
 
 
 def test_a_model_that_answers_badly_is_a_wrong_setting(tmp_path: Path) -> None:
-    process = Process(tmp_path)
+    process = Process(tmp_path, command=OF_WORDS)
     process.drop(1, "gibberish")
     assert process.exits() == 78
     assert "step_1 fails the probe" in process.log.read_text()
 
 
+@pytest.mark.real_engine
 def test_sigterm_answers_what_is_under_way_and_a_second_one_does_not_wait(
     tmp_path: Path,
 ) -> None:
@@ -157,6 +162,7 @@ def test_sigterm_answers_what_is_under_way_and_a_second_one_does_not_wait(
         client.communicate(timeout=PATIENCE)
 
 
+@pytest.mark.real_engine
 def test_an_idle_daemon_costs_next_to_nothing_and_status_answers_at_once(
     tmp_path: Path,
 ) -> None:
@@ -195,6 +201,7 @@ def test_settings_that_cannot_work_are_told_in_one_line_and_exit_78(tmp_path: Pa
     assert "Traceback" not in said
 
 
+@pytest.mark.real_engine
 @pytest.mark.skipif(any(Path("/dev").glob("accel*")), reason="there is an accelerator")
 def test_without_the_accelerator_it_was_told_to_use_it_says_so_in_one_line_and_exits_69(
     tmp_path: Path,

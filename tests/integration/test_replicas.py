@@ -56,7 +56,7 @@ async def running(
 async def test_reloads_under_load_reach_both_and_nobody_waits_or_fails(running: Running) -> None:
     first = running.live.number
     began = len(running.happened)
-    read = [engine(running, index)._sets.loaders for index in range(2)]
+    read = [engine(running, index).loaders for index in range(2)]
     async with Load(running).on() as load:
         for number in range(2, 8):
             attempt = await running.attempted(running.drop(number))

@@ -5,27 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
-from hotreload.core.ledger import Ledger
 from hotreload.daemon import EXIT_BAD_CONFIG
-from hotreload.life.state_json import from_json
 from hotreload.tiny import write_tiny
 from hotreload.troubles import TROUBLES
-from tests.integration.process import Process
+from tests.integration.deaths import ledger_of
+from tests.integration.process import OF_WORDS, Process
 from tests.integration.running import words
 from tests.waiting import PATIENCE
-
-pytestmark = pytest.mark.real_engine
 
 WIDE = "step_2\u3000of\u00a0a\u200brun\xad"
 """A name with what `str.isprintable` does not like."""
 NO_TEXT = os.fsdecode(b"step_3 of a run \xff")
 SHOWN = "step_3 of a run \\udcff"
-
-
-def ledger_of(process: Process) -> Ledger:
-    return from_json((process.folder / "state" / "state.json").read_bytes())
 
 
 def troubles(process: Process) -> dict[str, dict[str, Any]]:
@@ -63,7 +55,7 @@ def test_a_torn_state_and_a_moved_folder_cost_no_pin_no_number_and_no_odd_path(
     tmp_path: Path,
 ) -> None:
     state, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
-    process = Process(tmp_path, "source.settle=0")
+    process = Process(tmp_path, "source.settle=0", command=OF_WORDS)
     process.drop(1)
     with process.running():
         write_tiny(process.checkpoints / WIDE, words(2))
@@ -102,7 +94,7 @@ def test_a_torn_state_and_a_moved_folder_cost_no_pin_no_number_and_no_odd_path(
 
         state.rename(elsewhere)
         (tmp_path / "2").mkdir()
-        second = Process(tmp_path / "2", f"state.directory={state}")
+        second = Process(tmp_path / "2", f"state.directory={state}", command=OF_WORDS)
         second.drop(1)
         with second.begun():
             process.until(lambda: f"(pid {second.child.pid}, " in moved(process))

@@ -1,4 +1,4 @@
-"""`hotreload top` on a terminal (tmux), before a real daemon on the real engine."""
+"""`hotreload top` on a terminal (tmux), before a real daemon on an engine of words."""
 
 import os
 import re
@@ -13,13 +13,12 @@ from signal import SIGTERM
 
 import pytest
 
-from tests.integration.process import Process
+from tests.integration.process import OF_WORDS, Process
 from tests.waiting import PATIENCE, look_until
 
-pytestmark = [
-    pytest.mark.real_engine,
-    pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tmux: apt-get install tmux"),
-]
+pytestmark = pytest.mark.skipif(
+    not shutil.which("tmux"), reason="there is no tmux: apt-get install tmux"
+)
 
 PROMPT = "ready>"
 
@@ -85,7 +84,7 @@ def terminal(folder: Path, socket: Path) -> Iterator[Terminal]:
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    process = Process(tmp_path_factory.mktemp("top"))
+    process = Process(tmp_path_factory.mktemp("top"), command=OF_WORDS)
     process.drop(1)
     with process.running("staged=delay:2"):
         yield process

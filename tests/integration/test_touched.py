@@ -1,4 +1,7 @@
-"""What touches a checkpoint's files without being a new one refuses nothing, in a real daemon."""
+"""What touches a checkpoint's files without being a new one refuses nothing, in a whole daemon.
+
+Its engine is one of words: no answer is about how weights are computed with.
+"""
 
 import asyncio
 import os
@@ -10,13 +13,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hotreload.checks import files
+from hotreload.checkpoint import survey as files
 from hotreload.events import TroubleTold
 from hotreload.types import Generation, Outcome
-from tests.integration.running import Running, one_daemon_marks, post, words
+from tests.integration.running import Running, post, words
 from tests.waiting import PATIENCE
+from tests.words.engine import starting_engines_of_words
 
-pytestmark = one_daemon_marks()
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class Lives(Running):
@@ -31,21 +35,27 @@ class Lives(Running):
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lives]:
     running = Lives(tmp_path_factory.mktemp("daemon"), "source.rescan=0.3")
     running.drop(1)
-    async with running.serving():
-        live = running.drop(2)
-        assert (await running.attempted(live)).outcome is Outcome.LIVE
-        running.first = running.live
-        with pytest.MonkeyPatch.context() as patch:
-            aside = running.folder / "aside"
-            shutil.copytree(live, aside)
-            before_each_check(patch, live, lambda: other_bytes(live))
-            answer = await post(running, "reload_weights", model_path="step_2", force=True)
-        running.answer, running.refused = answer.json(), await refusals(running)
-        shutil.rmtree(live)
-        aside.rename(live)
-    async with running.serving():
-        yield running
+    with starting_engines_of_words():
+        async with running.serving():
+            await force_what_changes(running)
+        async with running.serving():
+            yield running
     assert running.exit_code == 0
+
+
+async def force_what_changes(running: Lives) -> None:
+    """Ask by force for what is live while its files become others, and put them back then."""
+    live = running.drop(2)
+    assert (await running.attempted(live)).outcome is Outcome.LIVE
+    running.first = running.live
+    with pytest.MonkeyPatch.context() as patch:
+        aside = running.folder / "aside"
+        shutil.copytree(live, aside)
+        before_each_check(patch, live, lambda: other_bytes(live))
+        answer = await post(running, "reload_weights", model_path="step_2", force=True)
+    running.answer, running.refused = answer.json(), await refusals(running)
+    shutil.rmtree(live)
+    aside.rename(live)
 
 
 def before_each_check(patch: pytest.MonkeyPatch, folder: Path, do: Callable[[], None]) -> None:
@@ -58,7 +68,7 @@ def before_each_check(patch: pytest.MonkeyPatch, folder: Path, do: Callable[[], 
             do()
         return looked
 
-    patch.setattr("hotreload.checks.check.survey", survey)
+    patch.setattr("hotreload.checkpoint.check.survey", survey)
 
 
 def other_bytes(folder: Path) -> None:

@@ -1,14 +1,21 @@
 """New code finds what older code remembered."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hotreload.life.state_json import VERSION
 from tests.integration.running import Running, words
+from tests.words.engine import starting_engines_of_words
 
-pytestmark = pytest.mark.real_engine
+
+@pytest.fixture(autouse=True)
+def an_engine_of_words() -> Iterator[None]:
+    """What is remembered is the same whatever the engine is."""
+    with starting_engines_of_words():
+        yield
 
 
 async def test_an_upgrade_keeps_the_last_good_generation_and_what_was_refused(

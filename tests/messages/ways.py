@@ -15,10 +15,11 @@ import pytest
 
 from hotreload.cli import main
 from hotreload.cli.status_text import status_text
-from hotreload.core.course import Course
+from hotreload.core.progress import AttemptProgress
 from hotreload.engine.answering.requests import parse
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.engine.model_folder import unservable
+from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import BadRequest, ConfigError
@@ -59,9 +60,11 @@ def command(*words: str, **environ: str) -> Told:
 def run(*words: str, environ: Mapping[str, str] | None = None) -> str:
     """Run a verb in this process, with nothing of hotreload's in its environment."""
     kept = {name: value for name, value in os.environ.items() if "HOTRELOAD" not in name}
-    out = io.StringIO()
+    out, width = io.StringIO(), {"COLUMNS": "80"}
     with contextlib.ExitStack() as around:
-        around.enter_context(patch.dict(os.environ, {**kept, **(environ or {})}, clear=True))
+        around.enter_context(
+            patch.dict(os.environ, {**kept, **width, **(environ or {})}, clear=True)
+        )
         around.enter_context(contextlib.redirect_stdout(out))
         around.enter_context(contextlib.redirect_stderr(out))
         try:
@@ -163,15 +166,16 @@ def started(change: Change) -> Told:
         weights = checked(model)
         change(model)
         given = {"engine": {"model": str(model)}, "state": {"directory": str(folder / "state")}}
-        course = Course(weights.revision, lambda event: None)
+        progress = AttemptProgress(weights.revision, lambda event: None)
         with patch.object(SglangEngine, "start", _complains), pytest.raises(ConfigError) as caught:
-            await start_engine(Settings.model_validate(given), model, weights, course)
+            await start_engine(Settings.model_validate(given), model, weights, progress)
         return str(caught.value)
 
     return told
 
 
-async def _complains(*, model: Path, **given: Any) -> None:
+async def _complains(*, options: EngineOptions, **given: Any) -> None:
+    model = options.model
     why = unservable(model) or f"OSError: {model}/params.json"
     raise ConfigError(f"the engine does not start on {model}: {why}", code=DOES_NOT_START)
 

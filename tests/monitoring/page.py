@@ -1,15 +1,19 @@
 """What a daemon exports, and what an expression asks for."""
 
 import re
+from collections import deque
 from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from hotreload.core.ledger import Ledger
 from hotreload.events import FoldersPassedOver, GenerationLive, RevisionWanted, TroubleTold
 from hotreload.observe.metrics import Metrics
-from hotreload.observe.rank import Rank
-from hotreload.observe.readings import Readings
+from hotreload.picture.picture import Picture
+from hotreload.picture.readings import Readings
+from hotreload.picture.setup import Rank, Setup
 from hotreload.types import Attempt, Generation, Outcome, PassedOver, Reason, Revision
+from tests.observe.things import Counted
 
 OURS = re.compile(r"(?<![\w:])hotreload_\w+(?![\w:])")
 RECORDED = re.compile(r"\w+:\w+:\w+")
@@ -26,8 +30,12 @@ def whole_page() -> Metrics:
     """What rank 0 of two hosts exports that serves, that failed, and that passed a folder over."""
     revision, reason = Revision("id", "label"), Reason("format", "why")
     failed = Attempt(revision, Outcome.REJECTED, reason, {}, 0.0, 0.0)
-    readings = Readings(failed=lambda: failed, heard=lambda: {1: 0.5})
-    metrics = Metrics(readings=readings, rank=Rank(0, 2, "leader:1"))
+    picture = Picture(
+        Ledger(history=deque([failed])),
+        setup=Setup(rank=Rank(0, 2, "leader:1")),
+        readings=Readings(heard=lambda: {1: 0.5}),
+    )
+    metrics = Counted(picture)
     metrics.observe(GenerationLive(Generation(1, revision, "fingerprint", 0.0, {"leaf": 1})))
     metrics.observe(RevisionWanted(revision))
     metrics.observe(TroubleTold("files_gone", "why", "what to do"))

@@ -199,7 +199,7 @@ RELOADS = [
     ),
     Panel(
         title="Rejections by reason",
-        about="docs/operating.md says what each reason means and what to do.",
+        about="docs/reasons.md says what each reason means and what to do.",
         draw=BARS,
         at_least="1m",
         queries=[

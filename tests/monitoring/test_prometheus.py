@@ -6,7 +6,7 @@ panel has to have something to show.
 
 import re
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from hotreload.core.ledger import Ledger, Overrule, PastGeneration
 from hotreload.events import (
     AnswersWithheld,
     GateChanged,
@@ -27,14 +28,17 @@ from hotreload.events import (
 )
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
-from hotreload.observe.readings import Readings, ReplicaReading
-from hotreload.types import NOISY, Answering, GateState, Generation, Revision
+from hotreload.picture.picture import Picture
+from hotreload.picture.readings import Readings, ReplicaReading
+from hotreload.picture.setup import Setup
+from hotreload.types import NOISY, Answering, By, GateState, Generation, Revision
 from tests.integration.process import Process
 from tests.integration.running import request_for
 from tests.monitoring.dashboard import panels, swaps
 from tests.monitoring.page import filled_in
 from tests.monitoring.prometheus import Prometheus, free_port, needs_prometheus
 from tests.monitoring.rules import ALERTS, RECORDED
+from tests.observe.things import Counted
 from tests.waiting import PATIENCE
 
 pytestmark = [needs_prometheus, pytest.mark.real_engine]
@@ -170,7 +174,7 @@ def go_well(process: Process, story: Story) -> None:
     process.live("step_2")
     prometheus.until("hotreload_live_info{label='step_2'}")
     prometheus.until("instance:hotreload_pause_seconds:p99_1h > 0")
-    with suppress(AssertionError):  # a slow machine may swap for longer than the times here allow
+    with suppress(TimeoutError):  # a slow machine may swap for longer than the times here allow
         prometheus.until('absent(ALERTS{alertstate="firing"})')
     story.calm = prometheus.firing()
     process.drop(3)
@@ -203,11 +207,13 @@ def another_replica() -> Metrics:
     both = (Answering(NINTH, 0), Answering(EIGHTH, 1))
     told = Readings(
         replicas=lambda: (ReplicaReading(held=1), *[ReplicaReading()] * 2),
-        overruled=lambda: True,
         answering=lambda: both,
-        new_at=lambda: 1.0,
     )
-    metrics = Metrics(readings=told, expect_every=60.0, replicas=3)
+    long_ago = PastGeneration(8, EIGHTH.revision, "old", "", 1.0)
+    overruled = Overrule(NINTH.revision, EIGHTH.revision, By("reload", 0, 1, 1.0))
+    ledger = Ledger(overruled=overruled, generations=deque([long_ago]))
+    picture = Picture(ledger, readings=told, setup=Setup(replicas=3))
+    metrics = Counted(picture, expect_every=60.0)
     metrics.observe(GenerationLive(NINTH))
     metrics.observe(GenerationLive(EIGHTH, 1))
     metrics.observe(StateSaved("no space left on the device"))
@@ -251,7 +257,7 @@ def test_every_alert_fires_in_a_real_prometheus(story: Story, name: str) -> None
 def test_an_alert_says_which_checkpoint_failed_and_why(story: Story) -> None:
     said = story.said_of_nan
     assert re.match(r"step_4 was rejected \(nonfinite\): \S+", said["description"])
-    assert said["runbook_url"].endswith("/docs/operating.md#alert-lastreloadfailed")
+    assert said["runbook_url"].endswith("/docs/alerts.md#alert-lastreloadfailed")
 
 
 def test_what_the_settings_expect_is_what_prometheus_sees(story: Story) -> None:

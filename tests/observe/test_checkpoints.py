@@ -8,9 +8,10 @@ import pytest
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import AttemptFinished, Event, PhaseEntered, SourceScanned
+from hotreload.json_fields import iso as iso_of
 from hotreload.listed import Listed, Standing
-from hotreload.observe.checkpoints import LONGEST_WHY, Checkpoints
-from hotreload.observe.history import iso as iso_of
+from hotreload.picture.checkpoints import LONGEST_WHY, Checkpoints
+from hotreload.picture.picture import Picture
 from hotreload.types import (
     NOISY,
     By,
@@ -51,11 +52,10 @@ NEWEST = seen(THREE, Standing.NEWEST)
 async def told(
     known: Ledger, *listed: Listed, events: Sequence[Event] = (), most: int = 100
 ) -> dict[str, Any]:
-    checkpoints = Checkpoints(
-        listed=lambda: listed, ledger=lambda: known, clock=lambda: 100.0, wall=lambda: NOON
-    )
+    picture = Picture(known, wall=lambda: NOON)
+    checkpoints = Checkpoints(picture, lambda: listed, clock=lambda: 100.0)
     for event in events:
-        checkpoints.observe(event)
+        picture.observe(event)
     return await checkpoints.snapshot(most)
 
 

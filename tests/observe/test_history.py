@@ -1,11 +1,13 @@
 """The JSON spelling of attempts and events, and the history."""
 
 import json
-import typing
+import logging
+import re
 from dataclasses import replace
 
 import pytest
 
+from hotreload import events
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
@@ -31,9 +33,10 @@ from hotreload.events import (
     StateSaved,
     TroubleTold,
     Waiting,
+    event_fields,
 )
-from hotreload.observe.history import History, attempt_fields, event_fields, iso
-from hotreload.observe.loading import NOT_LOADED
+from hotreload.json_fields import NOT_LOADED, attempt_fields, iso
+from hotreload.picture.history import History
 from hotreload.types import By, GateState, Mode, Outcome, PassedOver, Phase, Reason, ReplicaState
 from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live
 
@@ -87,6 +90,8 @@ EVENTS: list[tuple[Event, str]] = [
 def test_every_event_is_plain_json_under_its_dotted_name(event: Event, name: str) -> None:
     fields = event_fields(event)
     assert fields["event"] == name
+    assert re.fullmatch(r"[a-z_]+\.[a-z_]+", name)
+    assert logging.getLevelName(event.level) in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
     assert json.loads(json.dumps(fields, allow_nan=False)) == fields
 
 
@@ -109,8 +114,15 @@ def test_what_happens_to_one_engine_says_which(event: Event) -> None:
     assert event_fields(event)["replica"] == 2
 
 
+KINDS = {
+    kind
+    for kind in vars(events).values()
+    if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
+}
+
+
 def test_no_kind_of_event_is_left_out_above() -> None:
-    assert {type(event) for event, _ in EVENTS} == set(typing.get_args(Event))
+    assert {type(event) for event, _ in EVENTS} == KINDS
 
 
 def test_an_attempt_has_the_fields_of_the_contract() -> None:

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from hotreload.core.ledger import Ledger
 from hotreload.events import Event, GenerationLive, LiveDrifted, LiveVerified, LoaderDistrusted
-from hotreload.observe.integrity import Integrity
+from hotreload.observe.pictured import Pictured
+from hotreload.picture.integrity import Integrity
+from hotreload.picture.picture import Picture
 from tests.clock import Clock
 from tests.observe.test_log import logged
 from tests.observe.things import NOON, STEP_8, generation
@@ -23,9 +26,12 @@ def after(*events: Event) -> Integrity:
 
 
 def numbers(integrity: Integrity) -> dict[str, Any]:
+    picture = Picture(Ledger())
+    picture.integrity = integrity
     return {
         family.name.removeprefix("hotreload_"): family.samples[0].value
-        for family in integrity.collect()
+        for family in Pictured(picture).collect()
+        if family.name.removeprefix("hotreload_").startswith(("loader_", "live_"))
     }
 
 

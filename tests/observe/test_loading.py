@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from hotreload.events import AttemptFinished
-from hotreload.observe.history import attempt_fields
-from hotreload.observe.loading import NOT_LOADED, Loads, loading_fields, loading_of
+from hotreload.json_fields import NOT_LOADED, attempt_fields, loading_fields
+from hotreload.observe.loading import Loads
 from hotreload.observe.log import canonical_fields
+from hotreload.picture.status import loading_of
 from hotreload.types import START, Attempt, By, Loading
 from tests.observe.things import (
     NOON,

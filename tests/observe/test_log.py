@@ -29,10 +29,11 @@ from hotreload.events import (
 )
 from hotreload.observe import log
 from hotreload.observe.log import LogObserver, LossyHandler, configure
+from hotreload.picture.pace import Pace
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, GateState, Mode, Outcome, Phase, Reason, Revision, Staged
 from tests.core.conftest import World
-from tests.observe.things import STEP_8, ended, generation, rejected, went_live
+from tests.observe.things import STEP_8, both, ended, generation, rejected, went_live
 
 TOUCHED = ("", "hotreload", *log.LIBRARIES)
 
@@ -57,7 +58,7 @@ def logged(*events: Event, level: str = "info") -> list[dict[str, Any]]:
     stream = io.StringIO()
     configure(level, "json", stream)
     publisher = Events()
-    publisher.subscribe(LogObserver().observe)
+    publisher.subscribe(LogObserver(Pace()).observe)
     for event in events:
         publisher.publish(event)
     return lines(stream)
@@ -87,7 +88,7 @@ async def test_each_line_of_an_attempt_carries_its_id_and_no_other_does(tmp_path
     stream = io.StringIO()
     configure("debug", "json", stream)
     world = TalkativeWorld(tmp_path)
-    world.subscribe(LogObserver().observe)
+    world.subscribe(LogObserver(Pace()).observe)
     async with world.running():
         for number in (1, 2):
             world.source.publish(Revision(f"r{number}", f"step_{number}"))
@@ -241,7 +242,7 @@ def test_a_person_at_a_terminal_gets_no_json(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("NO_COLOR", "1")
     stream = Terminal()
     configure("info", "auto", stream)
-    LogObserver().observe(AttemptFinished(went_live(), None))
+    LogObserver(Pace()).observe(AttemptFinished(went_live(), None))
     assert "reload.live" in stream.getvalue()
     assert not stream.getvalue().startswith("{")
     assert "\x1b" not in stream.getvalue()
@@ -271,14 +272,14 @@ def test_a_closed_stderr_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     configure("info", "json")
     stream.close()
     for _ in range(3):
-        LogObserver().observe(AttemptFinished(went_live(), None))
+        LogObserver(Pace()).observe(AttemptFinished(went_live(), None))
     assert handler().lost == 3
 
 
 def test_no_stderr_at_all_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     configure("info", "auto")
-    LogObserver().observe(AttemptFinished(went_live(), None))
+    LogObserver(Pace()).observe(AttemptFinished(went_live(), None))
     assert handler().lost == 1
 
 
@@ -287,7 +288,7 @@ def test_a_reader_that_is_gone_never_raises() -> None:
     os.close(reader)
     with os.fdopen(writer, "w") as stream:
         configure("info", "json", stream)
-        LogObserver().observe(AttemptFinished(went_live(), None))
+        LogObserver(Pace()).observe(AttemptFinished(went_live(), None))
         assert handler().lost == 1
 
 
@@ -330,10 +331,11 @@ def _parsed(line: str) -> dict[str, Any] | None:
 def test_a_long_download_is_a_line_every_ten_seconds_and_a_short_one_is_none() -> None:
     stream, now = io.StringIO(), 100.0
     configure("debug", "json", stream)
-    observer = LogObserver(lambda: now)
+    pace = Pace(lambda: now)
+    observe = both(pace, LogObserver(pace, lambda: now))
     for second in range(26):
         now = 100.0 + second
-        observer.observe(Progress(STEP_8, Phase.FETCHING, second * 10, 1000))
+        observe(Progress(STEP_8, Phase.FETCHING, second * 10, 1000))
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["done_bytes"] for line in lines] == [100, 200]
     assert (lines[0]["event"], lines[0]["level"]) == ("reload.progress", "info")

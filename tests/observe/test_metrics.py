@@ -3,12 +3,14 @@
 import re
 import shutil
 import subprocess
+from collections import deque
 from dataclasses import replace
 
 import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from hotreload.core.ledger import Ledger, Overrule, PastGeneration
 from hotreload.errors import REJECTIONS
 from hotreload.events import (
     AttemptFinished,
@@ -23,8 +25,9 @@ from hotreload.events import (
 )
 from hotreload.observe.labels import CODES, KV_USES, LOADERS, PLACES, ROUTES, SCAN_CAUSES
 from hotreload.observe.metrics import Metrics
-from hotreload.observe.rank import Rank
-from hotreload.observe.readings import Readings, ReplicaReading
+from hotreload.picture.picture import Picture
+from hotreload.picture.readings import Readings, ReplicaReading
+from hotreload.picture.setup import Rank, Setup
 from hotreload.types import (
     NOISY,
     START,
@@ -38,7 +41,17 @@ from hotreload.types import (
     Revision,
 )
 from tests.monitoring.page import whole_page
-from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live
+from tests.observe.things import (
+    NOON,
+    STEP_7,
+    STEP_8,
+    Counted,
+    ended,
+    engines,
+    generation,
+    rejected,
+    went_live,
+)
 
 CONTRACT = [
     "build_info{version,jax,sglang_jax}",
@@ -131,8 +144,14 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return found[0] if found else None
 
 
-def after(*events: Event, max_leaves: int = 1000, readings: Readings | None = None) -> Metrics:
-    metrics = Metrics(max_leaves=max_leaves, readings=readings, clock=lambda: NOON)
+def after(
+    *events: Event,
+    max_leaves: int = 1000,
+    readings: Readings | None = None,
+    ledger: Ledger | None = None,
+) -> Counted:
+    picture = Picture(ledger or Ledger(), readings=readings)
+    metrics = Counted(picture, max_leaves=max_leaves, clock=lambda: NOON)
     for event in events:
         metrics.observe(event)
     return metrics
@@ -160,7 +179,8 @@ def test_noise_that_answers_and_a_source_that_is_overruled_are_1() -> None:
     usual = after(GenerationLive(generation()))
     assert (value(usual, "noise_live"), value(usual, "overruled")) == (0, 0)
     noisy = GenerationLive(generation(4, Revision(f"{NOISY}1-0.01-3-fp", "step-7 + noise")))
-    metrics = after(noisy, readings=Readings(overruled=lambda: True))
+    overruled = Overrule(STEP_7, STEP_8, By("reload", 0, 1, NOON))
+    metrics = after(noisy, ledger=Ledger(overruled=overruled))
     assert (value(metrics, "noise_live"), value(metrics, "overruled")) == (1, 1)
     assert value(after(noisy, GenerationLive(generation(5))), "noise_live") == 0
 
@@ -186,19 +206,19 @@ def test_there_is_no_metric_of_ours_that_the_contract_does_not_name() -> None:
 def test_known_label_values_are_at_0_from_the_start(
     name: str, label: str, values: tuple[str, ...]
 ) -> None:
-    metrics = Metrics()
+    metrics = Counted()
     for known in values:
         assert value(metrics, name, **{label: str(known)}) == 0, known
 
 
 def test_every_route_has_its_usual_codes_from_the_start() -> None:
-    samples = families(Metrics())["hotreload_requests"].samples
+    samples = families(Counted())["hotreload_requests"].samples
     seen = {(sample.labels["route"], sample.labels["code"]): sample.value for sample in samples}
     assert seen == {(route, str(code)): 0 for route in ROUTES for code in CODES}
 
 
 def test_metrics_without_labels_are_at_0_from_the_start() -> None:
-    metrics = Metrics()
+    metrics = Counted()
     for name in ("generation", "ready", "last_reload_successful", "rollbacks_total"):
         assert value(metrics, name) == 0, name
     for name in (
@@ -211,7 +231,7 @@ def test_metrics_without_labels_are_at_0_from_the_start() -> None:
 
 
 def test_what_is_told_of_each_engine_is_at_0_from_the_start() -> None:
-    metrics = Metrics(readings=Readings(replicas=lambda: [ReplicaReading()] * 2), replicas=2)
+    metrics = Counted(engines(2, replicas=lambda: [ReplicaReading()] * 2))
     assert value(metrics, "replicas") == 2
     for replica in ("0", "1"):
         for name in ("recompiles_total", "requests_held", "replica_restarts_total"):
@@ -227,7 +247,7 @@ def test_no_created_series_are_exported() -> None:
 
 
 def test_process_and_python_metrics_are_there() -> None:
-    found = families(Metrics())
+    found = families(Counted())
     assert "process_resident_memory_bytes" in found
     assert "python_info" in found
 
@@ -370,7 +390,7 @@ def test_the_boot_counts_as_a_success_and_a_later_event_alone_does_not() -> None
 
 def test_it_is_ready_while_open_or_holding() -> None:
     seen = []
-    metrics = Metrics()
+    metrics = Counted()
     for state in (GateState.OPEN, GateState.HOLDING, GateState.SEALED):
         metrics.observe(GateChanged(state, 0, 0))
         seen.append(value(metrics, "ready"))
@@ -387,7 +407,7 @@ def test_scans_are_counted_and_only_good_ones_are_fresh() -> None:
 
 def test_the_first_wish_that_is_not_live_says_since_when_the_weights_are_behind() -> None:
     now = iter([NOON, NOON + 1, NOON + 2, NOON + 3])
-    metrics = Metrics(clock=lambda: next(now))
+    metrics = Counted(clock=lambda: next(now))
     name = "wanted_since_timestamp_seconds"
     metrics.observe(GenerationLive(generation(3, STEP_7)))  # reads the clock: NOON
     metrics.observe(RevisionWanted(STEP_7))
@@ -427,8 +447,9 @@ def test_plain_numbers_are_read_at_the_scrape() -> None:
         )
         return [busy, ReplicaReading()]
 
-    readings = Readings(replicas=now, lost_at=lambda: NOON, new_at=lambda: NOON)
-    metrics = after(readings=readings)
+    place = PastGeneration(3, STEP_7, "fp", "", NOON)
+    ledger = Ledger(lost_at=NOON, generations=deque([place]))
+    metrics = after(readings=Readings(replicas=now), ledger=ledger)
 
     def told(name: str, replica: str = "0", **labels: str) -> float | None:
         return value(metrics, name, replica=replica, **labels)
@@ -448,30 +469,30 @@ def test_plain_numbers_are_read_at_the_scrape() -> None:
 def test_each_host_of_an_engine_says_which_it_is_and_rank_0_when_it_heard_of_the_others() -> None:
     silent = {1: 0.5}
     readings = Readings(heard=lambda: silent)
-    leader = Metrics(rank=Rank(0, 3, "tpu-0:8000"), readings=readings)
+    leader = Counted(of_rank(0, readings))
     assert (value(leader, "rank"), value(leader, "ranks")) == (0, 3)
     assert value(leader, "rank_heard_seconds", rank="1") == 0.5
     silent |= {1: 7.0, 2: 0.25}
     assert value(leader, "rank_heard_seconds", rank="1") == 7.0
     assert value(leader, "rank_heard_seconds", rank="2") == 0.25
-    follower = Metrics(rank=Rank(2, 3, "tpu-0:8000"))
+    follower = Counted(of_rank(2))
     assert (value(follower, "rank"), value(follower, "ranks")) == (2, 3)
     assert "hotreload_rank_heard_seconds" not in families(follower)
 
 
 def test_one_host_alone_is_no_rank() -> None:
-    alone = Metrics()
+    alone = Counted()
     assert value(alone, "ranks") == 1
     assert families(alone).keys().isdisjoint({"hotreload_rank", "hotreload_rank_heard_seconds"})
 
 
 def test_how_often_something_new_is_expected_is_0_unless_it_is_said() -> None:
-    assert value(Metrics(), "expected_every_seconds") == 0
-    assert value(Metrics(expect_every=3600.0), "expected_every_seconds") == 3600
+    assert value(Counted(), "expected_every_seconds") == 0
+    assert value(Counted(expect_every=3600.0), "expected_every_seconds") == 3600
 
 
 def test_requests_are_counted_and_unknown_routes_share_a_label() -> None:
-    metrics = Metrics()
+    metrics = Counted()
     metrics.request_finished("/generate", 200, 0.5)
     metrics.request_finished("/generate", 499, 0.5)
     metrics.request_finished("/a/stranger's/path", 404, 0.5)
@@ -486,9 +507,14 @@ def test_requests_are_counted_and_unknown_routes_share_a_label() -> None:
 
 
 def test_two_daemons_in_one_process_count_apart() -> None:
-    first, second = Metrics(), Metrics()
+    first, second = Counted(), Counted()
     first.tokens(1)
     assert value(second, "tokens_total") == 0
+
+
+def of_rank(own: int, readings: Readings | None = None) -> Picture:
+    setup = Setup(rank=Rank(own, 3, "tpu-0:8000"))
+    return Picture(Ledger(), setup=setup, readings=readings)
 
 
 def busy() -> Metrics:
@@ -499,7 +525,7 @@ def busy() -> Metrics:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_finds_nothing() -> None:
-    for metrics in (Metrics(), busy()):
+    for metrics in (Counted(), busy()):
         found = subprocess.run(
             ["promtool", "check", "metrics"],
             input=metrics.render(),

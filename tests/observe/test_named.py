@@ -1,9 +1,11 @@
 """What alerts put into words: which checkpoint, and why."""
 
+from collections import deque
+
+from hotreload.core.ledger import Ledger
 from hotreload.events import GenerationLive, RevisionWanted
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.named import LONGEST_MESSAGE, shortened
-from hotreload.observe.readings import Readings
 from hotreload.types import Attempt, Reason
 from tests.observe.test_metrics import after, families
 from tests.observe.things import STEP_7, STEP_8, generation, rejected
@@ -14,7 +16,7 @@ def said(metrics: Metrics, name: str) -> list[dict[str, str]]:
 
 
 def failing(attempt: Attempt | None) -> Metrics:
-    return after(readings=Readings(failed=lambda: attempt))
+    return after(ledger=Ledger(history=deque([attempt] if attempt else [])))
 
 
 def test_the_wanted_revision_is_one_series_live_or_not() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from hotreload.errors import ConfigError
 from hotreload.observe.fresh import Fresh
-from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import PLACES, Page
+from tests.observe.things import Counted
 from tests.waiting import PATIENCE
 
 ASK = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -23,7 +23,7 @@ ASK = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @pytest.fixture
 def served() -> Iterator[Page]:
-    with closing(Page("127.0.0.1:0", Metrics().latest)) as here:
+    with closing(Page("127.0.0.1:0", Counted().latest)) as here:
         yield here
 
 
@@ -65,22 +65,22 @@ def test_other_paths_are_not_found(served: Page) -> None:
 def test_a_taken_port_is_named_with_its_setting(served: Page) -> None:
     address = f"127.0.0.1:{served.port}"
     with pytest.raises(ConfigError, match=rf"\[metrics\] address: cannot listen on {address}"):
-        Page(address, Metrics().latest)
+        Page(address, Counted().latest)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", "192.0.2.1:1"])
 def test_an_impossible_address_is_named_with_its_setting(address: str) -> None:
     with pytest.raises(ConfigError, match=rf"\[metrics\] address: cannot listen on {address}"):
-        Page(address, Metrics().latest)
+        Page(address, Counted().latest)
 
 
 def test_closing_frees_the_port_and_hangs_up() -> None:
-    here = Page("127.0.0.1:0", Metrics().latest)
+    here = Page("127.0.0.1:0", Counted().latest)
     with connected(here) as silent:
         assert "hotreload_generation 0.0" in fetch(here.port)  # so it was accepted
         here.close()
         assert is_cut_off(silent)
-    Page(f"127.0.0.1:{here.port}", Metrics().latest).close()
+    Page(f"127.0.0.1:{here.port}", Counted().latest).close()
 
 
 def test_many_connections_take_a_few_descriptors_and_threads_and_keep_nobody_out(

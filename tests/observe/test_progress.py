@@ -2,13 +2,12 @@
 
 import math
 
-from hotreload.events import Event, GenerationLive, PhaseEntered, Progress
+from hotreload.events import Event, GenerationLive, PhaseEntered, Progress, event_fields
 from hotreload.observe.fetched import Fetched
-from hotreload.observe.history import event_fields
-from hotreload.observe.progress import Pace
+from hotreload.picture.pace import Pace
 from hotreload.types import Phase, Revision
 from tests.clock import Clock
-from tests.observe.things import generation
+from tests.observe.things import both, generation
 
 OLD, NEW = Revision("old", "org/name@main"), Revision("new", "org/name@main")
 
@@ -76,9 +75,10 @@ def test_a_loading_after_the_download_has_a_pace_of_its_own() -> None:
 
 
 def metrics(*events: Event) -> tuple[float, float]:
-    fetched = Fetched()
+    pace = Pace()
+    fetched = Fetched(pace)
     for event in events:
-        fetched.observe(event)
+        both(pace, fetched)(event)
     count, ratio, *_ = fetched.collect()
     return count.samples[0].value, ratio.samples[0].value
 
@@ -90,14 +90,16 @@ def size_and_rest(fetched: Fetched) -> tuple[float, float]:
 
 def test_metrics_say_how_large_a_download_is_and_how_long_it_still_takes() -> None:
     clock = Clock(100.0)
-    fetched = Fetched(clock)
+    pace = Pace(clock)
+    fetched = Fetched(pace)
+    observe = both(pace, fetched)
     assert size_and_rest(fetched) == (0, 0)
-    fetched.observe(far(500))
+    observe(far(500))
     clock.now += 2
     assert size_and_rest(fetched) == (1000, math.inf)
-    fetched.observe(far(600))
+    observe(far(600))
     assert size_and_rest(fetched) == (1000, 8.0)
-    fetched.observe(PhaseEntered(NEW, Phase.VALIDATING))
+    observe(PhaseEntered(NEW, Phase.VALIDATING))
     assert size_and_rest(fetched) == (0, 0)
 
 

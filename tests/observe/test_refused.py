@@ -1,6 +1,6 @@
 """All refusals are remembered; those of checkpoints that are gone are shown for a day."""
 
-from hotreload.observe.refused import SHOWN_SECONDS, shown
+from hotreload.picture.refused import SHOWN_SECONDS, shown
 from hotreload.types import Revision
 from tests.observe.things import NOON, STEP_7, STEP_8, refusal, rejected
 

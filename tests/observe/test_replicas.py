@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.ledger import Ledger
 from hotreload.events import (
     AttemptFinished,
     Event,
@@ -19,19 +18,30 @@ from hotreload.events import (
     ReplicaMoved,
 )
 from hotreload.observe.metrics import Metrics
-from hotreload.observe.replicas import ReplicasNow
-from hotreload.observe.status import Status
+from hotreload.picture.readings import ReplicaReading
+from hotreload.picture.replicas import ReplicasNow
+from hotreload.picture.setup import Setup
 from hotreload.types import Answering, GateState, Mode, Outcome, Phase, ReplicaState
 from tests.clock import Clock
 from tests.observe.test_log import logged
 from tests.observe.test_metrics import value
-from tests.observe.test_status import AtGate, after
-from tests.observe.things import NOON, STEP_8, ended, generation, rejected, went_live
+from tests.observe.test_status import after
+from tests.observe.things import (
+    NOON,
+    STEP_8,
+    Counted,
+    Told,
+    ended,
+    engines,
+    generation,
+    rejected,
+    went_live,
+)
 
 OLD, NEW = generation(3), generation(4, STEP_8)
 LOST, STARTING, SERVING = ReplicaState.LOST, ReplicaState.STARTING, ReplicaState.SERVING
-BUSY = AtGate(3, 1, [Answering(OLD, 3)])
-IDLE = AtGate()
+BUSY = ReplicaReading(inside=3, held=1, answering=[Answering(OLD, 3)])
+IDLE = ReplicaReading()
 
 
 def opened(replica: int) -> tuple[Event, ...]:
@@ -62,12 +72,12 @@ def stopping(replica: int) -> GateChanged:
     return GateChanged(GateState.SEALED, 0, 0, "SIGTERM", "stopping", replica)
 
 
-def status(*events: Event) -> Status:
+def status(*events: Event) -> Told:
     return after(*events, others=[BUSY])
 
 
 def metrics(*events: Event) -> Metrics:
-    made = Metrics(replicas=2)
+    made = Counted(engines(2))
     for event in events:
         made.observe(event)
     return made
@@ -91,13 +101,7 @@ def test_it_is_ready_when_the_first_engine_is_and_names_those_that_still_start()
 
 
 def test_each_engine_has_devices_of_its_own() -> None:
-    class Three:
-        gates = (IDLE, IDLE, IDLE)
-
-        def answering(self) -> list[Answering]:
-            return []
-
-    said = Status(ledger_view=Ledger, entrance=Three(), tp=2).snapshot()
+    said = Told(setup=Setup(replicas=3, tp=2)).snapshot()
     assert [each["devices"] for each in said["replicas"]] == [[0, 1], [2, 3], [4, 5]]
 
 
@@ -231,19 +235,12 @@ def test_an_engine_that_drifted_is_named_until_it_is_lost_or_whole_again() -> No
 
 def test_all_are_verified_since_the_one_that_was_verified_first() -> None:
     wall = Clock(NOON)
-    told = Status(ledger_view=Ledger, entrance=Two(), wall=wall)
+    told = Told(setup=Setup(replicas=2), wall=wall)
     told.observe(LiveVerified(OLD, 1))
     assert told.snapshot()["verified_at"] is None
     wall.now += 60
     told.observe(LiveVerified(OLD, 0))
     assert told.snapshot()["verified_at"] == "2023-11-14T22:13:20.000Z"
-
-
-class Two:
-    gates = (IDLE, BUSY)
-
-    def answering(self) -> list[Answering]:
-        return []
 
 
 def test_one_loader_that_is_not_trusted_is_told() -> None:

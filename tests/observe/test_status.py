@@ -1,8 +1,9 @@
 """What /status and /readyz say after which events."""
 
 import json
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
@@ -23,9 +24,9 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
-from hotreload.observe.loading import loading_fields
-from hotreload.observe.rank import Rank
-from hotreload.observe.status import Status
+from hotreload.json_fields import loading_fields
+from hotreload.picture.readings import Readings, ReplicaReading
+from hotreload.picture.setup import Rank, Setup
 from hotreload.types import (
     NOISY,
     Answering,
@@ -38,11 +39,13 @@ from hotreload.types import (
     Refusal,
     Revision,
 )
+from tests.clock import Clock
 from tests.observe.things import (
     NOON,
     OWN,
     STEP_7,
     STEP_8,
+    Told,
     ended,
     generation,
     refusal,
@@ -55,49 +58,40 @@ HOLDING = GateChanged(GateState.HOLDING, 2, 0)
 BOOTED = (GenerationLive(generation(3)), OPEN)
 
 
-@dataclass
-class Pages:
-    refused: dict[str, Refusal] = field(default_factory=dict)
-    pinned: bool = False
-    pinned_by: By | None = None
-    overruled: Overrule | None = None
-    history: Sequence[Attempt] = ()
+class Pages(Ledger):
+    """A ledger that says so."""
 
-
-@dataclass
-class AtGate:
-    """The gate before one engine."""
-
-    inside: int = 0
-    held: int = 0
-    now: Sequence[Answering] = ()
-
-    def answering(self) -> Sequence[Answering]:
-        return self.now
-
-
-class Gates:
-    """The way in; of the first gate everybody is told, too."""
-
-    def __init__(self, *gates: AtGate) -> None:
-        self.gates = gates
-
-    def answering(self) -> Sequence[Answering]:
-        return self.gates[0].answering()
+    def __init__(
+        self,
+        refused: dict[str, Refusal] | None = None,
+        pinned: bool = False,
+        pinned_by: By | None = None,
+        overruled: Overrule | None = None,
+        history: Sequence[Attempt] = (),
+    ) -> None:
+        pins = deque([pinned_by] if pinned_by else [])
+        super().__init__(
+            refused=refused or {},
+            pinned=pinned,
+            pins=pins,
+            overruled=overruled,
+            history=deque(history),
+        )
 
 
 def after(
     *events: Event,
     pages: Pages | None = None,
     answering: Sequence[Answering] = (),
-    others: Sequence[AtGate] = (),
+    others: Sequence[ReplicaReading] = (),
     rank: Rank | None = None,
-) -> Status:
+) -> Told:
     """How things stand after the events in a daemon with one engine, and some others."""
-    status = Status(
-        ledger_view=lambda: pages or Pages(),
-        entrance=Gates(AtGate(5, 6, answering), *others),
-        rank=rank,
+    gates = (ReplicaReading(inside=5, held=6, answering=answering), *others)
+    status = Told(
+        pages,
+        readings=Readings(replicas=lambda: gates, answering=lambda: answering),
+        setup=Setup(replicas=len(gates), rank=rank),
         wall=lambda: NOON + 60,
     )
     for event in events:
@@ -268,7 +262,7 @@ def test_refusals_and_the_pin_come_from_the_ledger_newest_first() -> None:
 
 def test_the_real_ledger_is_such_a_view() -> None:
     ledger = Ledger(pinned=True, refused={STEP_8.id: refusal()})
-    snapshot = Status(ledger_view=lambda: ledger, wall=lambda: NOON).snapshot()
+    snapshot = Told(ledger, wall=lambda: NOON).snapshot()
     assert snapshot["pinned"] is True
     assert snapshot["refused"][0]["revision"] == STEP_8.id
 
@@ -292,7 +286,7 @@ def test_noise_that_answers_is_told() -> None:
 
 def test_a_state_that_is_not_on_the_disk_is_told_while_it_lasts() -> None:
     now = [NOON]
-    status = Status(ledger_view=Pages, wall=lambda: now[0])
+    status = Told(wall=lambda: now[0])
     usual = {"saved": True, "error": None, "since": None}
     assert status.snapshot()["state_file"] == usual
     status.observe(StateSaved("read-only"))
@@ -304,7 +298,7 @@ def test_a_state_that_is_not_on_the_disk_is_told_while_it_lasts() -> None:
 
 
 def test_what_became_of_settings_that_were_read_again_is_told() -> None:
-    status = Status(ledger_view=Pages, wall=lambda: NOON)
+    status = Told(wall=lambda: NOON)
     assert status.snapshot()["settings"] == {"read_at": None, "waiting": [], "error": None}
     status.observe(SettingsRead(("[reload] sets",), ("[server] tcp",)))
     at = "2023-11-14T22:13:20.000Z"
@@ -316,15 +310,17 @@ def test_what_became_of_settings_that_were_read_again_is_told() -> None:
 
 
 def test_the_last_attempt_before_a_restart_is_remembered() -> None:
-    status = Status(ledger_view=Pages, last_attempt=went_live(9))
+    status = Told(Pages(history=[went_live(9)]))
     assert status.snapshot()["last_attempt"]["generation"] == 9
 
 
 def test_the_attempt_in_progress_says_how_long_each_phase_took_so_far() -> None:
-    seconds = iter([10.0, 12.0, 12.0, 15.0])  # enters fetching; ends it; enters staging; is asked
-    status = Status(ledger_view=Pages, clock=lambda: next(seconds))
+    clock = Clock()
+    status = Told(clock=clock)
     status.observe(PhaseEntered(STEP_8, Phase.FETCHING))
+    clock.now += 2
     status.observe(PhaseEntered(STEP_8, Phase.STAGING))
+    clock.now += 3
     attempt = status.snapshot()["attempt"]
     assert (attempt["revision"], attempt["label"]) == (STEP_8.id, "step-8")
     assert list(attempt["phases"].items()) == [("fetching", 2.0), ("staging", 3.0)]
@@ -379,7 +375,7 @@ def test_it_says_how_the_live_weights_were_loaded_and_whether_they_are_whole() -
 
 
 def test_a_hub_is_stale_until_it_is_seen_and_since_the_last_look_that_worked() -> None:
-    status = Status(ledger_view=Pages, source_kind="huggingface", wall=lambda: 1_700_000_000.0)
+    status = Told(setup=Setup(source_kind="huggingface"), wall=lambda: 1_700_000_000.0)
     unseen = status.snapshot()["source"]
     assert (unseen["stale"], unseen["last_seen"]) == (True, None)
     assert unseen["error"] == "not seen since the start"
@@ -397,7 +393,7 @@ def test_a_hub_is_stale_until_it_is_seen_and_since_the_last_look_that_worked() -
 
 def test_an_event_of_a_download_says_how_fast_it_is_and_how_long_it_takes() -> None:
     now = [100.0]
-    status = Status(ledger_view=Pages, clock=lambda: now[0])
+    status = Told(clock=lambda: now[0])
     for done in (250, 350, 1000):
         status.observe(told := Progress(STEP_8, Phase.FETCHING, done, 1000))
         fields = status.event(told)
@@ -409,7 +405,7 @@ def test_an_event_of_a_download_says_how_fast_it_is_and_how_long_it_takes() -> N
 
 
 def test_every_event_says_when_it_happened_and_an_order_when_it_was_given() -> None:
-    status = Status(ledger_view=Ledger, wall=lambda: NOON)
+    status = Told(wall=lambda: NOON)
     assert status.event(Waiting("a pin"))["at"] == "2023-11-14T22:13:20.000Z"
     pinned = OperatorAsked(By("pin", 0, 7, NOON - 1))
     assert status.event(pinned)["at"] == "2023-11-14T22:13:19.000Z"

@@ -19,11 +19,12 @@ from hotreload.events import (
     StateSaved,
     TroubleTold,
 )
-from hotreload.observe.rank import Rank
+from hotreload.picture.readings import ReplicaReading
+from hotreload.picture.setup import Rank
 from hotreload.troubles import FILES_GONE, SOCKET_GONE, WAITS_FOR_FILES
 from hotreload.types import NOISY, By, Outcome, PassedOver, Phase, Reason, Revision
 from tests.observe.test_replicas import BOTH, lost
-from tests.observe.test_status import BOOTED, AtGate, Pages, after, sealed
+from tests.observe.test_status import BOOTED, Pages, after, sealed
 from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, refusal, rejected
 
 ANSWERS = "generation 3, step-7, answers"
@@ -179,7 +180,7 @@ def test_what_is_wrong_is_a_finding_with_a_code_that_can_be_explained(
 
 
 def test_an_engine_that_is_lost_beside_others_is_a_finding() -> None:
-    status = after(*BOTH, *lost(1), others=[AtGate()]).snapshot()
+    status = after(*BOTH, *lost(1), others=[ReplicaReading()]).snapshot()
     (found,) = status["summary"]["findings"]
     assert found["code"] == "ReplicaLost"
     assert found["words"] == "replica 1 is lost: the scheduler thread died"

@@ -3,13 +3,15 @@
 import asyncio
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from hotreload.core.ledger import Ledger
 from hotreload.events import (
     AttemptFinished,
+    Event,
     GateChanged,
     GenerationEnded,
     GenerationLive,
@@ -21,7 +23,6 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.life.parts import longest_boot
-from hotreload.observe.rank import Rank
 from hotreload.observe.systemd import (
     LONGEST_BOOT,
     LONGEST_STATUS,
@@ -29,6 +30,8 @@ from hotreload.observe.systemd import (
     Notifier,
     Systemd,
 )
+from hotreload.picture.picture import Picture
+from hotreload.picture.setup import Rank, Setup
 from hotreload.settings.load import load
 from hotreload.types import (
     Attempt,
@@ -79,9 +82,28 @@ def listener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Listene
         yield made
 
 
+class Seen(Systemd):
+    """Tells systemd of a picture that hears of events here, before it does as in a daemon."""
+
+    def __init__(
+        self,
+        notifier: Notifier,
+        *,
+        setup: Setup | None = None,
+        is_alive: Callable[[float], bool] = lambda within: True,
+        **more: float,
+    ) -> None:
+        self.picture = Picture(Ledger(), setup=setup)
+        super().__init__(self.picture, notifier, is_alive=is_alive, **more)
+
+    def observe(self, event: Event) -> None:
+        self.picture.observe(event)
+        super().observe(event)
+
+
 def told(listener: Listener, *, is_alive: bool = True, **more: str) -> Systemd:
     notifier = Notifier({**listener.environ, **more})
-    return Systemd(notifier, is_alive=lambda within: is_alive)
+    return Seen(notifier, is_alive=lambda within: is_alive)
 
 
 def serving(listener: Listener) -> Systemd:
@@ -188,11 +210,11 @@ def test_a_download_or_a_loading_says_how_far_it_is_once_a_second(listener: List
     systemd._told_at -= PROGRESS_SECONDS
     systemd.observe(how_far)
     (status,) = listener.heard()
-    assert status.endswith("reloading: fetching step_2 (3.1 of 8.0 GB)")
+    assert status.endswith("reloading: fetching step_2 (3.1 GB of 8.0 GB)")
     systemd._told_at -= PROGRESS_SECONDS
     systemd.observe(Progress(STEP_2, Phase.STAGING, 600_000_000, 8_000_000_000))
     (status,) = listener.heard()
-    assert status.endswith("reloading: staging step_2 (0.6 of 8.0 GB)")
+    assert status.endswith("reloading: staging step_2 (600 MB of 8.0 GB)")
 
 
 def test_every_phase_and_outcome_has_words(listener: Listener) -> None:
@@ -236,7 +258,7 @@ def test_a_sealed_gate_is_a_stop(listener: Listener) -> None:
 
 
 def test_one_of_several_engines_that_is_lost_is_no_stop(listener: Listener) -> None:
-    systemd = Systemd(Notifier(listener.environ), is_alive=lambda within: True, replicas=2)
+    systemd = Seen(Notifier(listener.environ), setup=Setup(replicas=2))
     systemd.observe(GateChanged(GateState.OPEN, 0, 0))
     systemd.observe(GenerationLive(FIRST))
     one = "STATUS=serving generation 7 (step_1) on 1 of 2 replicas"
@@ -255,7 +277,7 @@ def test_one_of_several_engines_that_is_lost_is_no_stop(listener: Listener) -> N
 def test_while_a_reload_goes_from_one_engine_to_the_next_the_old_generation_is_told(
     listener: Listener,
 ) -> None:
-    systemd = Systemd(Notifier(listener.environ), is_alive=lambda within: True, replicas=2)
+    systemd = Seen(Notifier(listener.environ), setup=Setup(replicas=2))
     for replica in (0, 1):
         systemd.observe(ModeChosen(Mode.OVERLAP, replica=replica))
         systemd.observe(GateChanged(GateState.OPEN, 0, 0, replica=replica))
@@ -273,7 +295,7 @@ def test_while_a_reload_goes_from_one_engine_to_the_next_the_old_generation_is_t
 
 def on_two_hosts(listener: Listener, own: int) -> Systemd:
     rank = Rank(own, 2, "tpu-0:8000")
-    return Systemd(Notifier(listener.environ), is_alive=lambda within: True, rank=rank)
+    return Seen(Notifier(listener.environ), setup=Setup(rank=rank))
 
 
 def test_rank_0_says_that_it_serves_for_several_hosts(listener: Listener) -> None:
@@ -343,7 +365,7 @@ async def test_signs_of_life_end_when_the_engine_is_not_seen(
             looked_thrice.set()
         return alive[0]
 
-    systemd = Systemd(Notifier({**listener.environ, **watchdog}), is_alive=is_alive)
+    systemd = Seen(Notifier({**listener.environ, **watchdog}), is_alive=is_alive)
     systemd.observe(GateChanged(GateState.OPEN, 0, 0))
     systemd.observe(GenerationLive(FIRST))
     listener.heard()
@@ -382,7 +404,7 @@ async def test_a_start_and_an_attempt_ask_for_more_time(listener: Listener) -> N
 
 
 def test_a_start_is_vouched_for_as_long_as_it_was_given(listener: Listener) -> None:
-    systemd = Systemd(Notifier(listener.environ), is_alive=lambda within: True, longest_boot=0.0)
+    systemd = Seen(Notifier(listener.environ), longest_boot=0.0)
     systemd._tick()
     assert listener.nothing()
 
@@ -390,7 +412,7 @@ def test_a_start_is_vouched_for_as_long_as_it_was_given(listener: Listener) -> N
 def test_a_start_that_waits_for_somebody_is_vouched_for_as_long_as_it_waits(
     listener: Listener,
 ) -> None:
-    systemd = Systemd(Notifier(listener.environ), is_alive=lambda within: True, longest_boot=0.0)
+    systemd = Seen(Notifier(listener.environ), longest_boot=0.0)
     systemd.observe(Waiting("its files", "start"))
     listener.heard()
     systemd._tick()
@@ -428,6 +450,6 @@ def test_a_watchdog_is_ours_only_if_it_says_so(
 
 @pytest.mark.parametrize("address", ["", "/no/such/socket", "\0", "relative", "x" * 300])
 def test_a_systemd_that_does_not_listen_harms_nothing(address: str) -> None:
-    systemd = Systemd(Notifier({"NOTIFY_SOCKET": address}), is_alive=lambda within: True)
+    systemd = Seen(Notifier({"NOTIFY_SOCKET": address}))
     systemd.observe(PhaseEntered(STEP_2, Phase.STAGING))
     systemd.observe(GateChanged(GateState.SEALED, 0, 0, "why"))

@@ -1,5 +1,15 @@
-"""Events to observe."""
+"""Events to observe, and those who tell of them."""
 
+from collections.abc import Callable
+from typing import Any
+
+from hotreload.core.ledger import Ledger
+from hotreload.events import Event
+from hotreload.observe.metrics import Metrics
+from hotreload.picture.picture import Picture
+from hotreload.picture.readings import Readings
+from hotreload.picture.setup import Setup
+from hotreload.picture.status import Status
 from hotreload.types import Attempt, Generation, Loading, Outcome, Phase, Reason, Refusal, Revision
 
 STEP_7 = Revision("7" * 40, "step-7")
@@ -39,3 +49,41 @@ def ended(outcome: Outcome) -> Attempt:
 
 def refusal(revision: Revision = STEP_8, at: float = NOON) -> Refusal:
     return Refusal(revision, TRUNCATED, at)
+
+
+class Told(Status):
+    """The documents of a picture that hears of events here."""
+
+    def __init__(self, ledger: Ledger | None = None, **how: Any) -> None:
+        self.picture = Picture(ledger or Ledger(), **how)
+        super().__init__(self.picture)
+
+    def observe(self, event: Event) -> None:
+        self.picture.observe(event)
+
+
+class Counted(Metrics):
+    """The metrics of a picture that hears of events here, before they do as in a daemon."""
+
+    def __init__(self, picture: Picture | None = None, **how: Any) -> None:
+        self.picture = picture or Picture(Ledger())
+        super().__init__(self.picture, **how)
+
+    def observe(self, event: Event) -> None:
+        self.picture.observe(event)
+        super().observe(event)
+
+
+def engines(count: int, **readings: Any) -> Picture:
+    """A picture of a daemon that is to have so many engines."""
+    return Picture(Ledger(), setup=Setup(replicas=count), readings=Readings(**readings))
+
+
+def both(*observers: Any) -> Callable[[Event], None]:
+    """Tell one after the other."""
+
+    def observe(event: Event) -> None:
+        for each in observers:
+            each.observe(event)
+
+    return observe

@@ -61,7 +61,7 @@ class Tab:
                 await self.ask(f"new Promise(done => {{ const look = () => {turn}; look(); }})")
         except TimeoutError:
             shown = await self.ask("document.body.innerText")
-            raise AssertionError(f"never true: {expression}\n{shown}\n{self.faults()}") from None
+            raise TimeoutError(f"never true: {expression}\n{shown}\n{self.faults()}") from None
 
     async def text(self, selector: str) -> str:
         return str(await self.ask(f"document.querySelector({json.dumps(selector)}).innerText"))

@@ -29,8 +29,9 @@ from hotreload.events import (
     TroubleTold,
     Waiting,
 )
-from hotreload.observe.rank import Rank
-from hotreload.server.limits import Limits
+from hotreload.picture.readings import ReplicaReading
+from hotreload.picture.setup import Rank
+from hotreload.server.bounds import Limits
 from hotreload.server.page import FOLDER
 from hotreload.types import (
     Answering,
@@ -45,8 +46,9 @@ from hotreload.types import (
     Refusal,
     Revision,
 )
+from tests.fake_answers import FOR_EVER
 from tests.observe.test_replicas import BOTH, lost
-from tests.observe.test_status import BOOTED, AtGate, after
+from tests.observe.test_status import BOOTED, after
 from tests.observe.things import OWN
 from tests.page.chromium import Tab, needs_chromium
 from tests.server.world import FIRST, SECOND, World, attempt, serving
@@ -174,8 +176,8 @@ async def test_the_history_tells_a_rollback_as_one_and_who_asked_for_it(
     back = replace(attempt(), generation=3, by=By("rollback", 0, 77, 1.7e9, "too many words"))
     world.events.publish(AttemptFinished(back, replace(SECOND, number=3)))
     await tab.until_text("#attempt", "Last attempt", "rolled back")
-    asked = "rollback by uid 0 (pid 77): too many words"
-    await tab.until_text("#history", "rolled back", f"from step-2, generation 2; {asked}")
+    left = "too many words; from step-2 (bbbb2222), generation 2"
+    await tab.until_text("#history", "rolled back", f"rollback, uid 0 (pid 77); {left}")
     world.events.publish(
         AttemptFinished(replace(attempt(Outcome.REJECTED), rolled_back=True), SECOND)
     )
@@ -225,11 +227,12 @@ async def test_an_old_generation_is_seen_to_fade_out_until_it_has_ended(
 async def test_each_of_several_engines_is_shown(
     world: World, tab: Tab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = after(*BOTH, *lost(1), others=[AtGate()])
+    daemon = after(*BOTH, *lost(1), others=[ReplicaReading()])
     monkeypatch.setattr(world.view, "status", daemon.snapshot)
     await opened(tab, world)
-    both = "0 serving: generation 3, 5 inside; 1 lost: the scheduler thread died"
-    assert both in await tab.text("#facts")
+    facts = " ".join((await tab.text("#facts")).split())
+    assert "Replica 0 serving, generation 3, 5 inside, 6 held" in facts
+    assert re.search("Replica 1 lost .* ago, started again in .*: the scheduler thread died", facts)
     assert (await tab.text("#health")).startswith("Answers requests")
 
 
@@ -305,17 +308,19 @@ async def test_what_it_waits_for_what_is_refused_and_a_pin_are_said(world: World
     world.view.ledger.pinned = True
     by = By("rollback", 0, 7, 1.7e9, "bad answers")
     world.view.ledger.overruled = Overrule(FIRST.revision, SECOND.revision, by)
+    world.events.publish(RevisionWanted(FIRST.revision))
     world.events.publish(StateSaved("no space left"))
     world.events.publish(Waiting("2 of 4 shards of step-3"))
     odd = PassedOver("step-9", Reason("format", "step-9 holds a.bin"))
     world.events.publish(FoldersPassedOver((odd,), {"format": 3}))
     await opened(tab, world)
     assert await tab.text("#health") == "Answers requests; waits for 2 of 4 shards of step-3."
-    assert "step-0 (probe)" in await tab.text("#facts")
-    assert "step-9 holds a.bin, and 2 more" in await tab.text("#facts")
+    assert "step-0 (dddd4444): probe: " in await tab.text("#facts")
+    assert "step-9 holds a.bin\nand 2 more" in await tab.text("#facts")
     assert await tab.text("#pinned") == "pinned"
     facts = await tab.text("#facts")
-    assert "step-2, by rollback of uid 0: bad answers" in facts
+    assert "by hand: rollback by uid 0 (pid 7), " in facts
+    assert "it overrules the source's step-2 (bbbb2222) until" in facts
     assert "no space left" in facts
 
 
@@ -388,13 +393,13 @@ async def test_a_selection_in_what_is_live_stays_while_other_facts_change(
 ) -> None:
     await opened(tab, world)
     await tab.ask("getSelection().selectAllChildren(document.querySelector('#facts code'))")
-    assert await tab.ask("getSelection().toString()") == "aaaa1111"
+    assert await tab.ask("getSelection().toString()") == "step-1 (aaaa1111)"
     world.view.ledger.refused["d"] = refused_just_now()
     world.events.publish(RevisionWanted(STEP_3))
-    await tab.until_text("#facts", "step-3", "step-0 (probe)")
-    assert await tab.ask("getSelection().toString()") == "aaaa1111"
+    await tab.until_text("#facts", "step-3", "step-0 (dddd4444): probe")
+    assert await tab.ask("getSelection().toString()") == "step-1 (aaaa1111)"
     names = "[...document.querySelectorAll('#facts dt')].map((name) => name.innerText)"
-    order = ["Live since", "Revision", "Fingerprint", "Wanted", "Source", "Gate"]
+    order = ["Revision", "Fingerprint", "Live since", "Wanted", "Source", "Gate"]
     assert await tab.ask(names) == [*order, "Answering", "Refused"]
 
 
@@ -411,22 +416,19 @@ async def test_a_selection_in_the_last_attempt_stays_while_nothing_new_is_tried(
 
 
 @needs_chromium
-async def test_whole_revisions_and_fingerprints_are_reached_with_the_keyboard(
-    world: World, tab: Tab
-) -> None:
+async def test_a_whole_revision_is_reached_with_the_keyboard(world: World, tab: Tab) -> None:
     revision, fingerprint = "e" * 64, "f" * 64
     now = Generation(2, Revision(revision, "step-2"), fingerprint, 1.7e9, {"lm_head": 1})
     world.go_live(now)
     world.events.publish(AttemptFinished(attempt(), now))
     await opened(tab, world)
     assert revision not in await tab.text("#facts")
+    assert fingerprint in await tab.text("#facts")
     for _ in range(2):
         await tab.press("Tab")
-    for whole in (revision, fingerprint):
-        assert await tab.ask("document.activeElement.innerText") == f"{whole[:12]}…"
-        await tab.press("Enter")
-        await tab.until_text("#facts", whole)
-        await tab.press("Tab")
+    assert await tab.ask("document.activeElement.innerText") == f"step-2 ({revision[:12]})"
+    await tab.press("Enter")
+    await tab.until_text("#facts", revision)
     world.events.publish(RevisionWanted(STEP_3))
     await tab.until_text("#facts", "step-3", revision, fingerprint)  # it stays open
     await tab.ask("document.querySelector('#history .label summary').focus()")
@@ -527,7 +529,7 @@ async def test_an_answer_comes_word_by_word_and_can_be_stopped(world: World, tab
     world.engine.may_answer.clear()
     await opened(tab, world)
     await tab.ask("document.querySelector('#prompt').focus()")
-    await tab.type("Who serves?")
+    await tab.type(FOR_EVER)
     await tab.press("Enter")
     await tab.until_text("#answer", "served")
     assert await tab.text("#answer") == "served"

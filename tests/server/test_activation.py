@@ -21,7 +21,7 @@ from hotreload.events import GateChanged
 from hotreload.server import turning_away
 from hotreload.server.activation import take_over
 from hotreload.server.binding import bind_unix
-from hotreload.server.limits import Limits
+from hotreload.server.bounds import Limits
 from hotreload.server.sockets import HttpServer
 from hotreload.server.turning_away import turn_away
 from hotreload.types import GateState

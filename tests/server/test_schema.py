@@ -8,9 +8,9 @@ import httpx
 import pytest
 from starlette.routing import Route
 
+from hotreload.server.bounds import Limits
 from hotreload.server.described import OPERATIONS
 from hotreload.server.keys import OPEN_PATHS, ApiKeys
-from hotreload.server.limits import Limits
 from hotreload.server.webhook import PATH as WEBHOOK
 from tests.server.fuzz import fuzz
 from tests.server.world import FIRST, World, attempt, serving

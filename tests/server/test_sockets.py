@@ -10,8 +10,8 @@ import pytest
 
 from hotreload.errors import ConfigError
 from hotreload.server.binding import bind_tcp, bind_unix
+from hotreload.server.bounds import Limits
 from hotreload.server.groups import group_id
-from hotreload.server.limits import Limits
 from tests.server.world import World, answer_on, serving
 from tests.waiting import PATIENCE
 
@@ -87,7 +87,7 @@ def test_only_one_daemon_at_a_time_looks_for_a_stale_socket(tmp_path: Path) -> N
 
     folder = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_EX)
-    with pytest.raises(ConfigError, match="just binding"):
+    with pytest.raises(ConfigError, match="is starting in"):
         bind_unix(tmp_path / "s")
     os.close(folder)
     bind_unix(tmp_path / "s").close()

@@ -16,15 +16,17 @@ from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
 from hotreload.events import Event, Events, GenerationLive
+from hotreload.json_fields import attempt_fields
 from hotreload.listed import Listed
-from hotreload.observe.checkpoints import Checkpoints
 from hotreload.observe.fresh import Fresh
-from hotreload.observe.history import History, attempt_fields
-from hotreload.observe.status import Status
+from hotreload.picture.checkpoints import Checkpoints
+from hotreload.picture.picture import Picture
+from hotreload.picture.readings import Readings, ReplicaReading
+from hotreload.picture.status import Status
 from hotreload.server.app import create_app
 from hotreload.server.binding import bind_tcp, bind_unix
+from hotreload.server.bounds import Limits
 from hotreload.server.doors import Doors
-from hotreload.server.limits import Limits
 from hotreload.server.sockets import HttpServer
 from hotreload.server.webhook import Webhook
 from hotreload.types import (
@@ -124,35 +126,27 @@ def attempt(outcome: Outcome = Outcome.LIVE, reason: Reason | None = None) -> At
     )
 
 
-class SeenEntrance:
-    """The one gate, as the status sees it; a test says what else still answers."""
-
-    def __init__(self, gate: Gate[FakeEngine], older: Callable[[], list[Answering]]) -> None:
-        self.gates = [gate]
-        self._older = older
-
-    def answering(self) -> list[Answering]:
-        return [*self.gates[0].answering(), *self._older()]
-
-
 class View:
-    """The real observers, so that what clients read here is what they read from a daemon."""
+    """The real documents, so that what clients read here is what they read from a daemon."""
 
     def __init__(self, events: Events, gate: Gate[FakeEngine]) -> None:
         self.ledger = Ledger()
-        self._history = History()
         self.older: list[Answering] = []
         """Generations from before the live one that still answer."""
-        self._status = Status(
-            ledger_view=lambda: self.ledger,
-            entrance=SeenEntrance(gate, lambda: self.older),
+        picture = Picture(
+            self.ledger,
+            readings=Readings(
+                replicas=lambda: [
+                    ReplicaReading(inside=gate.inside, held=gate.held, answering=gate.answering())
+                ],
+                answering=lambda: [*gate.answering(), *self.older],
+            ),
         )
+        self._status, self._history = Status(picture), picture.history
         self.listed: list[Listed] = []
         """What the source sees."""
-        self._checkpoints = Checkpoints(listed=lambda: self.listed, ledger=lambda: self.ledger)
-        events.subscribe(self._checkpoints.observe)
-        events.subscribe(self._history.observe)
-        events.subscribe(self._status.observe)
+        self._checkpoints = Checkpoints(picture, lambda: self.listed)
+        events.subscribe(picture.observe)
 
     def status(self) -> Fields:
         return self._status.snapshot()
@@ -223,6 +217,7 @@ class World:
         replay: bool = False,
         *,
         webhook: str | None = None,
+        view: View | None = None,
         **more: Any,
     ) -> None:
         self.path = path
@@ -237,7 +232,7 @@ class World:
         """That of the first engine; another one answers only where a test opens its gate."""
         self.engine = self.another_engine("served by step 1")
         self.control = FakeControl()
-        self.view = View(self.events, self.gate)
+        self.view = view or View(self.events, self.gate)
         self.metrics = FakeMetrics()
         self.woken: list[str] = []
         """What woke the source."""
@@ -333,7 +328,8 @@ async def serving(
 ) -> AsyncIterator[World]:
     """A server on a socket in `folder`, in this loop, until the block ends.
 
-    `more` goes to the app as it is: hosts, origins, keys, access_log.
+    `more` goes to the app as it is (hosts, origins, keys, access_log), but for `view`: what is to
+    be seen there in place of what happens here.
     """
     path = folder / "hotreload.sock"
     world = World(path, limits or Limits(), admin_group, replay, webhook=webhook, **more)

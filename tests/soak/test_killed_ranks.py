@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ranks.daemons import Daemons
+from tests.hosts.daemons import Daemons
 
 pytestmark = [pytest.mark.soak, pytest.mark.real_engine, pytest.mark.timeout(1800)]
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_crashes import STOPS, stop_at
+from tests.integration.deaths import made, stop_at
+from tests.integration.test_crashes import STOPS
 
 pytestmark = [pytest.mark.soak, pytest.mark.real_engine, pytest.mark.timeout(300)]
 
@@ -21,4 +22,4 @@ POINTS = {
 @pytest.mark.parametrize("failpoint", POINTS)
 def test_told_to_stop_at_any_other_point_it_exits_0_in_time(tmp_path: Path, failpoint: str) -> None:
     assert failpoint not in STOPS
-    stop_at(tmp_path, failpoint, POINTS[failpoint])
+    stop_at(made(tmp_path), failpoint, POINTS[failpoint])

@@ -1,4 +1,3 @@
-import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,5 @@ def no_thread_stays() -> Iterator[None]:
     yield
     for thread in set(threading.enumerate()) - before:
         if not thread.name.startswith("asyncio_"):
-            gc.collect()  # an error that a test keeps is a circle, and may hold a connection
             thread.join(5.0)  # it may have told its result, and be about to end
             assert not thread.is_alive(), thread

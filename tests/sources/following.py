@@ -1,18 +1,17 @@
 """A hub source at work on a local hub, and commits that are pushed to it."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from hotreload.checks.digests import Digests, content_id
-from hotreload.checks.files import survey
+from hotreload.checkpoint.digests import Digests
 from hotreload.events import Event, Progress
 from hotreload.sources.huggingface import HuggingFaceSource
+from hotreload.sources.options import HubOptions
 from tests.hub.local_hub import REPO, LocalHub
-from tests.sources.watching import Watching, shard
+from tests.sources.watching import Watching, shard, taken
 from tests.waiting import PATIENCE
 
 DIGESTS = Digests()
@@ -20,17 +19,13 @@ LONG = 3600.0
 """A poll that never comes in a test: what is seen then was woken."""
 
 
-def identify(folder: Path, cancel: threading.Event) -> str:
-    return content_id(survey(folder), DIGESTS)
-
-
 def hub_source(
     hub: LocalHub, cache: Path, publish: Callable[[Event], None] = lambda _: None, **settings: Any
 ) -> HuggingFaceSource:
-    usual = {"poll": 0.05, "endpoint": hub.url, "content_of": identify}
-    settings = {**usual, **settings}
+    settings = {"poll": 0.05, "endpoint": hub.url, "digests": DIGESTS, **settings}
     return HuggingFaceSource(
         settings.pop("repo", REPO),
+        HubOptions(**taken(HubOptions, settings)),
         cache=cache,
         publish=publish,
         **settings,

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from hotreload.checks import digests, files
-from hotreload.checks.digests import content_id
-from hotreload.checks.files import survey
+from hotreload.checkpoint import digests
+from hotreload.checkpoint import survey as files
+from hotreload.checkpoint.digests import content_id
+from hotreload.checkpoint.survey import survey
 from tests.clock import Clock
 from tests.sources.watching import (
     arrive,
@@ -151,13 +152,13 @@ async def test_a_link_flipped_in_the_middle_of_a_look_mixes_no_two_steps(
     ids = {name: content_id(survey(folder)) for name, folder in steps.items()}
     (root / "latest").symlink_to(steps["step_2"])
     (root / "next").symlink_to(steps["step_3"])
-    module, reads = {"headers": (files, "read_header"), "digests": (digests, "_digest")}[
+    module, reads = {"headers": (files, "read_header"), "digests": (digests, "examine")}[
         between_two
     ]
     really = getattr(module, reads)
 
-    def read_and_flip(*given: Any) -> Any:
-        result = really(*given)
+    def read_and_flip(*given: Any, **more: Any) -> Any:
+        result = really(*given, **more)
         if (root / "next").is_symlink():
             (root / "next").rename(root / "latest")
         return result
@@ -175,8 +176,7 @@ async def test_a_root_that_is_a_link_is_followed_when_it_is_flipped(tmp_path: Pa
         write(tmp_path / f"step_{step}")
     link = tmp_path / "current"
     link.symlink_to("step_1")
-    settings = {"settle": 0.05, "survey": survey}
-    async with watching(link, **settings) as watch:
+    async with watching(link, settle=0.05) as watch:
         await watch.wished("step_1")
         (tmp_path / "new").symlink_to("step_2")
         (tmp_path / "new").rename(link)

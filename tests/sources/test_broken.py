@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.checks.check import check_checkpoint
-from hotreload.checks.fit import Policy
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.fit import Policy
 from hotreload.errors import CheckpointChanged, CheckpointCorrupt
+from hotreload.sources import seen
 from tests.clock import Clock
 from tests.sources.watching import (
     arrive,
@@ -97,25 +98,31 @@ async def test_a_trap_for_a_shard_blocks_nothing(root: Path, kind: str) -> None:
         await refused_as("unsafe_path", watch.wishes[0], watch, root)
 
 
-async def test_unreadable_bytes_are_handed_over_to_be_refused(root: Path) -> None:
-    def identify(_: object) -> str:
+async def test_unreadable_bytes_are_handed_over_to_be_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def identify(*_: object) -> str:
         raise CheckpointCorrupt("model.safetensors: cannot be read", code="io")
 
-    async with watching(root, identify=identify) as watch:
+    monkeypatch.setattr(seen, "content_id", identify)
+    async with watching(root) as watch:
         arrive(root / "step_1")
         await watch.wished("step_1")
         assert await watch.source.fetch(watch.wishes[0]) == root / "step_1"
 
 
-async def test_a_checkpoint_rewritten_while_it_is_hashed_is_looked_at_again(root: Path) -> None:
+async def test_a_checkpoint_rewritten_while_it_is_hashed_is_looked_at_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     times = iter(range(2))
 
-    def identify(_: object) -> str:
+    def identify(*_: object) -> str:
         if next(times, None) is not None:
             raise CheckpointChanged("model.safetensors: it was written to")
         return "0" * 32
 
-    async with watching(root, identify=identify, rescan=0.05) as watch:
+    monkeypatch.setattr(seen, "content_id", identify)
+    async with watching(root, rescan=0.05) as watch:
         arrive(root / "step_1")
         await watch.wished("step_1")
         assert watch.wishes[0].id == "0" * 32

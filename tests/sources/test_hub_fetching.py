@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 
 from hotreload import threads
-from hotreload.checkpoint_files import INDEX, LARGEST_INDEX
-from hotreload.checks.digests import content_id
-from hotreload.checks.files import survey
+from hotreload.checkpoint import digests
+from hotreload.checkpoint.content import Content, examine
+from hotreload.checkpoint.digests import Digests, content_id
+from hotreload.checkpoint.file_names import INDEX, LARGEST_INDEX
+from hotreload.checkpoint.reading import Readable
+from hotreload.checkpoint.survey import survey
 from hotreload.errors import CheckpointRejected, NotEnoughMemory, SourceUnavailable
 from hotreload.events import Event, Progress
 from hotreload.sources.hub import client, download
@@ -416,6 +419,11 @@ async def test_a_download_that_is_given_up_deletes_nothing_any_more(
     assert wanted_again.is_dir()
 
 
+class NotAsked(Digests):
+    def of(self, *_: object) -> str:
+        pytest.fail("it was given up")
+
+
 def given_up(
     hub: LocalHub, cache: Path, sha: str, cancel: threading.Event, *, kept: list[str] | None
 ) -> Snapshot:
@@ -428,7 +436,7 @@ def given_up(
         sha,
         allow=sorted(SERVED),
         kept=kept,
-        content_of=lambda folder, cancel: pytest.fail("it was given up"),
+        digests=NotAsked(),
         bytes=download.Bytes(),
         cancel=cancel,
     )
@@ -439,18 +447,19 @@ def given_up(
 
 
 async def test_a_long_hash_that_is_given_up_ends_and_holds_up_no_later_fetch(
-    hub: LocalHub, tmp_path: Path
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sha = hub.push(large())
     await fetched(hub_source(hub, tmp_path))
     hashing = threading.Event()
 
-    def long(folder: Path, cancel: threading.Event) -> str:
+    def long(file: Readable, header: object, cancel: threading.Event) -> Content:
         hashing.set()
         assert cancel.wait(PATIENCE)
-        raise SourceUnavailable("not wanted any more", code="cancelled")
+        return examine(file, None, cancel=cancel)
 
-    source = hub_source(hub, tmp_path, content_of=long)
+    monkeypatch.setattr(digests, "examine", long)
+    source = hub_source(hub, tmp_path, digests=Digests())
     fetching = asyncio.create_task(source.fetch(Revision(sha)))
     await in_thread(lambda cancel: hashing.wait(PATIENCE))
     fetching.cancel()

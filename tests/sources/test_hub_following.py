@@ -152,9 +152,9 @@ async def test_a_hub_that_wants_silence_gets_it_whoever_asks(
     hub.push(checkpoint("one"))
     hub.fault("HEAD", status=429, headers=headers)
     async with following(hub, tmp_path) as follow:
-        await follow.waits_for("429: the hub wants to be left alone for 7200 s")
+        await follow.waits_for("429: the hub is rate-limiting us for 7200 s")
         follow.source.wake("signal")
-        with pytest.raises(SourceUnavailable, match=r"left alone for 7.* s more") as caught:
+        with pytest.raises(SourceUnavailable, match=r"rate-limiting us for 7.* s more") as caught:
             await follow.source.resolve(None)
         assert caught.value.code == "rate_limited"
         assert caught.value.retry_after is not None
@@ -172,7 +172,7 @@ async def test_silence_that_an_operator_is_told_of_holds_for_the_source_too(
         with pytest.raises(SourceUnavailable, match="429"):
             await follow.source.resolve("v1")
         asked = hub.count("HEAD")
-        with pytest.raises(SourceUnavailable, match="left alone for 7"):
+        with pytest.raises(SourceUnavailable, match="rate-limiting us for 7"):
             await follow.source.fetch(follow.wishes[0])
         assert len(hub.asked) == asked
 
@@ -184,7 +184,7 @@ async def test_an_answer_that_says_none_is_left_counts_as_asking_for_silence(
     hub.headers["RateLimit"] = '"resolvers";r=0;t=300'
     async with following(hub, tmp_path) as follow:
         await follow.wished_shas(sha)
-        with pytest.raises(SourceUnavailable, match="left alone"):
+        with pytest.raises(SourceUnavailable, match="rate-limiting us"):
             await follow.source.resolve(None)
         assert hub.count("HEAD") == 1
 
@@ -256,7 +256,7 @@ async def test_a_start_while_the_hub_wants_silence_goes_on_when_that_is_over(
         await follow.source.resolve(None)
     running = asyncio.create_task(follow.run())
     await follow.wished_shas(sha)  # and not in five minutes, as if it were denied
-    assert "left alone for 1 s more; the daemon asks again by itself" in repr(follow.happened)
+    assert "rate-limiting us for 1 s more; the daemon asks again by itself" in repr(follow.happened)
     assert hub.count("HEAD") == 2
     await follow.source.close()
     await running
@@ -322,7 +322,7 @@ async def test_a_listing_that_says_none_is_left_counts_as_asking_for_silence(
     revision = await source.resolve(None)
     hub.headers["RateLimit"] = '"api";r=0;t=300'
     await source.fetch(revision)
-    with pytest.raises(SourceUnavailable, match="left alone for 3"):
+    with pytest.raises(SourceUnavailable, match="rate-limiting us for 3"):
         await source.resolve(None)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from hotreload.checks.files import survey
+from hotreload.checkpoint.survey import Roots, survey
 from hotreload.listed import Standing
+from hotreload.sources import tree
 from tests.clock import Clock
 from tests.hub.local_hub import LocalHub, local_hub
 from tests.sources.following import LONG, checkpoint, following
@@ -108,17 +109,20 @@ async def test_when_the_newest_is_gone_those_before_it_are_still_older(root: Pat
         assert why(watch, "step_1").startswith("older than what was wished last")
 
 
-async def test_a_folder_that_came_is_listed_while_its_bytes_are_still_read(root: Path) -> None:
+async def test_a_folder_that_came_is_listed_while_its_bytes_are_still_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reads, may_end = threading.Event(), threading.Event()
 
-    def slow(folder: Path) -> Any:
+    def slow(folder: Path, roots: Roots) -> Any:
         if folder.name == "step_2":
             reads.set()
             assert may_end.wait(10)
-        return survey(folder, root)
+        return survey(folder, roots)
 
+    monkeypatch.setattr(tree, "survey", slow)
     write(root / "step_1")
-    async with watching(root, survey=slow) as watch:
+    async with watching(root) as watch:
         await watch.wished("step_1")
         arrive(root / "step_2")
         watch.source.wake()

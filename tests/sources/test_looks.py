@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hotreload.checks.files import survey
+from hotreload.checkpoint.survey import survey
 from hotreload.errors import SourceUnavailable
-from hotreload.sources import alarm
+from hotreload.sources import alarm, seen, tree
 from tests.sources.watching import arrive, directory, watching, write
 
 INDEX = "model.safetensors.index.json"
@@ -86,17 +86,18 @@ async def test_what_disappears_at_any_step_of_a_look_does_not_end_the_watch(
     ids=repr,
 )
 async def test_a_fault_of_the_world_is_said_and_does_not_end_the_watch(
-    root: Path, fault: Exception
+    root: Path, fault: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faults = iter([fault, fault])
 
-    def looks(folder: Path) -> object:
+    def looks(*given: Any) -> object:
         for each in faults:
             raise each
-        return survey(folder)
+        return survey(*given)
 
+    monkeypatch.setattr(tree, "survey", looks)
     write(root / "step_1")
-    async with watching(root, survey=looks, rescan=0.05) as watch:
+    async with watching(root, rescan=0.05) as watch:
         await watch.wished("step_1")
         said = [error for error in watch.errors if error is not None]
         assert len(said) == 2
@@ -104,16 +105,19 @@ async def test_a_fault_of_the_world_is_said_and_does_not_end_the_watch(
         assert watch.waiting is None
 
 
-async def test_a_fault_of_ours_is_raised_and_the_watch_can_go_on(root: Path) -> None:
+async def test_a_fault_of_ours_is_raised_and_the_watch_can_go_on(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     faults = iter([RuntimeError("a fault of ours")])
 
-    def looks(folder: Path) -> object:
+    def looks(*given: Any) -> object:
         for each in faults:
             raise each
-        return survey(folder)
+        return survey(*given)
 
+    monkeypatch.setattr(tree, "survey", looks)
     write(root / "step_1")
-    source = directory(root, survey=looks)
+    source = directory(root)
     with pytest.raises(RuntimeError, match="a fault of ours"):
         await anext(source.wanted())
     wishes = []
@@ -123,17 +127,18 @@ async def test_a_fault_of_ours_is_raised_and_the_watch_can_go_on(root: Path) -> 
     assert wishes == ["step_1"]
 
 
-async def test_a_cancel_waits_for_the_thread(root: Path) -> None:
+async def test_a_cancel_waits_for_the_thread(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began, go, ended = threading.Event(), threading.Event(), threading.Event()
 
-    def identify(_: object) -> str:
+    def identify(*_: object) -> str:
         began.set()
         go.wait()
         ended.set()
         return "0" * 32
 
     write(root / "step_1")
-    source = directory(root, settle=0.0, identify=identify)
+    monkeypatch.setattr(seen, "content_id", identify)
+    source = directory(root, settle=0.0)
     looking = asyncio.create_task(source.resolve("step_1"))
     await asyncio.to_thread(began.wait)
     try:

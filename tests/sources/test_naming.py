@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.checks.files import survey
 from hotreload.errors import BadRequest, NothingOfThatName, SourceUnavailable
+from hotreload.sources import seen
 from hotreload.types import as_text
 from tests.sources.watching import (
     directory,
@@ -53,10 +53,13 @@ async def test_fetch_gives_a_folder_no_byte_of_which_was_touched(
         assert await watch.source.fetch(revision) == root / "step_1"
 
 
-async def test_bytes_that_changed_unseen_are_wished_by_their_new_name(root: Path) -> None:
+async def test_bytes_that_changed_unseen_are_wished_by_their_new_name(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A store through a mapping moves no time of the file: only who reads it hears of it."""
     says = ["1" * 32]
-    async with watching(root, identify=lambda _: says[-1]) as watch:
+    monkeypatch.setattr(seen, "content_id", lambda *_: says[-1])
+    async with watching(root) as watch:
         write(root / "step_1")
         await watch.wished("step_1")
         says.append("2" * 32)
@@ -83,7 +86,7 @@ async def test_a_revision_of_an_earlier_run_is_found_again_by_its_label(root: Pa
 async def test_a_checkpoint_can_be_named_in_every_usual_way(tmp_path: Path, root: Path) -> None:
     write(root / "run" / "step_1")
     write(tmp_path / "models" / "base")
-    source = directory(root, roots=[tmp_path / "models"], survey=survey)
+    source = directory(root, roots=[tmp_path / "models"])
     by_name = await source.resolve("step_1")
     for name in ("run/step_1", str(root / "run" / "step_1"), by_name.id):
         assert await source.resolve(name) == by_name

@@ -3,16 +3,18 @@
 import asyncio
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hotreload.checks.digests import content_id
-from hotreload.checks.files import Survey
+from hotreload.checkpoint.digests import Digests, content_id
+from hotreload.checkpoint.survey import Survey
 from hotreload.errors import CheckpointRejected, SourceUnavailable
 from hotreload.events import FoldersPassedOver
+from hotreload.sources import seen
 from hotreload.sources.passing import NAMED
 from tests.clock import Clock
 from tests.sources.watching import Watching, arrive, forget, watching, write
@@ -308,16 +310,19 @@ async def test_a_copy_of_a_known_checkpoint_needs_no_step(root: Path) -> None:
         await watch.passes_over(best="no_step")
 
 
-async def test_the_best_is_wished_before_one_without_a_step_is_read(root: Path) -> None:
+async def test_the_best_is_wished_before_one_without_a_step_is_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old(write(root / "step_900"))
     write(root / "final")
     wished_when_read: dict[str, int] = {}
 
-    def identify(seen: Survey) -> str:
-        wished_when_read.setdefault(seen.folder.name, len(watch.wishes))
-        return content_id(seen)
+    def identify(looked: Survey, digests: Digests, cancel: threading.Event | None) -> str:
+        wished_when_read.setdefault(looked.folder.name, len(watch.wishes))
+        return content_id(looked, digests, cancel)
 
-    watch = Watching(root, identify=identify)
+    monkeypatch.setattr(seen, "content_id", identify)
+    watch = Watching(root)
     running = asyncio.create_task(watch.run())
     await watch.passes_over(final="no_step")
     assert wished_when_read == {"step_900": 0, "final": 1}

@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from hotreload.checks.digests import Digests, content_id
-from hotreload.checks.files import survey
+from hotreload.checkpoint.digests import Digests
 from hotreload.sources import unchanged
+from hotreload.sources.options import FolderOptions
 from hotreload.sources.seen import Seen
 from hotreload.sources.tree import Tree
 from hotreload.sources.unchanged import TURNS
@@ -29,9 +28,7 @@ def many(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tree_of(root: Path, clock: Clock) -> Tree:
-    digests = Digests()
-    seen = Seen(partial(content_id, digests=digests))
-    tree = Tree(root, survey=survey, seen=seen, settle=1.0, clock=clock)
+    tree = Tree(root, FolderOptions(settle=1.0), Seen(Digests()), clock=clock)
     tree.look(set())
     clock.now += 2
     look = tree.look(set())

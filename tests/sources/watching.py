@@ -5,19 +5,19 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hotreload.checks.check import check_checkpoint
-from hotreload.checks.digests import Digests, content_id
-from hotreload.checks.files import survey
-from hotreload.checks.fit import Policy
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.digests import Digests
+from hotreload.checkpoint.fit import Policy
 from hotreload.errors import CheckpointRejected
 from hotreload.events import Event, FoldersPassedOver, SourceScanned, Waiting
 from hotreload.sources.directory import DirectorySource
+from hotreload.sources.options import FolderOptions
 from hotreload.types import Revision
 from tests.waiting import PATIENCE, Witness
 
@@ -120,11 +120,15 @@ def directory(
     path: Path, publish: Callable[[Event], None] = lambda _: None, **settings: Any
 ) -> DirectorySource:
     settings = {"settle": 0.1, "rescan": 60.0, "patience": 60.0, **settings}
-    identify = partial(content_id, digests=Digests())
-    looks = settings.pop("survey", partial(survey, root=path))
-    return DirectorySource(
-        path, survey=looks, identify=settings.pop("identify", identify), publish=publish, **settings
-    )
+    options = FolderOptions(**taken(FolderOptions, settings))
+    return DirectorySource(path, options, digests=Digests(), publish=publish, **settings)
+
+
+def taken(options: type, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that are such options, taken out of them."""
+    return {
+        field.name: settings.pop(field.name) for field in fields(options) if field.name in settings
+    }
 
 
 @asynccontextmanager

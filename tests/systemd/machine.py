@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.integration.zygote import REAL
 from tests.waiting import PATIENCE, look_until
 
 BOOT = Path(__file__).with_name("boot.sh")
@@ -20,8 +21,10 @@ COMMAND = f"""\
 #!/bin/sh
 export LD_LIBRARY_PATH={INSIDE}/python/lib PYTHONPATH={INSIDE}/code:{INSIDE}/packages
 export PYTHONDONTWRITEBYTECODE=1
-exec {INSIDE}/python/bin/{Path(sys.executable).resolve().name} -m hotreload.cli "$@"
+[ "$1" = serve ] && command=$(cat /srv/shared/command)
+exec {INSIDE}/python/bin/{Path(sys.executable).resolve().name} -m ${{command:-{REAL}}} "$@"
 """
+"""A test says which daemon is started."""
 
 TRIAL = """\
 set -e
@@ -79,10 +82,15 @@ class Machine:
         command = self.shared / "bin" / "hotreload"
         command.write_text(COMMAND)
         command.chmod(0o755)
+        self.start_by(REAL)
         cache = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or os.devnull)
         if cache.is_dir():
             shutil.copytree(cache, self.shared / "jax")
         (self.shared / "jax").mkdir(exist_ok=True)
+
+    def start_by(self, command: str) -> None:
+        """Have the next daemon be that of this command."""
+        (self.shared / "command").write_text(command)
 
     def _boot(self) -> str:
         shown = {

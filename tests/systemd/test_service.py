@@ -2,6 +2,8 @@
 
 One machine is booted for all tests of this file. A start takes seconds, so a test begins with a
 service that serves only where it asks for one (`service`), and those that need none come together.
+The first daemon is real, with all that a unit forbids it; later ones have an engine of words, where
+nothing hangs on the engine.
 """
 
 import asyncio
@@ -21,6 +23,7 @@ from hotreload.cli.exits import Unreachable
 from hotreload.errors import HotReloadError
 from hotreload.tiny import write_tiny
 from tests.integration.running import ENGINE_ARGS, request_for, words
+from tests.integration.zygote import OF_WORDS, REAL
 from tests.systemd.machine import INSIDE, Machine, missing
 from tests.waiting import PATIENCE
 
@@ -93,7 +96,15 @@ class Service:
         wanted = f"step_{number}"
         self.machine.until(lambda: self.daemon.get("/status")["wanted_label"] == wanted)
 
-    def configure(self, more: str = "", drop_in: str = "", settings: str = SETTINGS) -> None:
+    def configure(
+        self,
+        more: str = "",
+        drop_in: str = "",
+        settings: str = SETTINGS,
+        command: str = OF_WORDS,
+    ) -> None:
+        """What the next start goes by."""
+        self.machine.start_by(command)
         self.machine.write("/etc/hotreload/hotreload.toml", settings + more)
         self.machine.write(f"{DROP_INS}/90-test.conf", TEST_MACHINE + drop_in)
         self.machine.run("systemctl daemon-reload")
@@ -154,7 +165,7 @@ def installed(machine: Machine) -> Service:
     """As docs/installing.md says: settings, a checkpoint, install-unit --enable."""
     service = Service(machine)
     service.drop(1)
-    service.configure()
+    service.configure(command=REAL)
     machine.run("mkdir /var/cache/hotreload && cp -r /srv/shared/jax /var/cache/hotreload/")
     service.install()
     return service
@@ -347,7 +358,7 @@ def test_after_kill_minus_nine_the_last_good_generation_answers_who_waits(
 
 def test_the_watchdog_replaces_a_daemon_whose_engine_hangs(service: Service) -> None:
     drop_in = "WatchdogSec=3\nEnvironment=HOTRELOAD_FAILPOINTS=resting=hang@12\n"
-    service.configure(drop_in=drop_in)
+    service.configure(drop_in=drop_in, command=REAL)
     service.machine.run("systemctl restart hotreload")
     before = service.pid()
     service.configure()  # for the one that comes after
@@ -440,7 +451,7 @@ def test_a_fault_that_shows_late_ends_the_service_though_a_client_has_come_and_g
 ) -> None:
     """Slower than the start limit counts: what is left in the socket would start it for ever."""
     late = "HOTRELOAD_FAILPOINTS=reading=delay:6 HOTRELOAD__ENGINE__TP=64"
-    unstarted.configure(drop_in=f"Environment={late}\n")
+    unstarted.configure(drop_in=f"Environment={late}\n", command=REAL)
     unstarted.machine.run("systemctl restart --no-block hotreload")
     unstarted.machine.until(lambda: unstarted.state() == "activating")
     start = unstarted.machine.show("InvocationID")
@@ -457,7 +468,8 @@ def test_a_fault_that_shows_late_ends_the_service_though_a_client_has_come_and_g
 
 
 def test_an_absent_accelerator_has_its_own_exit_code_and_is_tried_again(unstarted: Service) -> None:
-    unstarted.configure(drop_in="Environment=JAX_PLATFORMS=tpu,cpu\nRestartSec=3600\n")
+    drop_in = "Environment=JAX_PLATFORMS=tpu,cpu\nRestartSec=3600\n"
+    unstarted.configure(drop_in=drop_in, command=REAL)
     unstarted.machine.attempt("systemctl restart --no-block hotreload")
     is_put_off = {"SubState": "auto-restart"}
     unstarted.machine.until(lambda: unstarted.machine.show("SubState") == is_put_off)

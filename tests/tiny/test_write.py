@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, GenerationConfig
 
-from hotreload.checkpoint_files import INDEX
+from hotreload.checkpoint.file_names import INDEX
 from hotreload.tiny import ARCHS, DAMAGES, write_tiny
 from hotreload.tiny.words import END_ID
 

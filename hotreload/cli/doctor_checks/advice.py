@@ -34,7 +34,8 @@ class Facts:
     devices: Sequence[Path]
     ask_jax: bool = False
     units: Sequence[Path] = UNITS
-    mounts: Path = Path("/proc/self/mountinfo")
+    mounts: str | None = None
+    """What is mounted where; None for what the kernel says now."""
     unit: str = "hotreload"
     """What the daemon's units are called, without their kind: hotreload@NAME, where it is one of
     several."""

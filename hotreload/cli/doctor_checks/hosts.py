@@ -8,9 +8,9 @@ from ipaddress import ip_address
 from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Facts
 from hotreload.cli.doctor_checks.meeting import meet
-from hotreload.engine.upstream.joining import Ranks
 from hotreload.errors import ConfigError
-from hotreload.life.hosts.agreement import to_agree_on
+from hotreload.hosts.life.agreement import to_agree_on
+from hotreload.hosts.upstream.joining import Ranks
 from hotreload.life.parts import ranks_of
 from hotreload.settings.kinds import ports_of_a_meeting
 

@@ -10,8 +10,8 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
-from hotreload.engine.upstream.joining import Ranks
-from hotreload.life.hosts.agreement import differences
+from hotreload.hosts.life.agreement import differences
+from hotreload.hosts.upstream.joining import Ranks
 from hotreload.settings.kinds import ports_of_a_meeting
 
 AGAIN_SECONDS = 0.2

@@ -6,12 +6,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from hotreload.checks.fit import served_by
+from hotreload.checkpoint.fit import served_by
 from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Facts, existing
 from hotreload.engine.model_folder import unservable, unshared
 from hotreload.errors import HotReloadError
 from hotreload.life import state_lock
+from hotreload.mount_table import mount_of
 from hotreload.settings.kinds import is_local
 from hotreload.sources.alarm import remote_file_system
 
@@ -80,18 +81,18 @@ def check_source_file_system(facts: Facts) -> Advice:
     folder = facts.settings.source.path
     if folder is None or not folder.exists():
         return Advice("ok", "no folder is watched")
-    remote = remote_file_system(folder, facts.mounts.read_text(errors="replace"))
+    remote = remote_file_system(folder, facts.mounts)
     if remote is not None:
         rescan = facts.settings.source.rescan
         says = f"{folder} is on {remote}: only a look sees what other machines write there"
         return Advice("warn", says, f"it is looked at every {rescan:g} s ([source] rescan)")
-    return Advice("ok", f"{folder} is on {machine.file_system(folder, facts.mounts)}")
+    return Advice("ok", f"{folder} is on {mount_of(folder, facts.mounts).kind}")
 
 
 def check_state_file_system(facts: Facts) -> Advice:
     """Does the state survive a reboot?"""
     state = facts.settings.state.directory
-    kind = machine.file_system(existing(state), facts.mounts)
+    kind = mount_of(existing(state), facts.mounts).kind
     if kind in FORGETFUL:
         todo = "set [state] directory to a folder on a disk"
         return Advice("warn", f"{state} is on {kind}: a reboot forgets what was live", todo)

@@ -41,7 +41,7 @@ class Binding:
             own.memory_pools = type(bound.memory_pools)(**pools)
         return own
 
-    def let_go(self, ended: Bound, other: Bound) -> None:
+    def unbind(self, ended: Bound, other: Bound) -> None:
         """Hold what an ended lane computed with no longer, neither here nor in past batches.
 
         While a batch is computed, it is another lane's, so what ended is bound no longer.

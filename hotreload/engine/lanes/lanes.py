@@ -70,7 +70,7 @@ class Lanes:
         (lane,) = self._rotation.lanes
         before, lane.bound = lane.bound, self._binding.beside(lane.bound, leaves)
         self._binding.bind(lane.bound)
-        self._binding.let_go(before, lane.bound)
+        self._binding.unbind(before, lane.bound)
 
     def forget_prefixes(self) -> None:
         """Forget all that the other lanes have cached; only while nothing is under way."""
@@ -209,6 +209,6 @@ class Lanes:
         """Give back the pages of its cached prefixes: nobody will match them again."""
         if not lane.has_own_pool:
             self._kind.evict(lane.look("tree_cache"), EVERYTHING)
-        self._binding.let_go(lane.bound, self._serving.bound)
+        self._binding.unbind(lane.bound, self._serving.bound)
         assert lane.ended is not None, "only a lane that is given up ends"
         lane.ended.set_result(None)

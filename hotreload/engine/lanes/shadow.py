@@ -43,7 +43,7 @@ class ShadowPool:
         pool.kv_buffer = [_zeros(e.shape, e.dtype, e.sharding)() for e in self.buffers]
         return pool, of_another_size(self._allocator, self.tokens, pool)
 
-    def let_go(self) -> None:
+    def free(self) -> None:
         """Hold nothing of the engine any more: an error may hold this object."""
         del self._allocator, self._pool
 

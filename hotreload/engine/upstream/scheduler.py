@@ -19,7 +19,7 @@ from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream import embedding, patches
 from hotreload.engine.upstream.load import Load
 from hotreload.engine.upstream.nonfinite import end_nonfinite
-from hotreload.engine.upstream.turns import Turns
+from hotreload.hosts.upstream.turns import Turns
 from hotreload.threads import forget_locals
 
 SILENT_SECONDS = 5 * patches.IDLE_POLL_MS / 1000
@@ -141,7 +141,7 @@ class SchedulerThread:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def let_go(self) -> None:
+    def drop_references(self) -> None:
         """Hold nothing of the engine any more, once it has ended: an error may hold this object."""
         del self.scheduler, self._lanes, self.load, self.turns
 

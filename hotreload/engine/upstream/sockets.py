@@ -4,7 +4,6 @@ The sockets carry pickles, so anybody who connects to one can run code as us. Up
 in the temporary folder, where only the umask decides who may connect.
 """
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hotreload import files
 from hotreload.errors import ConfigError
 from hotreload.types import LONGEST_SOCKET_PATH
 
@@ -88,7 +88,7 @@ def _made_in(place: str) -> tuple[Path, int]:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
         path.chmod(0o700)  # a umask can take rights even from us
         lock = _opened(path)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        files.lock(lock, wait=True)
         if path.is_dir():
             return path, lock
         os.close(lock)  # another daemon cleared the folder away before it was locked
@@ -104,7 +104,7 @@ def _clear_leftovers(place: str) -> None:
         with suppress(OSError), ExitStack() as opened:
             lock = _opened(left)
             opened.callback(os.close, lock)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            files.lock(lock)
             if os.fstat(lock).st_uid == os.geteuid():
                 shutil.rmtree(left, ignore_errors=True)
 

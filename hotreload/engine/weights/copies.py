@@ -19,7 +19,7 @@ from hotreload.engine.weights.measuring import sums_of
 from hotreload.engine.weights.rules import Ingredients, Rule
 
 
-def unlike(named: Mapping[str, jax.Array], parts: Ingredients) -> Iterator[str]:
+def leaves_whose_copies_differ(named: Mapping[str, jax.Array], parts: Ingredients) -> Iterator[str]:
     """The paths of the leaves whose copies differ, of a head in it or on the devices that hold it.
 
     Of a padded head, also those with something else than zeros behind it.

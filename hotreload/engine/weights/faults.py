@@ -4,13 +4,13 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hotreload.checkpoint.reading import OURS, Changed, NotRegular
 from hotreload.errors import (
     CheckpointChanged,
     CheckpointCorrupt,
     HotReloadError,
     NotEnoughMemory,
 )
-from hotreload.reading import OURS, Changed, NotRegular
 
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 

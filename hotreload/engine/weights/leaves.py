@@ -49,7 +49,7 @@ class Layout:
         weights = ((self.paths[place], self.variables[place]) for place in self.places)
         return {path: v.get_raw_value().dtype for path, v in weights if v is not None}
 
-    def let_go(self) -> None:
+    def drop_references(self) -> None:
         """Empty the model's own variables: nobody computes with it any more."""
         for variable in self.variables:
             if variable is not None:

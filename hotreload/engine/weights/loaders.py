@@ -146,7 +146,7 @@ class Loaders:
             for part in parts:
                 spec = checkpoint.tensors.get(part.tensor)
                 if spec is None or part.tensor not in checkpoint.held:
-                    return f"nobody knows where {part.tensor} lies"
+                    return f"the location of {part.tensor} is unknown"
                 if spec.shape != part.rule.shape:
                     return f"{part.tensor} is {spec.shape}, not {part.rule.shape}"
                 if spec.dtype not in DTYPES:

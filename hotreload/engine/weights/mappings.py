@@ -26,7 +26,7 @@ class Mappings:
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self._config = loader.model_config
-        # 0.1.0rc0 pads heads only where it splits a tensor, which no rule says.
+        # 0.1.0rc0 pads heads only where it splits a tensor, which no mapping rule covers.
         self._pads_heads = hasattr(loader, "_apply_head_dim_padding") and loader.head_dim_pad > 0
 
     def parts(
@@ -46,7 +46,7 @@ class Mappings:
     def _check(self, name: str, mapping: Any) -> None:
         for word in _NOT_UNDERSTOOD:
             if getattr(mapping, word, None) is not None:
-                raise Inexpressible(f"has a `{word}`, which no rule says")
+                raise Inexpressible(f"has `{word}`, which no mapping rule covers")
         if getattr(self._config, "quantization_config", None) is not None:
             raise Inexpressible("is quantized")
         if "lm_head" in name and hasattr(self._config.hf_config, "output_multiplier_scale"):

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotreload import fingerprint
+from hotreload.checkpoint import fingerprint
 from hotreload.engine.weights.host_arrays import in_order, is_on_host, on_host
 from hotreload.engine.weights.leaves import freely_split
 from hotreload.engine.weights.rules import Array, Ingredient, Ingredients, Rule

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hotreload.checkpoint.reading import Cancelled
 from hotreload.engine.weights.headroom import check_headroom, size_of, telling_lack_of_memory
 from hotreload.engine.weights.host_arrays import copied_to_host
 from hotreload.engine.weights.leaves import Layout, freely_split
@@ -23,14 +24,13 @@ from hotreload.engine.weights.staging import check_signatures
 from hotreload.engine.weights.upstream_loading import NAMED
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
-from hotreload.reading import Cancelled
 from hotreload.types import Noise
 
 AT_WORK = 3
 """How many copies of a leaf in float32 may be there while noise is put on it."""
 
 
-def perturb(
+def with_noise(
     noise: Noise,
     *,
     layout: Layout,

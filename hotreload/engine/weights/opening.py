@@ -4,7 +4,7 @@ import os
 import threading
 from pathlib import Path
 
-from hotreload.reading import Opened, Readable
+from hotreload.checkpoint.reading import Opened, Readable
 from hotreload.types import Checkpoint
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hotreload.checkpoint_tensors import ignorable_names
+from hotreload.checkpoint.never_loaded import ignorable_names
 from hotreload.engine.weights.leaves import Layout
 from hotreload.engine.weights.mappings import Inexpressible, Mappings
 from hotreload.engine.weights.rules import Ingredient, Ingredients, Plan, Shape

@@ -10,11 +10,11 @@ from typing import Any, Literal
 from weakref import WeakSet
 
 from hotreload.engine.weights import staging
-from hotreload.engine.weights.copies import unlike
+from hotreload.engine.weights.copies import leaves_whose_copies_differ
 from hotreload.engine.weights.headroom import size_of, why_one_set
 from hotreload.engine.weights.leaves import layout_of
 from hotreload.engine.weights.loaders import Comparison, Destination, Loaders
-from hotreload.engine.weights.noise import perturb
+from hotreload.engine.weights.noise import with_noise
 from hotreload.engine.weights.plan import record_plan
 from hotreload.engine.weights.quiet import QUIET, Quiet
 from hotreload.engine.weights.room import Room
@@ -25,8 +25,8 @@ from hotreload.types import Checkpoint, HowFar, Loading, Noise, Revision, Staged
 
 
 @dataclass(frozen=True, slots=True)
-class StagingTerms:
-    """How checkpoints are loaded, as the operator decided."""
+class StagingOptions:
+    """Options of how checkpoints are loaded, as the operator decided."""
 
     spool: Path
     """Where upstream's loader gets a private copy to read."""
@@ -36,10 +36,16 @@ class StagingTerms:
     quiet: Quiet = QUIET
 
 
-class Sets:
-    """Knows how the sets of one model look; which of them answers, it is told at each call."""
+class StagingEngine:
+    """An engine that can make and free sets of weights beside the live one.
 
-    def __init__(self, model_runner: Any, terms: StagingTerms, comparison: Comparison) -> None:
+    What its verbs promise stands in `core.ports.Engine`.
+    """
+
+    live: Staged
+    """The weights that answer new requests."""
+
+    def __init__(self, model_runner: Any, terms: StagingOptions, comparison: Comparison) -> None:
         self.layout = layout_of(model_runner.model)
         self.plan = record_plan(model_runner, self.layout)
         self.loaders = Loaders(
@@ -51,7 +57,7 @@ class Sets:
             quiet=terms.quiet,
             comparison=comparison,
         )
-        self.bytes = 0
+        self.set_bytes = 0
         """Of one set; known when the first was adopted."""
         self.why_one_set: str | None = None
         """Why one set at a time is on the device, and spare ones wait on the host; None where
@@ -66,38 +72,47 @@ class Sets:
         self._made: WeakSet[Weights] = WeakSet()
         self._comparing: asyncio.Task[None] | None = None
         self._is_distrusted = asyncio.Event()
+        self.unchanged = asyncio.Lock()
+        """Held by who reads the live leaves and would see half of a set, and by who trades them."""
 
-    def adopt(self, leaves: list[Any], revision: Revision) -> Staged:
-        """Make one of our sets of what upstream loaded, copied into memory of our own.
+    @property
+    def spares_wait_on_host(self) -> bool:
+        """True where one set of weights at a time is on the device."""
+        return self.why_one_set is not None
+
+    def adopt(self, leaves: list[Any], first: Revision | Original) -> None:
+        """Make the live set of what upstream loaded under this name, or of an original's copy."""
+        if isinstance(first, Revision):
+            self.live = self._adopted(leaves, first)
+            return
+        take_the_place(first, leaves, self.layout)
+        self.live = self._adopted(leaves, first.revision)
+        first.check_same(self.live.weights.measured)
+        self.live.weights.sources = first.sources
+
+    def _adopted(self, leaves: list[Any], revision: Revision) -> Staged:
+        """One of our sets, copied into memory of our own.
 
         Upstream's loader maps the files: before the copy, a rewritten file changes live weights.
         """
-        self.bytes = size_of(self.layout.named(leaves))
+        self.set_bytes = size_of(self.layout.named(leaves))
         staging.take_over(leaves, self.layout)
         return self._as_staged(revision, Weights(leaves, self.loaders.measure(leaves)))
 
-    def adopt_copy(self, leaves: list[Any], original: Original) -> Staged:
-        """The same of a copy of what another engine holds, in the place of what upstream made."""
-        take_the_place(original, leaves, self.layout)
-        first = self.adopt(leaves, original.revision)
-        original.check_same(first.weights.measured)
-        first.weights.sources = original.sources
-        return first
-
-    def let_go(self) -> None:
+    def drop_references(self) -> None:
         """Hold nothing of the engine any more, nor let whoever has one of its sets: it ends.
 
         A caller may keep an error, whose frames hold all that was at hand.
         """
         for weights in self._made:
             weights.drop()
-        self.layout.let_go()
+        self.layout.drop_references()
         self._comparing = None
         del self.loaders
 
-    def compare_with(self, checkpoint: Checkpoint, live: Staged) -> asyncio.Task[None]:
+    def compare_with(self, checkpoint: Checkpoint) -> asyncio.Task[None]:
         """Begin to compare our own loader with what upstream's made live of this checkpoint."""
-        compare = self._compare(checkpoint, live.weights)
+        compare = self._compare(checkpoint, self.live.weights)
         self._comparing = asyncio.create_task(compare, name="comparing the loaders")
         return self._comparing
 
@@ -118,24 +133,24 @@ class Sets:
         await self._is_distrusted.wait()
         return self.loaders.comparison.distrust
 
-    def decide(self, live: Staged, beside: Sequence[Any] = ()) -> None:
+    def decide(self, beside: Sequence[Any] = ()) -> None:
         """Decide where spare sets wait; `beside` describes what must fit beside one that is staged.
 
         Once, before any is made: a set that waits on one side would not be looked for on the other.
         """
-        alive = self.layout.named(live.weights.leaves).values()
+        alive = self.layout.named(self.live.weights.leaves).values()
         self.why_one_set = why_one_set(self._memory, alive, beside)
         self._destination = (
             Destination(is_host=True) if self.why_one_set else Destination(beside=beside)
         )
 
-    async def stage(self, checkpoint: Checkpoint, live: Staged) -> Staged:
-        """Load beside the live weights; a cancelled or failed call leaves nothing behind."""
+    async def stage(self, checkpoint: Checkpoint) -> Staged:
+        """Load beside the live weights, or to the host; a cancelled call leaves nothing behind."""
         self.staging = HowFar(0, checkpoint.bytes)
         how: list[Loading] = []
         try:
             await self.until_compared()
-            load = partial(self._load, checkpoint, live, how)
+            load = partial(self._load, checkpoint, self.live.weights, how)
             staged = await self._staged(checkpoint.revision, load)
         finally:
             self.staging = None
@@ -148,16 +163,16 @@ class Sets:
             await asyncio.wait({self._comparing})
 
     def _load(
-        self, checkpoint: Checkpoint, live: Staged, how: list[Loading], *, cancel: threading.Event
+        self, checkpoint: Checkpoint, live: Weights, how: list[Loading], *, cancel: threading.Event
     ) -> Weights:
         def told(done: int) -> None:
             self.staging = HowFar(done, checkpoint.bytes)
 
-        weights, loading = staging.stage(
+        weights, loading = staging.made_of(
             checkpoint,
             loaders=self.loaders,
             layout=self.layout,
-            live=live.weights,
+            live=live,
             max_drift=self.max_drift,
             place=self._destination,
             told=told,
@@ -166,38 +181,38 @@ class Sets:
         how.append(loading)
         return weights
 
-    async def perturb(self, revision: Revision, noise: Noise, live: Staged) -> Staged:
+    async def perturb(self, revision: Revision, noise: Noise) -> Staged:
         """Copy the live weights, with noise on some leaves; it fails as `stage` does."""
         await self.until_compared()
-        work = partial(perturb, noise, layout=self.layout, live=live.weights)
+        work = partial(with_noise, noise, layout=self.layout, live=self.live.weights)
         work = partial(work, parts=self.plan.parts, to_host=self._destination.is_host)
         return await self._staged(revision, work)
 
-    async def twin(self, staged: Staged, live: Staged) -> Staged:
+    async def twin(self, staged: Staged) -> Staged:
         """Copy another engine's weights to where spare ones wait here; it fails as `stage` does."""
         original = Original(staged)  # at once: they may be released there while we wait here
         try:
             await self.until_compared()
-            copying = Copying(self.layout, self.plan.parts, live.weights, self.loaders.quiet)
+            copying = Copying(self.layout, self.plan.parts, self.live.weights, self.loaders.quiet)
             work = partial(copying.copied, original, self._destination)
             return await self._staged(staged.revision, work, name="the copying of", is_read=False)
         finally:
-            original.let_go()
+            original.drop_references()
 
-    async def stow(self, staged: Staged, live: Staged) -> Staged:
+    async def stow(self, staged: Staged) -> Staged:
         """Move spare weights to host memory; what is there already stays as it is."""
         if not staged.weights.leaves:
             return staged
-        move = partial(staging.stow, staged.weights, self.layout, live.weights.leaves)
+        move = partial(staging.taken_to_host, staged.weights, self.layout, self.live.weights.leaves)
         weights = await in_thread(lambda cancel: move(), discard=Weights.drop)
         self._made.add(weights)
         return replace(staged, weights=weights)
 
-    async def unstow(self, staged: Staged, live: Staged) -> Staged:
+    async def unstow(self, staged: Staged) -> Staged:
         """Bring stowed weights back; what is where spare weights wait already stays as it is."""
         if staged.weights.leaves or self.why_one_set:
             return staged
-        back = partial(staging.unstow, staged.weights, self.layout, live.weights.leaves)
+        back = partial(staging.brought_back, staged.weights, self.layout, self.live.weights.leaves)
         name = f"the way back to {staged.revision}"
         weights = await self._room.make(lambda cancel: back(), name=name)
         self._made.add(weights)
@@ -208,23 +223,24 @@ class Sets:
         assert staged.weights.lane is None, "weights that answer cannot be freed"
         await asyncio.to_thread(staged.weights.free)
 
-    async def checksums(self, staged: Staged) -> dict[str, int]:
-        """Each leaf's checksum, computed on what lies on the device now."""
-        # A cancel waits for the thread: it holds leaves that a trade must be able to free.
-        return self.noted(
-            staged, await in_thread(lambda cancel: self._checksums(staged.weights.leaves))
-        )
+    async def checksums(self) -> dict[str, int]:
+        """Each leaf's checksum, computed on what is live now."""
+        async with self.unchanged:
+            live = self.live
+            # A cancel waits for the thread: it holds leaves that a trade must be able to free.
+            now = await in_thread(lambda cancel: self._checksums(live.weights.leaves))
+            return self._noted(live, now)
 
-    def noted(self, staged: Staged, now: dict[str, int]) -> dict[str, int]:
-        """The same checksums; what they say of a set that is to be shared with is kept in mind."""
-        if now != staged.leaves:
-            staged.weights.sources = {}  # nothing is shared with damaged weights: all is read anew
+    def _noted(self, live: Staged, now: dict[str, int]) -> dict[str, int]:
+        """Note what checksums say of a set that is to be shared with; return them."""
+        if now != live.leaves:
+            live.weights.sources = {}  # nothing is shared with damaged weights: all is read anew
         return now
 
     def _checksums(self, leaves: Sequence[Any]) -> dict[str, int]:
         """Where copies differ none of them speaks for the leaf: its checksum is another then."""
         checksums = self.loaders.measure(leaves).checksums
-        for path in unlike(self.layout.named(leaves), self.plan.parts):
+        for path in leaves_whose_copies_differ(self.layout.named(leaves), self.plan.parts):
             checksums[path] ^= 1
         return checksums
 
@@ -242,4 +258,4 @@ class Sets:
     def _as_staged(self, revision: Revision, weights: Weights) -> Staged:
         self._made.add(weights)
         measured, weights.paths = weights.measured, self.layout.paths
-        return Staged(revision, weights, measured.fingerprint, measured.checksums, self.bytes)
+        return Staged(revision, weights, measured.fingerprint, measured.checksums, self.set_bytes)

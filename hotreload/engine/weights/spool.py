@@ -13,11 +13,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from hotreload import failpoints
-from hotreload.checkpoint_files import SINGLE
+from hotreload.checkpoint.file_names import SINGLE
+from hotreload.checkpoint.reading import OURS, Changed, Hashing, NotRegular
 from hotreload.engine.weights.faults import changed, unreadable
 from hotreload.engine.weights.opening import opened
 from hotreload.errors import NotEnoughMemory, TryAgain
-from hotreload.reading import OURS, Changed, Hashing, NotRegular
 from hotreload.types import IN_MEMORY, Checkpoint, CheckpointFile
 
 PREFIX = "stage-"

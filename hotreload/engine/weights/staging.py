@@ -21,7 +21,7 @@ from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.types import Checkpoint, Loading
 
 
-def stage(
+def made_of(
     checkpoint: Checkpoint,
     *,
     loaders: Loaders,
@@ -93,7 +93,7 @@ def take_over(leaves: list[Any], layout: Layout) -> None:
     wait_for(layout, leaves)
 
 
-def stow(weights: Weights, layout: Layout, live: list[Any]) -> Weights:
+def taken_to_host(weights: Weights, layout: Layout, live: list[Any]) -> Weights:
     """The same weights in host memory of our own; the given set is emptied.
 
     A leaf that the live weights share stays where it is: a copy would free nothing.
@@ -109,7 +109,7 @@ def stow(weights: Weights, layout: Layout, live: list[Any]) -> Weights:
     return stowed
 
 
-def unstow(stowed: Weights, layout: Layout, live: list[Any]) -> Weights:
+def brought_back(stowed: Weights, layout: Layout, live: list[Any]) -> Weights:
     """The stowed weights on the device again, placed like the live ones."""
     check_headroom(layout.named(live).values())
     leaves = list(live)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from hotreload import failpoints
+from hotreload.checkpoint.reading import Cancelled
 from hotreload.engine.weights.headroom import check_headroom, size_of, telling_lack_of_memory
 from hotreload.engine.weights.host_arrays import copied_to_host
 from hotreload.engine.weights.leaves import Layout, like, wait_for
@@ -20,7 +21,6 @@ from hotreload.engine.weights.rules import Ingredients
 from hotreload.engine.weights.staging import check_signatures
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import CheckpointIncompatible, TryAgain
-from hotreload.reading import Cancelled
 from hotreload.types import Revision, Staged
 
 
@@ -50,7 +50,7 @@ class Original:
         """A leaf, which is held no longer by us."""
         return self._leaves.pop(path)
 
-    def let_go(self) -> None:
+    def drop_references(self) -> None:
         """Hold nothing any more: an error keeps the frames it passed, and they keep this."""
         self._leaves.clear()
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import jax
 
+from hotreload.checkpoint.reading import Cancelled
 from hotreload.engine.weights.leaves import Layout, is_placeholder, leaves_by_path, like, wait_for
 from hotreload.engine.weights.rules import Plan
 from hotreload.engine.weights.shadow import load_shadow
 from hotreload.engine.weights.spool import private_copy
 from hotreload.errors import CheckpointIncompatible
-from hotreload.reading import Cancelled
 from hotreload.types import Checkpoint
 
 NAMED = 10

@@ -18,7 +18,7 @@ from hotreload.server.answerer import (
     check_batch,
     oldest_wanted,
 )
-from hotreload.server.limits import Limits
+from hotreload.server.bounds import Limits
 from hotreload.server.openai import fields
 from hotreload.server.openai.answers import CHAT, COMPLETION, OpenAIAnswer, Shape
 from hotreload.server.openai.fields import ASKS_FOR_NOTHING, drop_unsupported

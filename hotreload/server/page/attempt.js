@@ -4,18 +4,11 @@ import { at, element, say } from "./dom.js";
 import { timed } from "./now.js";
 import * as words from "./words.js";
 
-// The phases of an attempt that goes well.
-const USUAL = {
-  overlap: ["fetching", "validating", "staging", "probing", "swapping"],
-  drain: ["fetching", "validating", "staging", "draining", "swapping", "probing"],
-};
-// Those of a start.
-const START = ["fetching", "validating", "staging", "building", "warming", "probing"];
 let drawn = "";
 let running = null;  // {seconds, since, node} of the phase that still runs
 
 export function showAttempt(status) {
-  showProgress(status.progress);
+  showProgress(status.rows.find((row) => "share" in row));
   const { attempt, last_attempt: last } = status;
   const now = JSON.stringify([attempt, last, status.phase]);
   if (now === drawn) return;
@@ -29,19 +22,16 @@ export function showAttempt(status) {
 function said(attempt, last) {
   if (attempt) return [element("strong", {}, words.named(attempt))];
   if (!last) return ["None yet. Drop a checkpoint, and it appears here."];
-  const outcome = element("span", { class: "word", "data-tone": words.tone(last.outcome) },
-    words.outcomeWords(last));
+  const outcome = element("span", { class: "word", "data-tone": last.told.tone }, last.told.outcome);
   const reason = last.reason ? [element("span", { class: "reason" }, last.reason)] : [];
   return [element("strong", {}, words.named(last)), " ", outcome, ", ", timed(last.finished_at),
     ...reason];
 }
 
-function steps(attempt, { phase: current, mode, boot }) {
+function steps(attempt, { phase: current }) {
   if (!attempt) return [];
   const entered = Object.keys(attempt.phases);
-  const usual = boot ? START : USUAL[mode] ?? USUAL.drain;
-  const expected = current ? usual : [];
-  const names = [...new Set([...entered, ...expected])];
+  const names = [...entered, ...(attempt.expected ?? [])];
   const failed = current || attempt.outcome === "live" ? null : lastBeforeRollback(entered);
   return names.map((name) => step(name, attempt.phases[name], { current, failed }));
 }
@@ -63,15 +53,9 @@ export function tickAttempt() {
   say(running.node, words.duration(running.seconds + (performance.now() - running.since) / 1000));
 }
 
-function showProgress(progress) {
-  at("progress").hidden = !progress;
-  if (!progress) return;
-  const { done_bytes: done, total_bytes: whole } = progress;
-  at("progress-bar").value = whole ? done / whole : 0;
-  say(at("progress-words"), `${words.size(done)} of ${words.size(whole)}, ${pace(progress)}`);
-}
-
-function pace({ bytes_per_second: rate, seconds_left: left }) {
-  const still = left ? `, ${words.duration(left)} left` : "";
-  return rate ? `${words.size(rate)}/s${still}` : "waiting for data";
+function showProgress(row) {
+  at("progress").hidden = !row;
+  if (!row) return;
+  at("progress-bar").value = row.share;
+  say(at("progress-words"), row.words);
 }

@@ -81,7 +81,7 @@ function showPauses(attempts) {
 function dot(attempt, x, y) {
   if (!(attempt.pause_seconds > 0)) return drawn("g");
   const height = y(Math.log10(attempt.pause_seconds));
-  const tone = words.tone(attempt.outcome);
+  const tone = attempt.told.tone;
   const mark = attempt.outcome === "live"
     ? drawn("circle", { cx: x, cy: height, r: 3.5, "data-tone": tone })
     : drawn("path", { d: `M${x - 3.5} ${height - 3.5}l7 7m0 -7l-7 7`, "data-tone": tone });

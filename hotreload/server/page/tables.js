@@ -38,25 +38,24 @@ function showHistory() {
 }
 
 function historyRow(attempt) {
-  const outcome = element("span", { class: "word", "data-tone": words.tone(attempt.outcome) },
-    words.outcomeWords(attempt));
+  const { told } = attempt;
+  const outcome = element("span", { class: "word", "data-tone": told.tone }, told.outcome);
   return row(
     cell("when", timed(attempt.finished_at)),
     cell("label", opening(words.named(attempt), element("code", {}, attempt.revision))),
     cell("outcome", outcome),
     attempt.generation === null ? none("number") : cell("number gen", String(attempt.generation)),
-    cell("number took", words.duration(words.total(attempt))),
-    attempt.pause_seconds
-      ? cell("number pause", words.duration(attempt.pause_seconds)) : none("number"),
-    attempt.reason || attempt.loader || attempt.by ? cell("why", ...why(attempt)) : none("why"),
+    cell("number took", told.took),
+    told.held ? cell("number pause", told.held) : none("number"),
+    attempt.reason || told.by || told.notes.length ? cell("why", ...why(attempt)) : none("why"),
   );
 }
 
 function why(attempt) {
-  const change = attempt.reason || !attempt.loader ? "" : words.drift(attempt);
-  const asked = [words.left(attempt), words.asked(attempt), change].filter(Boolean).join("; ");
-  if (!attempt.reason) return [asked];
-  return [...reason(attempt), ...(asked ? [element("div", { class: "dim" }, asked)] : [])];
+  const { by, notes } = attempt.told;
+  const beside = (by ? [by, ...notes] : notes).join("; ");
+  if (!attempt.reason) return [beside];
+  return [...reason(attempt), ...(beside ? [element("div", { class: "dim" }, beside)] : [])];
 }
 
 function reason(attempt) {

@@ -9,12 +9,14 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotreload.checkpoint_files import INDEX, LARGEST_INDEX
+from hotreload.checkpoint.digests import Digests, content_id
+from hotreload.checkpoint.file_names import INDEX, LARGEST_INDEX
+from hotreload.checkpoint.survey import survey
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
 from hotreload.sources.hub.client import CHUNK, HubClient, HubFile
 from hotreload.sources.hub.faults import FaultKind, HubFault
@@ -30,9 +32,6 @@ TRIES_OF_BAD_BYTES = 3
 FIRST_PAUSE = 0.5
 ROOM_LEFT = 64 * 2**20
 """How much of the disk stays free, because others write to it, too."""
-
-ContentOf = Callable[[Path, threading.Event], str]
-"""The content id of a folder's files; hashes no further once the event is set."""
 
 
 @dataclass(slots=True)
@@ -56,12 +55,12 @@ class Download:
         *,
         allow: Sequence[str],
         kept: Collection[str] | None,
-        content_of: ContentOf,
+        digests: Digests,
         bytes: Bytes,
         cancel: threading.Event,
     ) -> None:
         self._client, self._snapshots, self._sha = client, snapshots, sha
-        self._allow, self._kept, self._content_of = allow, kept, content_of
+        self._allow, self._kept, self._digests = allow, kept, digests
         self._bytes, self._cancel = bytes, cancel
         self._remedies = client.remedies
         self._verified: set[str] = set()
@@ -81,7 +80,7 @@ class Download:
                 self._get(file)
             self._drop_strays(files)
             self._leave_if_cancelled()
-            content = self._content_of(self._folder, self._cancel)
+            content = content_id(survey(self._folder), self._digests, self._cancel)
             return self._snapshots.finish(self._sha, files, content)
 
     # --- which files, and what is there of them ------------------------------------------

@@ -42,7 +42,7 @@ def fault_of_answer(response: Any, name: str, repo: str, remedies: Remedies) -> 
     if status == 429:
         wait = wait_asked_for(response.headers)
         how_long = f" for {wait:.0f} s" if wait else ""
-        words = f"the hub wants to be left alone{how_long}; {remedies.limited}"
+        words = f"the hub is rate-limiting us{how_long}; {remedies.limited}"
         return HubFault(what + words, FaultKind.LIMITED, retry_after=wait)
     if code == "EntryNotFound":  # a 404, too
         return HubFault(f"{what}the hub lists a file that it does not have")
@@ -94,7 +94,7 @@ _SIGNS: Mapping[str, str] = {
 
 
 def wait_asked_for(headers: Mapping[str, str]) -> float | None:
-    """How long a hub wants to be left alone, by Retry-After or an exhausted RateLimit."""
+    """How long a hub is rate-limiting us, by Retry-After or an exhausted RateLimit."""
     wait = _retry_after(headers.get("Retry-After", ""))
     if wait is None:
         wait = _exhausted(headers.get("RateLimit", ""))

@@ -3,30 +3,24 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from hotreload.checkpoint.digests import Digests
 from hotreload.events import Publish
-from hotreload.sources.hub.download import ContentOf
 from hotreload.sources.hub.remedies import BY_OPTIONS
 from hotreload.sources.hub.token import usual_token
 from hotreload.sources.huggingface import HuggingFaceSource
+from hotreload.sources.options import HubOptions
 
 
 async def download(
     name: str,
     *,
     cache: Path,
-    content_of: ContentOf,
+    digests: Digests,
     publish: Publish,
     token: Callable[[], str | None] = usual_token,
 ) -> Path:
     """Download what `org/name@revision` means now; returns its folder, every file verified."""
     repo, _, revision = name.partition("@")
-    source = HuggingFaceSource(
-        repo,
-        revision=revision or "main",
-        cache=cache,
-        content_of=content_of,
-        publish=publish,
-        token=token,
-        remedies=BY_OPTIONS,
-    )
+    options = HubOptions(revision=revision or "main", token=token, remedies=BY_OPTIONS)
+    source = HuggingFaceSource(repo, options, cache=cache, digests=digests, publish=publish)
     return await source.fetch(await source.resolve(None))

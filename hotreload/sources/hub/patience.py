@@ -21,7 +21,7 @@ class HubCall(Enum):
 
 
 class Patience:
-    """Counts failures in a row, and remembers until when a hub wants to be left alone."""
+    """Counts failures in a row, and remembers until when a hub is rate-limiting us."""
 
     def __init__(
         self,

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from hotreload.checkpoint_files import LARGEST_INDEX, PICKLES, SINGLE, WEIGHTS
-from hotreload.checkpoint_formats import foreign_weights, shown
+from hotreload.checkpoint.file_names import LARGEST_INDEX, PICKLES, SINGLE, WEIGHTS
+from hotreload.checkpoint.formats import foreign_weights, shown
 from hotreload.sources.hub.client import HubFile
 
 

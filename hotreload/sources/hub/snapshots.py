@@ -4,7 +4,6 @@ A snapshot counts as verified when its manifest is there: the manifest is writte
 file was compared with the hub's digest.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -15,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from hotreload.errors import SourceUnavailable
+from hotreload.files import locked, put_folder, replace
 from hotreload.sources.hub.client import HubFile
 from hotreload.sources.hub.remedies import BY_SETTINGS, Remedies
 
@@ -94,11 +94,7 @@ class Snapshots:
         partial, folder = self.partial(sha), self.folder / sha
         manifest = {"version": VERSION, "content": content, "files": [asdict(f) for f in files]}
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=1))
-        for name in (*(file.name for file in files), MANIFEST, "."):
-            _sync(partial / name)
-        shutil.rmtree(folder, ignore_errors=True)  # one that is no longer whole
-        partial.rename(folder)
-        _sync(self.folder)
+        put_folder(partial, folder)  # in the place of one that is no longer whole
         return Snapshot(folder, tuple(files), content)
 
     def prune(self, kept: Collection[str]) -> None:
@@ -114,9 +110,7 @@ class Snapshots:
         if self.last_head(revision) == sha:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        fresh = self._head_file(revision).with_suffix(".new")
-        fresh.write_text(sha)
-        fresh.rename(self._head_file(revision))
+        replace(self._head_file(revision), sha.encode())
 
     def last_head(self, revision: str) -> str | None:
         """Which commit a name meant last, as far as is known here."""
@@ -128,25 +122,14 @@ class Snapshots:
     def locked(self) -> Iterator[None]:
         """Keep everybody else from putting snapshots together here; SourceUnavailable if one is."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
+            with locked(self.folder / ".lock", os.O_CREAT | os.O_RDWR):
+                yield
         except BlockingIOError:
             raise SourceUnavailable(
                 f"{self.folder}: a download into it is still under way; if it is another "
                 f"process's, give each its own {self._remedies.cache}"
             ) from None
-        finally:
-            os.close(lock)
 
     def _head_file(self, revision: str) -> Path:
         return self.folder / f".head-{quote(revision, safe='')}"
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

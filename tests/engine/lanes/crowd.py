@@ -183,19 +183,19 @@ def lanes_of(engine: Engine) -> list[Any]:
 
 async def idle(engine: Engine) -> None:
     """Return when no step is under way any more."""
-    await engine._generations._between.run(lambda: None)
+    await engine._between.run(lambda: None)
 
 
 async def check_memory(engine: Engine) -> None:
     """Upstream's own check for leaked rows and tokens, once nothing is under way."""
     scheduler = scheduler_of(engine)
     assert len(lanes_of(engine)) == 1
-    await engine._generations._between.run(scheduler.check_memory)
+    await engine._between.run(scheduler.check_memory)
 
 
 async def at_a_turn(engine: Engine, job: Any) -> Any:
     """What the job returns, done by the scheduler thread at its next turn."""
-    return await engine._generations._between.at_a_turn(job)
+    return await engine._between.at_a_turn(job)
 
 
 def holds(engine: Engine, number: int) -> list[str]:

@@ -292,7 +292,7 @@ async def test_the_models_own_variables_hold_the_live_weights(
     engine: Engine, both: tuple[Staged, Staged]
 ) -> None:
     _, live = both
-    for variable, leaf in zip(engine._sets.layout.variables, live.weights.leaves, strict=True):
+    for variable, leaf in zip(engine.layout.variables, live.weights.leaves, strict=True):
         assert variable is None or variable.get_raw_value() is leaf
 
 

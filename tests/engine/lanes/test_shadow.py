@@ -171,7 +171,7 @@ async def pool_has_nan(engine: Engine) -> bool:
         found.append(bool(jnp.isnan(buffer).any()))
         return buffer
 
-    await engine._generations._between.run(lambda: rewrite_pools(engine._parts.model_runner, look))
+    await engine._between.run(lambda: rewrite_pools(engine._parts.model_runner, look))
     return any(found)
 
 
@@ -221,7 +221,7 @@ async def test_the_pool_they_are_proven_in_must_fit_beside_them(
 ) -> None:
     checkpoint = voices.checkpoint(5)
     largest = max(held.end - held.begin for held in checkpoint.held.values())
-    in_hand = largest * engine._sets.loaders.quiet.threads
+    in_hand = largest * engine.loaders.quiet.threads
     room, pool = engine.live.bytes + in_hand, pool_bytes(engine)
     assert pool > 0
     monkeypatch.setattr(headroom, "host_bytes_free", lambda: room + pool)

@@ -1,0 +1,204 @@
+"""Reads every byte of a file once: digests, sums, and values that must not be in weights.
+
+Bounded memory (one buffer, reused); all the heavy calls release the GIL.
+"""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from hotreload.checkpoint.findings import Finding, bounded, quoted, shown
+from hotreload.checkpoint.fingerprint import TensorSum
+from hotreload.checkpoint.reading import Hashing, Readable
+from hotreload.checkpoint.safetensors import SIZES, Header, Tensor
+from hotreload.types import TensorBytes
+
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+_Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+BUFFER = 16 * 2**20
+"""With 1 MiB reading is a quarter faster on an idle machine. But each return from a read, a hash
+or a reduction waits for the GIL while the engine generates: few large steps disturb it least."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bits:
+    """Marks of a NaN or an infinity in a float dtype's bits, read as integers.
+
+    Their exponent is all ones, so they are the largest integers of each sign: two reductions
+    find them without a copy. Negative ones are the largest when read as unsigned.
+    """
+
+    signed: Any
+    unsigned: Any
+    positive: int
+    negative: int
+
+
+_FLOATS = {
+    "BF16": _Bits(np.int16, np.uint16, 0x7F80, 0xFF80),
+    "F16": _Bits(np.int16, np.uint16, 0x7C00, 0xFC00),
+    "F32": _Bits(np.int32, np.uint32, 0x7F800000, 0xFF800000),
+    "F64": _Bits(np.int64, np.uint64, 0x7FF << 52, 0xFFF << 52),
+    "F8_E5M2": _Bits(np.int8, np.uint8, 0x7C, 0xFC),
+    "F8_E4M3": _Bits(np.int8, np.uint8, 0x7F, 0xFF),  # has NaN and no infinity
+}
+
+
+@dataclass(slots=True)
+class _Run:
+    """Neighbouring tensors of one dtype, read as one stretch however small they are."""
+
+    dtype: str | None
+    begin: int
+    end: int
+    tensors: list[Tensor]
+    ends: list[int]
+    """The end of each tensor, counted from the run's begin."""
+
+
+@dataclass(slots=True)
+class Content:
+    """All that the bytes of one file turned out to be."""
+
+    digest: str
+    any_nonzero: bool
+    nonfinite: tuple[Finding, ...]
+    """The tensors with NaN or infinities, whether or not those may pass."""
+    held: Mapping[str, TensorBytes]
+    """Each tensor's place in the file, and the digest of its bytes."""
+    sums: Mapping[str, int]
+    """The shares of the tensors that were asked for in a fingerprint."""
+
+
+_NO_TENSORS = Header((), 0, 0)
+
+
+def examine(
+    file: Readable,
+    header: Header | None,
+    *,
+    counted: Container[str] = (),
+    cancel: threading.Event | None = None,
+) -> Content:
+    """Read the whole file once; without a header no tensor is known, and its digest is all.
+
+    The tensors that are `counted` are summed up, which takes longer than all the rest.
+    """
+    header = header or _NO_TENSORS
+    hashing = Hashing(file, BUFFER, cancel)
+    scan, tensors = _Scan(file.name), _Tensors(file.name, header, counted)
+    for run in _runs(header, file.identity.size):
+        for offset, piece in hashing.pieces(run.begin, run.end):
+            tensors.update(piece, offset)
+            scan.look(np.frombuffer(piece, np.uint8), offset, run)
+    return Content(hashing.digest(), scan.any_nonzero, scan.findings(), tensors.held, tensors.sums)
+
+
+def _runs(header: Header, size: int) -> Iterator[_Run]:
+    run = _Run(None, 0, header.data_start, [], [])
+    for tensor in header.tensors:
+        if tensor.dtype != run.dtype:
+            yield run
+            run = _Run(tensor.dtype, run.end, run.end, [], [])
+        run.tensors.append(tensor)
+        run.end = header.data_start + tensor.end
+        run.ends.append(run.end - run.begin)
+    yield run
+    if run.end < size:  # bytes that belong to no tensor count for the digest alone
+        yield _Run(None, run.end, size, [], [])
+
+
+class _Tensors:
+    """Digests each tensor's bytes, and sums up those that are counted, while pieces pass."""
+
+    def __init__(self, name: str, header: Header, counted: Container[str]) -> None:
+        self.held: dict[str, TensorBytes] = {}
+        self.sums: dict[str, int] = {}
+        self._name = name
+        self._header = header
+        self._counted = counted
+        # One of each for all: tensors lie one behind the other.
+        self._digest = xxhash.xxh3_128()
+        self._sum = TensorSum()
+
+    def update(self, piece: memoryview, offset: int) -> None:
+        """Take in the next piece: a tensor may begin before it, and end behind it."""
+        start, tensors = self._header.data_start, self._header.tensors
+        while len(self.held) < len(tensors):
+            tensor = tensors[len(self.held)]
+            lies = (start + tensor.begin, start + tensor.end)
+            self._take(tensor, piece[max(lies[0] - offset, 0) : lies[1] - offset])
+            if lies[1] > offset + len(piece):
+                break
+            self._end(tensor, *lies)
+
+    def _take(self, tensor: Tensor, part: memoryview) -> None:
+        self._digest.update(part)
+        if tensor.name in self._counted:
+            self._sum.update(part)
+
+    def _end(self, tensor: Tensor, begin: int, end: int) -> None:
+        self.held[tensor.name] = TensorBytes(self._name, begin, end, self._digest.hexdigest())
+        if tensor.name in self._counted:
+            self.sums[tensor.name] = self._sum.value
+        self._digest.reset()
+        self._sum.reset()
+
+
+class _Scan:
+    """Looks at pieces as they pass; counts bad values per tensor only where there are any."""
+
+    def __init__(self, name: str) -> None:
+        self.any_nonzero = False
+        self._name = name
+        self._bad: dict[str, tuple[Tensor, int, int]] = {}
+
+    def look(self, piece: _Bytes, offset: int, run: _Run) -> None:
+        if run.dtype is None:
+            return
+        bits = _FLOATS.get(run.dtype)
+        if bits is None:
+            self.any_nonzero = self.any_nonzero or bool(piece.any())
+            return
+        largest = int(piece.view(bits.signed).max())
+        most_negative = int(piece.view(bits.unsigned).max())
+        # Minus zero is zero: the smallest signed, and as unsigned only its top bit.
+        zero = largest <= 0 and most_negative <= -np.iinfo(bits.signed).min
+        self.any_nonzero = self.any_nonzero or not zero
+        if largest >= bits.positive or most_negative >= bits.negative:
+            self._count(piece, offset, run, bits)
+
+    def _count(self, piece: _Bytes, offset: int, run: _Run, bits: _Bits) -> None:
+        mask = piece.view(bits.signed) >= bits.positive
+        mask |= piece.view(bits.unsigned) >= bits.negative
+        first = bisect_right(run.ends, offset - run.begin)
+        for tensor, end in zip(run.tensors[first:], run.ends[first:], strict=True):
+            start = end - (tensor.end - tensor.begin) + run.begin - offset  # in this piece
+            if start >= len(piece):
+                break
+            self._count_tensor(mask, tensor, start // SIZES[tensor.dtype])
+
+    def _count_tensor(self, mask: _Mask, tensor: Tensor, start: int) -> None:
+        """Count a tensor's bad values; it begins at element `start` of the piece, or before it."""
+        count = (tensor.end - tensor.begin) // SIZES[tensor.dtype]
+        part = mask[max(start, 0) : start + count]
+        found = int(np.count_nonzero(part))
+        if found:
+            at = int(part.argmax()) + max(start, 0) - start
+            _, seen, first = self._bad.get(tensor.name, (tensor, 0, at))
+            self._bad[tensor.name] = (tensor, seen + found, first)
+
+    def findings(self) -> tuple[Finding, ...]:
+        return bounded(self._finding(*bad) for bad in self._bad.values())
+
+    def _finding(self, tensor: Tensor, count: int, first: int) -> Finding:
+        values = "1 value" if count == 1 else f"{count} values"
+        got = f"{values} NaN or infinite, the first at index {first} of {list(tensor.shape)}"
+        words = f"{shown(self._name)}: tensor {quoted(tensor.name)} has {got}"
+        return Finding("nonfinite", words, self._name, tensor.name, "finite values", got)

@@ -1,0 +1,114 @@
+"""Names a checkpoint by its bytes: the digest of each file, and the id that all of them give.
+
+Who reads a shard for its name looks at its values, too: the checks need not read it once more.
+"""
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from functools import partial
+
+import xxhash
+
+from hotreload.checkpoint.content import Content, examine
+from hotreload.checkpoint.findings import Unfit, error_of
+from hotreload.checkpoint.memory import with_serving
+from hotreload.checkpoint.reading import Identity
+from hotreload.checkpoint.safetensors import Header
+from hotreload.checkpoint.survey import ServingFile, Survey
+from hotreload.types import CheckpointFile
+
+_KEPT_DIGESTS = 4096
+KEPT_TENSORS = 2**18
+"""Tensors whose digests wait for the checks: those of twice the largest models, 0.2 GB at most."""
+
+
+class Digests:
+    """Each file's digest, remembered by its identity, so that a rescan reads nothing twice.
+
+    The rest of what a reading for a name found waits for the checks, which take it over once. So
+    whoever checks the same bytes again reads them again: stores through a mapping move no time of
+    a file, and nobody believes for ever in what was once read.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Identity, str] = OrderedDict()
+        self._waiting: OrderedDict[Identity, tuple[Header, Content]] = OrderedDict()
+        self._lock = threading.Lock()  # an operator's wish may be hashed beside the source's
+
+    def of(
+        self,
+        file: ServingFile,
+        header: Header | None = None,
+        cancel: threading.Event | None = None,
+    ) -> str:
+        """The file's digest; Unfit `changed` when it is not what the survey saw.
+
+        A file whose header is given is examined while it is read.
+        """
+        digest = self.known(file)
+        if digest is None:
+            content = with_serving(file, partial(examine, header=header, cancel=cancel))
+            digest = content.digest
+            if header is not None:
+                self._keep(file, header, content)
+        self.note(file, digest)
+        return digest
+
+    def known(self, file: ServingFile) -> str | None:
+        """The digest of the file as it was when it was last read; None if it was touched since."""
+        with self._lock:
+            return self._known.get(file.identity)
+
+    def note(self, file: ServingFile, digest: str) -> None:
+        """Remember the digest of a file that was read whole and did not change meanwhile."""
+        with self._lock:
+            self._known[file.identity] = digest
+            self._known.move_to_end(file.identity)
+            if len(self._known) > _KEPT_DIGESTS:
+                self._known.popitem(last=False)
+
+    def taken(self, file: ServingFile, header: Header) -> Content | None:
+        """Hand out what was found when the file was read for its name; once.
+
+        None where nothing waits, or where another header told what its bytes mean.
+        """
+        with self._lock:
+            by, content = self._waiting.pop(file.identity, (None, None))
+        return content if by == header else None
+
+    def _keep(self, file: ServingFile, header: Header, content: Content) -> None:
+        with self._lock:
+            self._waiting[file.identity] = header, content
+            while sum(1 + len(each.held) for _, each in self._waiting.values()) > KEPT_TENSORS:
+                self._waiting.popitem(last=False)
+
+
+def content_id(
+    survey: Survey, digests: Digests | None = None, cancel: threading.Event | None = None
+) -> str:
+    """The revision id of a checkpoint's bytes; CheckpointChanged, or CheckpointCorrupt `io`.
+
+    Neither touching a file nor renaming the folder changes the id. Raises Cancelled at `cancel`.
+    """
+    digests = digests or Digests()
+    try:
+        return identify(
+            CheckpointFile(
+                file.name,
+                file.identity.size,
+                digests.of(file, survey.header_of(file), cancel),
+            )
+            for file in survey.files
+        )
+    except Unfit as unfit:
+        raise error_of(unfit.finding) from unfit
+
+
+def identify(files: Iterable[CheckpointFile]) -> str:
+    """The id that these names, sizes and digests give: 32 hex characters."""
+    digest = xxhash.xxh3_128()
+    for file in sorted(files, key=lambda file: file.name):
+        digest.update(json.dumps([file.name, file.size, file.digest]).encode())
+    return digest.hexdigest()

@@ -1,0 +1,84 @@
+"""Reads a checkpoint's files, and makes findings of those that cannot be read or have changed."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from hotreload.checkpoint.findings import Finding, Unfit, shown, size_words
+from hotreload.checkpoint.reading import (
+    OURS,
+    Changed,
+    NotRegular,
+    Opened,
+    opened,
+    other_than_regular,
+)
+from hotreload.errors import NotEnoughMemory
+
+TRIES = 3
+"""How often a file is read that is touched each time."""
+
+
+def not_regular(name: str, status: os.stat_result) -> Finding | None:
+    """Why this cannot be a checkpoint's file, told before anything opens it."""
+    kind = other_than_regular(status)
+    return None if kind is None else _trap(name, kind)
+
+
+def _trap(name: str, kind: str) -> Finding:
+    words = f"{shown(name)}: is {kind}, a checkpoint holds regular files only"
+    return Finding("unsafe_path", words, name, expected="a regular file", got=kind)
+
+
+def changed(name: str, what: str) -> Unfit:
+    """The finding that a file changed while it was read."""
+    return Unfit(Finding("changed", f"{shown(name)}: {what}", name))
+
+
+def with_file[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
+    """Do the work on the open file; Unfit when the file cannot be read, or changed meanwhile.
+
+    The work is done again where the file was touched: perhaps no byte of it was.
+    """
+    try:
+        for _ in range(TRIES - 1):
+            with suppress(Changed):
+                return _done(path, name, work)
+        return _done(path, name, work)
+    except NotRegular as trap:
+        raise Unfit(_trap(name, str(trap))) from trap
+    except Changed as how:
+        raise changed(name, str(how)) from how
+    except FileNotFoundError as gone:
+        raise changed(name, "it is not there any more") from gone
+    except OSError as error:
+        if error.errno in OURS:
+            words = f"{shown(name)}: cannot be read now: {error.strerror}"
+            raise NotEnoughMemory(words) from error
+        words = f"{shown(name)}: cannot be read: {error.strerror}"
+        raise Unfit(Finding("io", words, name)) from error
+
+
+def _done[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
+    with opened(path, name) as file:
+        result = work(file)
+        file.check_unchanged()
+        return result
+
+
+def too_large(name: str, size: int, limit: int) -> Finding:
+    """The finding that a file is larger than any such file has reason to be."""
+    words = f"{shown(name)}: is {size_words(size)}, no more than {size_words(limit)} are read"
+    return Finding("io", words, name)
+
+
+def read_whole(path: Path, name: str, limit: int) -> bytes:
+    """A small file's bytes; Unfit `io` when it is larger than any such file has reason to be."""
+
+    def work(file: Opened) -> bytes:
+        if file.identity.size > limit:
+            raise Unfit(too_large(name, file.identity.size, limit))
+        return file.read(file.identity.size, 0)
+
+    return with_file(path, name, work)

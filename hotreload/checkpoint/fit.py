@@ -1,0 +1,235 @@
+"""Compares a checkpoint's names, shapes, dtypes, config and tokenizer with what is served.
+
+A swap of leaves changes numbers and nothing else: whatever the running engine took from its
+config or tokenizer at the start must be the same here.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import xxhash
+
+from hotreload.checkpoint import config
+from hotreload.checkpoint.file_findings import read_whole
+from hotreload.checkpoint.file_names import CONFIG, SIDE_FILES, largest
+from hotreload.checkpoint.findings import Finding, Findings, Unfit, most_telling, quoted, shown
+from hotreload.checkpoint.never_loaded import ignorable_names, matches
+from hotreload.checkpoint.safetensors import Tensor
+from hotreload.checkpoint.sizes import contradictions
+from hotreload.checkpoint.survey import Survey, survey
+from hotreload.errors import CheckpointCorrupt
+from hotreload.types import Served, TensorSpec
+
+_CASTABLE = frozenset({"BF16", "F16", "F32", "F64"})  # 8-bit floats mean nothing without scales
+_VOCABULARY = frozenset(
+    {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the operator lets pass."""
+
+    extra_tensors: tuple[str, ...] = ()
+    dtype_change: Literal["reject", "cast"] = "reject"
+    nonfinite: Literal["reject", "allow"] = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A tensor and the file that holds it."""
+
+    file: str
+    tensor: Tensor
+
+
+def tensors_by_name(survey: Survey) -> tuple[dict[str, Located], tuple[Finding, ...]]:
+    """Every tensor of the checkpoint by its name; names that stand in two files are findings."""
+    found: dict[str, Located] = {}
+    findings = Findings()
+    for file, header in survey.headers.items():
+        for tensor in header.tensors:
+            first = found.setdefault(tensor.name, Located(file, tensor))
+            if first.file != file:
+                words = f"tensor {quoted(tensor.name)} stands in {shown(first.file)} too"
+                message = f"{shown(file)}: {words}"
+                findings.add(Finding("duplicate", message, file, tensor.name))
+    return found, findings.all()
+
+
+def specs(found: Mapping[str, Located]) -> dict[str, TensorSpec]:
+    """The shape and dtype of each tensor."""
+    return {n: TensorSpec(held.tensor.shape, held.tensor.dtype) for n, held in found.items()}
+
+
+def index_findings(survey: Survey, found: Mapping[str, Located]) -> Iterator[Finding]:
+    """Tensors that the index places in a file that does not hold them."""
+    for name, file in (survey.weight_map or {}).items():
+        held = found.get(name)
+        if file in survey.headers and (held is None or held.file != file):
+            got = f"in {held.file}" if held else "nowhere"
+            message = f"{shown(file)}: the index places tensor {quoted(name)} here, it is {got}"
+            yield Finding("index", message, file, name, file, got)
+
+
+def tensor_findings(
+    found: Mapping[str, Located], served: Served, policy: Policy
+) -> Iterator[Finding]:
+    """What keeps these tensors from taking the place of the served ones."""
+    ignorable = (*served.ignorable, *policy.extra_tensors)
+    for name, spec in served.tensors.items():
+        held = found.get(name)
+        if held is not None:
+            yield from _differences(held, spec, policy)
+        elif not matches(name, served.ignorable):
+            expected = _spec_words(spec)
+            message = f"tensor {quoted(name)} is missing, the engine serves {expected}"
+            yield Finding("missing", message, None, name, expected)
+    for name, held in found.items():
+        if name not in served.tensors and not matches(name, ignorable):
+            words = f"tensor {quoted(name)} is not used by the engine; to allow it, set"
+            message = f"{shown(held.file)}: {words} [checks] extra_tensors"
+            yield Finding("extra", message, held.file, name)
+
+
+def _differences(held: Located, spec: TensorSpec, policy: Policy) -> Iterator[Finding]:
+    tensor, where = held.tensor, f"{shown(held.file)}: tensor {quoted(held.tensor.name)}"
+    if spec.shape is not None and tensor.shape != tuple(spec.shape):
+        got, due = str(list(tensor.shape)), str(list(spec.shape))
+        message = f"{where} is {got}, the engine serves {due}"
+        yield Finding("shape", message, held.file, tensor.name, due, got)
+    castable = tensor.dtype in _CASTABLE and spec.dtype in _CASTABLE
+    if tensor.dtype != spec.dtype and not (castable and policy.dtype_change == "cast"):
+        advice = '; [checks] dtype_change = "cast" allows it' if castable else ""
+        message = f"{where} is {tensor.dtype}, the engine serves {spec.dtype}{advice}"
+        yield Finding("dtype", message, held.file, tensor.name, spec.dtype, tensor.dtype)
+
+
+def _spec_words(spec: TensorSpec) -> str:
+    return f"{list(spec.shape)} {spec.dtype}" if spec.shape is not None else spec.dtype
+
+
+def config_findings(survey: Survey, served: Served) -> list[Finding]:
+    """Fields of config.json that the running engine cannot take over. No config, no findings."""
+    try:
+        stated = read_config(survey) or {}
+        differences = list(config.differences(stated, served.config))
+    except Unfit as unfit:
+        return [unfit.finding]
+    except RecursionError:
+        return [Finding("config_mismatch", f"{CONFIG}: is nested too deep", CONFIG)]
+    return [
+        Finding(
+            "config_mismatch",
+            f"{CONFIG}: {name} is {got}, the engine was started with {expected}",
+            CONFIG,
+            None,
+            expected,
+            got,
+        )
+        for name, expected, got in differences
+    ]
+
+
+def read_config(survey: Survey) -> dict[str, Any] | None:
+    """The checkpoint's config.json; None when it has none, Unfit when that is no JSON object."""
+    raw = _read(survey, CONFIG)
+    if raw is None:
+        return None
+    try:
+        stated = json.loads(raw)
+    except (ValueError, RecursionError):
+        stated = None
+    if not isinstance(stated, dict):
+        raise Unfit(Finding("config_mismatch", f"{CONFIG}: is no JSON object", CONFIG))
+    return stated
+
+
+def side_file_findings(survey: Survey, served: Served) -> tuple[list[Finding], list[str]]:
+    """Findings for another vocabulary, notes for other settings: the engine keeps its own."""
+    findings: list[Finding] = []
+    notes: list[str] = []
+    for name, digest in side_file_digests(survey).items():
+        booted = served.side_files.get(name)
+        words = f"{name}: differs from the one the engine was started with"
+        if booted == digest:
+            continue
+        if booted is None:
+            notes.append(f"{name}: the engine was started without one and goes on without it")
+        elif name in _VOCABULARY:
+            findings.append(Finding("tokenizer_mismatch", words, name, None, booted, digest))
+        else:
+            notes.append(f"{words} and keeps")
+    return findings, notes
+
+
+def side_file_digests(survey: Survey) -> dict[str, str]:
+    """Each side file's digest; that of a JSON file depends on its content, not on its layout.
+
+    config.json has none: its fields are compared one by one.
+    """
+    digests: dict[str, str] = {}
+    for name in SIDE_FILES:
+        try:
+            raw = _read(survey, name)
+        except Unfit:
+            raw = b"unreadable"  # equal to no tokenizer; its file has a finding of its own
+        if raw is not None:
+            digests[name] = xxhash.xxh3_128_hexdigest(_canonical(name, raw))
+    return digests
+
+
+def _canonical(name: str, raw: bytes) -> bytes:
+    if not name.endswith(".json"):
+        return raw
+    try:
+        content = json.loads(raw)
+        content = _vocabulary(content) if name == "tokenizer.json" else content
+        return json.dumps(content, sort_keys=True).encode()
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        return raw
+
+
+def _vocabulary(tokenizer: dict[str, Any]) -> list[Any]:
+    """What maps text to ids; older libraries write merges 'a b', newer ones ['a', 'b']."""
+    model = tokenizer["model"]
+    merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or []]
+    added = sorted((token["id"], token["content"]) for token in tokenizer.get("added_tokens") or [])
+    return [model["vocab"], merges, added]
+
+
+def _read(survey: Survey, name: str) -> bytes | None:
+    file = next((file for file in survey.files if file.name == name), None)
+    if file is None or file.identity.size > largest(name):  # the survey has a finding about that
+        return None
+    return read_whole(file.path, name, largest(name))
+
+
+def served_by(folder: Path) -> Served:
+    """What an engine started from this folder serves; CheckpointCorrupt when it is not sound.
+
+    A folder with a config and no weights (an engine may start with random ones) has no tensors.
+    """
+    looked = survey(folder)
+    found, duplicates = tensors_by_name(looked)
+    wrong = [*looked.findings, *duplicates]
+    if not looked.shards and any(file.name == CONFIG for file in looked.files):
+        wrong = [finding for finding in wrong if finding.code not in ("missing", "format")]
+    tensors = specs(found)
+    try:
+        stated = read_config(looked) or {}
+        wrong += contradictions(stated, tensors) if looked.whole else ()
+    except Unfit as unfit:
+        wrong.append(unfit.finding)
+    if wrong:
+        finding = most_telling(wrong)
+        raise CheckpointCorrupt(f"{folder.name}: {finding.message}", code=finding.code)
+    return Served(tensors, stated, side_file_digests(looked), never_loaded(stated))
+
+
+def never_loaded(stated: Mapping[str, Any]) -> frozenset[str]:
+    """Names a checkpoint of this config may hold or lack, since no engine loads them."""
+    return ignorable_names(tied=bool(stated.get("tie_word_embeddings")))

@@ -1,0 +1,184 @@
+"""Tensors in memory, read as the safetensors file that they would make; none is written.
+
+So they pass the checks and the loader that files pass. Knows numpy; an array of JAX is asked for
+its values, one tensor at a time.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from hotreload.checkpoint.reading import Changed, Identity
+from hotreload.errors import BadRequest, shown
+from hotreload.types import IN_MEMORY
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+_SPELT = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e8m0fnu": "F8_E8M0",
+    "int16": "I16",
+    "uint16": "U16",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int32": "I32",
+    "uint32": "U32",
+    "float32": "F32",
+    "int64": "I64",
+    "uint64": "U64",
+    "float64": "F64",
+}
+"""What safetensors calls a dtype of numpy."""
+_ALIGNED = 8
+_NUMBERS = count(1)
+
+
+class InMemory:
+    """A mapping of names to arrays, laid out like a file: by dtype, then by name.
+
+    Its arrays stay the caller's. Who writes to them while they are read is told so, since their
+    bytes are hashed when they are checked and when they are loaded.
+    """
+
+    name = IN_MEMORY
+
+    def __init__(self, tensors: Mapping[str, Any]) -> None:
+        """BadRequest names what is no array of numpy or JAX."""
+        for name, array in tensors.items():
+            _check_array(name, array)
+        self._arrays = sorted(tensors.items(), key=lambda item: (_dtype_of(item[1]), item[0]))
+        self.header = _header(self._arrays)
+        """As a file has it behind the eight bytes that say how long it is."""
+        self.start = len(self.header).to_bytes(8, "little") + self.header
+        """What stands before the first tensor."""
+        self.begins = [len(self.start)]
+        """Where each tensor begins, and where the last one ends."""
+        for _, array in self._arrays:
+            self.begins.append(self.begins[-1] + _size_of(array))
+        self.identity = Identity(-1, next(_NUMBERS), self.begins[-1], 0, 0)
+
+    def open(self) -> "OpenedMemory":
+        """A reader of it, for one thread."""
+        return OpenedMemory(self)
+
+    def array(self, at: int) -> tuple[str, Any]:
+        """The tensor of this place, and its name; Changed once they were let go of."""
+        if not self._arrays:
+            raise Changed("it was let go of")
+        return self._arrays[at]
+
+    def drop(self) -> None:
+        """Let go of the arrays: nobody reads them any more."""
+        self._arrays = []
+
+
+class OpenedMemory:
+    """Reads tensors in memory like an open file; holds a copy of one at most."""
+
+    def __init__(self, memory: InMemory) -> None:
+        self.name = memory.name
+        self.identity = memory.identity
+        self._memory = memory
+        self._held: tuple[int, Bytes] | None = None
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill the buffer from `offset`; Changed when a tensor cannot be read any more."""
+        filled = 0
+        for piece in self._pieces(offset, offset + len(buffer)):
+            buffer[filled : filled + len(piece)] = piece
+            filled += len(piece)
+
+    def close(self) -> None:
+        """Let go of what was copied."""
+        self._held = None
+
+    def _pieces(self, begin: int, end: int) -> Iterator[memoryview]:
+        """The bytes between two places: of what stands before the tensors, and of each of them."""
+        start, begins = self._memory.start, self._memory.begins
+        if begin < len(start):
+            yield memoryview(start)[begin:end]
+            begin = len(start)
+        while begin < end:
+            at = bisect_right(begins, begin) - 1
+            held = self._tensor(at)
+            yield held[begin - begins[at] : end - begins[at]].data
+            begin = begins[at + 1]
+
+    def _tensor(self, at: int) -> Bytes:
+        if self._held is None or self._held[0] != at:
+            self._held = None  # free it before there is more
+            name, array = self._memory.array(at)
+            held = _bytes_of(name, array)
+            if len(held) != self._memory.begins[at + 1] - self._memory.begins[at]:
+                raise Changed(f"{name} has another size now")
+            self._held = at, held
+        return self._held[1]
+
+
+def _check_array(name: Any, array: Any) -> None:
+    if not isinstance(name, str):
+        raise BadRequest(f"the mapping: {shown(name)} is no name of a tensor")
+    if not isinstance(array, np.ndarray | np.generic) and not _is_of_jax(array):
+        kind = f"{type(array).__module__}.{type(array).__qualname__}"
+        words = f"tensor {shown(name)} is a {kind}: give an array of numpy or JAX"
+        raise BadRequest(f"the mapping: {words}")
+    if not getattr(array, "is_fully_addressable", True):
+        words = f"tensor {shown(name)} lies partly on other hosts: gather it first"
+        raise BadRequest(f"the mapping: {words}")
+
+
+def _is_of_jax(array: Any) -> bool:
+    """Whether it is one of JAX's, which is not imported for it."""
+    if not all(hasattr(array, each) for each in ("devices", "dtype", "shape", "__array__")):
+        return False
+    return hasattr(array.dtype, "itemsize") and not str(array.dtype).startswith("key<")
+
+
+def _dtype_of(array: Any) -> str:
+    name = str(np.dtype(array.dtype).name)
+    return _SPELT.get(name, name)
+
+
+def _size_of(array: Any) -> int:
+    return int(np.dtype(array.dtype).itemsize * np.prod(array.shape, dtype=np.int64))
+
+
+def _header(arrays: list[tuple[str, Any]]) -> bytes:
+    entries, begin = {}, 0
+    for name, array in arrays:
+        offsets = [begin, begin := begin + _size_of(array)]
+        shape = [int(length) for length in array.shape]
+        entries[name] = {"dtype": _dtype_of(array), "shape": shape, "data_offsets": offsets}
+    text = json.dumps(entries).encode()
+    return text + b" " * (-len(text) % _ALIGNED)
+
+
+def _bytes_of(name: str, array: Any) -> Bytes:
+    """A tensor's bytes as a file has them: its own memory, or a copy where that lies otherwise."""
+    try:
+        is_ours = isinstance(array, np.ndarray | np.generic)
+        held = np.asarray(array) if is_ours else _on_host(array)
+    except RuntimeError as gone:
+        raise Changed(f"{name} cannot be read: {gone}") from gone
+    if held.dtype.byteorder == ">":
+        held = held.astype(held.dtype.newbyteorder("<"))
+    return np.ascontiguousarray(held).reshape(-1).view(np.uint8)
+
+
+def _on_host(array: Any) -> np.ndarray[Any, Any]:
+    """The values of an array of JAX.
+
+    An array keeps what it was asked for, as long as it lives: so a copy is asked, but where the
+    memory of the one device is the host's.
+    """
+    devices = array.devices()
+    is_here = len(devices) == 1 and all(device.platform == "cpu" for device in devices)
+    return np.asarray(array if is_here else array.copy())

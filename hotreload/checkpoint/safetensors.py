@@ -1,0 +1,215 @@
+"""Reads a safetensors header: an 8-byte length, JSON, data. Believes nothing it reads.
+
+Stricter than upstream: lower caps, no duplicate names, nothing allocated from a length field
+before the file's own size has vouched for it.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotreload.checkpoint.findings import Finding, Unfit, quoted, shown, size_words
+from hotreload.checkpoint.formats import LONGEST_DISGUISE, disguised
+from hotreload.checkpoint.reading import Opened
+
+MAX_HEADER = 16 * 2**20
+MAX_TENSORS = 100_000
+_MAX_RANK = 32
+_LENGTH = 8
+
+SIZES: Mapping[str, int] = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "F8_E5M2": 1,
+    "F8_E4M3": 1,
+    "F8_E8M0": 1,
+    "I16": 2,
+    "U16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "I32": 4,
+    "U32": 4,
+    "F32": 4,
+    "I64": 8,
+    "U64": 8,
+    "F64": 8,
+}
+"""Bytes an element of each dtype takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Where a tensor lies in the data, and what it is."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A sound header: its tensors, in the order of their bytes, tile the data."""
+
+    tensors: tuple[Tensor, ...] = field(repr=False)
+    data_start: int
+    data_bytes: int
+    metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def file_size(self) -> int:
+        """What the file's size must be."""
+        return self.data_start + self.data_bytes
+
+
+def read_header(file: Opened) -> Header:
+    """The file's header; Unfit says what is wrong with it. The data's size is not looked at."""
+    size = file.identity.size
+    if size < _LENGTH:
+        words = f"is {size} bytes, a safetensors file begins with an 8-byte length"
+        raise _bad(file.name, words, code="truncated", unfinished=True)
+    length = int.from_bytes(file.read(_LENGTH, 0), "little")
+    if length > MAX_HEADER:
+        if what := disguised(file.read(min(size, LONGEST_DISGUISE), 0)):
+            raise _bad(file.name, what)
+        limit = f"no more than {MAX_HEADER} are accepted"
+        raise _bad(file.name, f"its header claims {length} bytes, {limit}")
+    if _LENGTH + length > size:
+        words = f"is {size} bytes, its header alone takes {_LENGTH + length}"
+        raise _bad(file.name, words, code="truncated", unfinished=True)
+    return parse_header(file.read(length, _LENGTH), file.name)
+
+
+def size_finding(header: Header, file: Opened) -> Unfit | None:
+    """What is wrong when header and data together are not the file's size."""
+    size, due = file.identity.size, header.file_size
+    if size < due:
+        words = f"is {size_words(size)} ({size} bytes), header and data take {due}"
+        return _bad(file.name, words, code="truncated", unfinished=True)
+    if size > due:
+        return _bad(file.name, f"has {size - due} bytes behind the last tensor")
+    return None
+
+
+def parse_header(raw: bytes, name: str) -> Header:
+    """The header these JSON bytes hold; Unfit names the file `name` and what is wrong."""
+    entries = _parse_json(raw, name)
+    metadata = _parse_metadata(entries.pop("__metadata__", {}), name)
+    tensors = [_parse_tensor(tensor, entry, name) for tensor, entry in entries.items()]
+    tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
+    return Header(tuple(tensors), _LENGTH + len(raw), _tiled(tensors, name), metadata)
+
+
+def _parse_json(raw: bytes, name: str) -> dict[str, Any]:
+    if raw[:1] != b"{":
+        # A file written into place by parts begins with zeros where the JSON will be.
+        raise _bad(name, "its header is no JSON object", unfinished=True)
+    objects = 0
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal objects
+        objects += 1
+        if objects > MAX_TENSORS + 2:  # the header itself and its __metadata__ are objects too
+            raise _bad(name, f"its header holds more than {MAX_TENSORS} tensors")
+        return _without_duplicates(pairs, name)
+
+    try:
+        entries = json.loads(raw.decode(), object_pairs_hook=unique, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        words = f"its header is not valid JSON ({_brief(error)})"
+        raise _bad(name, words, unfinished=True) from error
+    return dict(entries)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) == len(pairs):
+        return unique
+    [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
+    words = f"{quoted(twice)} appears twice in the header"
+    raise _bad(name, words, code="duplicate", tensor=twice)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _brief(error: Exception) -> str:
+    return "nested too deep" if isinstance(error, RecursionError) else str(error)[:120]
+
+
+def _parse_metadata(metadata: Any, name: str) -> dict[str, str]:
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise _bad(name, "its __metadata__ must map text to text")
+    return metadata
+
+
+def _parse_tensor(tensor: str, entry: Any, name: str) -> Tensor:
+    if "\0" in tensor:
+        raise _bad(name, f"tensor {quoted(tensor)} has a NUL in its name", tensor=tensor)
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+        words = f"tensor {quoted(tensor)} must state dtype, shape and data_offsets"
+        raise _bad(name, words, tensor=tensor)
+    width = _parse_dtype(tensor, entry["dtype"], name)
+    shape = _parse_shape(tensor, entry["shape"], name)
+    begin, end = _parse_offsets(tensor, entry["data_offsets"], name)
+    due = math.prod(shape) * width
+    if end - begin != due:
+        words = f"tensor {quoted(tensor)} is {list(shape)} of {entry['dtype']}, which takes {due}"
+        raise _bad(name, f"{words} bytes; its offsets span {end - begin}", tensor=tensor)
+    return Tensor(tensor, entry["dtype"], shape, begin, end)
+
+
+def _parse_dtype(tensor: str, dtype: Any, name: str) -> int:
+    width = SIZES.get(dtype) if isinstance(dtype, str) else None
+    if width is None:
+        words = f"tensor {quoted(tensor)} has the unknown dtype {quoted(str(dtype))}"
+        raise _bad(name, words, code="dtype", tensor=tensor)
+    return width
+
+
+def _parse_shape(tensor: str, shape: Any, name: str) -> tuple[int, ...]:
+    if not isinstance(shape, list) or len(shape) > _MAX_RANK or not all(map(_is_count, shape)):
+        words = f"tensor {quoted(tensor)} has no valid shape: up to {_MAX_RANK} sizes from 0 to"
+        raise _bad(name, f"{words} 2^63 - 1", tensor=tensor)
+    return tuple(shape)
+
+
+def _parse_offsets(tensor: str, offsets: Any, name: str) -> tuple[int, int]:
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
+        words = f"tensor {quoted(tensor)} has no valid data_offsets: [begin, end]"
+        raise _bad(name, words, tensor=tensor)
+    return offsets[0], offsets[1]
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63  # bool is an int, and no size
+
+
+def _tiled(tensors: list[Tensor], name: str) -> int:
+    """The data's size, once it is sure that the tensors cover it without hole or overlap."""
+    reached = 0
+    for tensor in tensors:
+        if tensor.begin != reached:
+            what = "a hole before it" if tensor.begin > reached else "an overlap with another"
+            words = f"tensor {quoted(tensor.name)} begins at {tensor.begin}, expected {reached}"
+            raise _bad(name, f"{words}: {what}", tensor=tensor.name)
+        reached = tensor.end
+    return reached
+
+
+def _bad(
+    name: str,
+    words: str,
+    *,
+    code: str = "bad_header",
+    tensor: str | None = None,
+    unfinished: bool = False,
+) -> Unfit:
+    finding = Finding(code, f"{shown(name)}: {words}", name, tensor)
+    return Unfit(finding, unfinished=unfinished)

@@ -1,0 +1,48 @@
+"""Asks the probes within a time, and says what the answers are worth."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from hotreload.core.ports import Engine
+from hotreload.errors import CheckpointRejected, EngineLost, ProbeFailed, TryAgain
+
+FIRST_ANSWER_SECONDS = 900.0
+"""The first answer compiles the model, which takes minutes on an accelerator."""
+
+
+class NoAnswer(ProbeFailed):
+    """Nothing was answered in time, which accuses the engine before anything else."""
+
+
+@asynccontextmanager
+async def probes_within(seconds: float, setting: str = "") -> AsyncIterator[None]:
+    """Have the probes of this block answered in time: no answer is a bad one.
+
+    `setting` is what would give them longer.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        longer = f" ({setting})" if setting else ""
+        raise NoAnswer(f"no answer to the probe within {seconds:g} s{longer}") from None
+
+
+async def verdict_of(engine: Engine, within: float, setting: str = "") -> CheckpointRejected | None:
+    """Ask the live weights the probes; return what is wrong with the answers, or None."""
+    try:
+        async with probes_within(within, setting):
+            await engine.probe()
+    except (EngineLost, TryAgain):
+        raise
+    except Exception as bad:
+        return as_verdict(bad)
+    return None
+
+
+def as_verdict(bad: Exception) -> CheckpointRejected:
+    """Why the weights are rejected; a probe that breaks in any way is a bad answer."""
+    if isinstance(bad, CheckpointRejected):
+        return bad
+    return ProbeFailed(f"the probe broke: {type(bad).__name__}: {bad}")

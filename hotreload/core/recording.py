@@ -1,0 +1,193 @@
+"""Every attempt goes through here, at the start and later: begun, judged, recorded, published."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from hotreload import failpoints
+from hotreload.core.ledger import Ledger
+from hotreload.core.progress import AttemptProgress, Reach, new_attempt
+from hotreload.errors import OF_WHAT_IT_DID, EngineLost, HotReloadError
+from hotreload.events import AttemptFinished, DryRunFinished, PhaseEntered, Publish
+from hotreload.types import Attempt, By, Generation, Outcome, Reason, Revision, Staged
+
+log = logging.getLogger("hotreload.reconcile")
+
+Save = Callable[[Ledger], Awaitable[str | None]]
+"""Make the ledger survive a restart, or say why it does not; a disk that refuses raises nothing."""
+
+
+def default_backoff(failures: int) -> float:
+    """1, 2, 4 … seconds, about a minute at most."""
+    return float(2 ** min(failures - 1, 6))
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPolicy:
+    """Consequences that an attempt may have, decided before it begins."""
+
+    by: By | None = None
+    """The one who asked for it; None is the source."""
+    rest: float = 0.0
+    """Seconds after it goes live in which no newer revision is tried."""
+    blame: bool = True
+    """Have the next start blame the revision if the process dies during this attempt."""
+    refuse_files: bool = True
+    """Have faults found in the files refuse the revision; bad answers always do."""
+    dry_run: bool = False
+    """Have nothing go live or be refused by it: the ledger only remembers that it was."""
+    raises: tuple[type[Exception], ...] = ()
+    """Errors that say nothing about the revision: they are not recorded but raised."""
+
+
+class Attempts:
+    """Makes attempts, one after the other, and records each in the ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        save: Save,
+        publish: Publish,
+        is_lost: Callable[[], bool],
+        backoff: Callable[[int], float] = default_backoff,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`is_lost` says whether the engine is lost: a cancel that follows is no stop of ours."""
+        self.ledger = ledger
+        self.publish = publish
+        self.backoff = backoff
+        self.clock = clock
+        self.wall = wall
+        self._save = save
+        self._is_lost = is_lost
+
+    def progress_of(self, revision: Revision, reach: Reach = failpoints.reach) -> AttemptProgress:
+        """The progress of a new attempt at this revision."""
+        return AttemptProgress(revision, self.publish, self.clock, reach)
+
+    @asynccontextmanager
+    async def recorded(
+        self, progress: AttemptProgress, policy: AttemptPolicy
+    ) -> AsyncIterator[None]:
+        """Make an attempt in this block, which raises only what ends the daemon.
+
+        It is recorded as begun before, and how it ended is in `progress.ended` afterwards.
+        """
+        with new_attempt():
+            if policy.blame and not policy.dry_run:
+                self.ledger.begin(progress.revision)
+                await self.save()
+            error: BaseException | None = None
+            try:
+                yield
+            except policy.raises:
+                await self._abandon()
+                raise
+            except asyncio.CancelledError as cancel:
+                error = progress.verdict or cancel
+                if progress.generation is None and progress.verdict is None:
+                    await self._abandon()
+                    raise
+            except Exception as failure:
+                error = failure
+            await self._end(progress, error, policy)
+            _raise_what_ends_us(error)
+
+    async def _end(
+        self, progress: AttemptProgress, error: BaseException | None, policy: AttemptPolicy
+    ) -> None:
+        """Judge it, record and publish how it ended, and write that to disk."""
+        attempt = progress.ended = self._described(progress, error, policy)
+        if policy.dry_run:
+            self.ledger.history.appendleft(attempt)
+        else:
+            self.ledger.finish(
+                attempt,
+                now=self.clock(),
+                backoff=partial(self._backoff_of, error),
+                rest=policy.rest,
+                refuse=policy.refuse_files or progress.verdict is not None,
+            )
+        self.publish(PhaseEntered(attempt.revision, None))
+        finished = DryRunFinished if attempt.dry_run else AttemptFinished
+        self.publish(finished(attempt, self.ledger.live, progress.replica))
+        await self.save()
+        await progress.reach("saved")
+
+    async def _abandon(self) -> None:
+        """Forget the attempt: how it ended says nothing about the checkpoint."""
+        if not self._is_lost():  # a lost engine counts as a death at the next start
+            self.ledger.abandon()
+        await self.save()
+
+    async def save(self) -> str | None:
+        """Write the ledger to disk; return why it could not be written, if so."""
+        return await self._save(self.ledger)
+
+    def mint(self, staged: Staged, number: int | None = None) -> Generation:
+        """Name weights that are about to answer; no other ones get their number any more."""
+        number = number or self.ledger.next_number
+        self.ledger.numbers_given = max(number, self.ledger.numbers_given)
+        return Generation(
+            number, staged.revision, staged.fingerprint, self.wall(), staged.leaves, staged.bytes
+        )
+
+    def record(self, generation: Generation, path: Path | None) -> None:
+        """Record in memory that this is live; the disk is written later, gate open."""
+        known = self.ledger.past_of(generation.revision)
+        self.ledger.went_live(generation, str(path) if path else known.path if known else "")
+
+    def _described(
+        self, progress: AttemptProgress, error: BaseException | None, policy: AttemptPolicy
+    ) -> Attempt:
+        outcome, reason = Outcome.PASSED if policy.dry_run else Outcome.LIVE, None
+        if error is not None and progress.generation is None:
+            outcome, reason = self._judgement_of(progress.revision, error)
+        elif isinstance(error, Exception):  # the weights are live in spite of it
+            log.error("reload.untidy", exc_info=error)
+        return Attempt(
+            revision=progress.revision,
+            outcome=outcome,
+            reason=reason,
+            phases=progress.phases,
+            pause_seconds=progress.pause_seconds,
+            finished_at=self.wall(),
+            generation=progress.generation.number if progress.generation else None,
+            rolled_back=progress.rolled_back,
+            fingerprints=progress.fingerprints,
+            by=policy.by,
+            loading=progress.loading,
+            dry_run=policy.dry_run,
+            unproven=progress.unproven,
+        )
+
+    def _judgement_of(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:
+        if isinstance(error, HotReloadError) and error.outcome is not None:
+            outcome, reason = error.outcome, error.reason
+        else:  # a fault of ours: it must not stop the old weights from serving
+            log.error("reload.internal_error", exc_info=error)
+            words = f"internal error in hotreload: {type(error).__name__}: {error}"
+            outcome, reason = Outcome.REJECTED, Reason("internal", words)
+        if outcome is Outcome.REJECTED and reason.code not in OF_WHAT_IT_DID:
+            # What was live once is good: only what it does may bar the way back to it.
+            was_live = self.ledger.past_of(revision) is not None
+            outcome = Outcome.POSTPONED if was_live else outcome
+        return outcome, reason
+
+    def _backoff_of(self, error: BaseException | None, failures: int) -> float:
+        return max(self.backoff(failures), getattr(error, "retry_after", None) or 0.0)
+
+
+def _raise_what_ends_us(error: BaseException | None) -> None:
+    if isinstance(error, EngineLost | asyncio.CancelledError):
+        raise error
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError  # a cancel came while the failure was dealt with

@@ -1,0 +1,55 @@
+"""The place a rollback goes back to: the generation of a number, or the one before the live one."""
+
+from collections.abc import Callable, Iterable
+
+from hotreload.core.ledger import Ledger, PastGeneration
+from hotreload.errors import BadRequest, NothingOfThatName
+from hotreload.types import Generation
+
+Where = Callable[[PastGeneration], str | None]
+"""Say where the weights of a generation can be had from; None when they cannot."""
+
+
+def numbered(ledger: Ledger, live: Generation, number: int) -> PastGeneration:
+    """The generation of this number; BadRequest when it is live, or not remembered."""
+    if number == live.number:
+        raise BadRequest(f"generation {number} is live already")
+    place = ledger.past(number)
+    if place is None:
+        raise NothingOfThatName(
+            f"generation {number} is not remembered; known are {_known(ledger)}"
+        )
+    return place
+
+
+def last_with_files(ledger: Ledger, live: Generation) -> PastGeneration:
+    """The one before among those that have files; BadRequest without any."""
+    place = ledger.past_before(live)
+    if place is None:
+        raise BadRequest(f"an earlier generation is not remembered; known are {_known(ledger)}")
+    return place
+
+
+def last(ledger: Ledger, live: Generation, where: Where) -> PastGeneration:
+    """The very one before; BadRequest when it cannot be had: none is jumped over."""
+    older = ledger.before(live)
+    if not older:
+        raise BadRequest(f"there is nothing before generation {live.number} to go back to")
+    if where(before := older[0]) is None:
+        raise BadRequest(
+            f"generation {before.number} ({before.revision.label}), the one before, is no "
+            f"longer in memory and has no files; {_what_there_is(reversed(older), where)}"
+        )
+    return before
+
+
+def _what_there_is(older: Iterable[PastGeneration], where: Where) -> str:
+    found = [(place, at) for place in older if (at := where(place)) is not None]
+    if not found:
+        return "nor is there any other: stage its weights again"
+    listed = ", ".join(f"{each.number} ({each.revision.label}, {at})" for each, at in found)
+    return f"there is still {listed}: name it, or stage the weights you want"
+
+
+def _known(ledger: Ledger) -> str:
+    return ", ".join(str(place.number) for place in ledger.generations)

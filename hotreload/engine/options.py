@@ -1,0 +1,23 @@
+"""Options that an engine is started with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Model, devices and arguments of an engine, as the operator decided."""
+
+    model: Path
+    """A folder with a config, a tokenizer, and weights unless `load_format` is dummy."""
+    device: str
+    tp: int = 1
+    dtype: str = "auto"
+    load_format: str = "auto"
+    args: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of upstream's, handed on as they are."""
+    first_device: int = 0
+    engines: int = 1
+    """How many there are in all: there must be devices for each."""

@@ -1,1 +1,0 @@
-"""What one engine in several processes needs of JAX and of upstream."""

@@ -1,0 +1,144 @@
+"""Parts of a running engine: upstream's objects and threads; how they are taken apart again."""
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotreload.engine.upstream import embedding, frozen
+from hotreload.engine.upstream.legs import Leg
+from hotreload.engine.upstream.scheduler import SchedulerThread, Stop, end_worker_threads
+from hotreload.engine.upstream.sockets import SocketFolder, close_sockets
+from hotreload.engine.upstream.watch import Part
+
+JOIN_SECONDS = 10.0
+JOIN_TURNS = 50
+MESSAGE_SECONDS = 30.0
+"""How long the detokenizer or our loop may take over one message, with a few tokens to decode."""
+
+Report = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Parts:
+    """Parts that a running engine is made of."""
+
+    report: Report
+    sockets: SocketFolder
+    engine: Any = None
+    scheduler: SchedulerThread | None = None
+    detokenizer: Any = None
+    detokenizer_thread: threading.Thread | None = None
+    to_detokenizer: Leg = field(default_factory=lambda: Leg("the detokenizer"))
+    to_loop: Leg = field(default_factory=lambda: Leg("the loop that receives answers"))
+
+    @property
+    def tokenizer_manager(self) -> Any:
+        """Upstream's front: takes requests, hands out answers."""
+        return self.engine.tokenizer_manager
+
+    @property
+    def model_runner(self) -> Any:
+        """Upstream's holder of the model."""
+        return self.running_scheduler.scheduler.tp_worker.get_model_runner()
+
+    @property
+    def running_scheduler(self) -> SchedulerThread:
+        """The scheduler of a built engine."""
+        assert self.scheduler is not None
+        return self.scheduler
+
+    def fault(self) -> str | None:
+        """Name the thread that clients wait for and that has ended; None when none has."""
+        thread = self.detokenizer_thread
+        if thread is not None and not thread.is_alive():
+            return "the detokenizer thread has ended"
+        return self.running_scheduler.fault()
+
+
+def watched(parts: Parts) -> list[Part]:
+    """Every part that clients wait for, and how long it may be busy with one thing."""
+    seconds = parts.engine.server_args.watchdog_timeout
+    words = f"a step takes longer than {seconds:g} s (watchdog_timeout)"
+    found = [Part(words, parts.running_scheduler.progress, seconds)]
+    seconds = min(seconds, MESSAGE_SECONDS)
+    for leg in (parts.to_detokenizer, parts.to_loop):
+        words = f"{leg.name} takes longer than {seconds:g} s for one message"
+        found.append(Part(words, leg.progress, seconds))
+    return found
+
+
+def take_apart(parts: Parts) -> None:
+    """End the threads and let go of every reference; blocks.
+
+    Afterwards the device memory is free and another engine can be started in this process. The
+    tokenizer manager's sockets belong to a loop: the caller closes them.
+    """
+    scheduler, has_ended = parts.scheduler, False
+    if scheduler is not None:
+        scheduler.ask_to_stop()
+        has_ended = _has_ended(scheduler)
+        if has_ended:
+            end_worker_threads(scheduler.scheduler, JOIN_SECONDS)
+            _end_detokenizer(parts, scheduler.scheduler)
+            close_sockets(scheduler.scheduler, parts.detokenizer, parts.engine)
+    if parts.engine is not None:
+        _close_loop(parts.engine)
+    parts.sockets.remove()
+    left = None if scheduler is None else weakref.ref(scheduler.scheduler)
+    parts.engine = parts.scheduler = parts.detokenizer = parts.detokenizer_thread = None
+    if scheduler is not None and has_ended:
+        scheduler.drop_references()
+    embedding.forget_arrays()
+    frozen.thaw(parts, left)
+
+
+def discard(parts: Parts) -> None:
+    """Take apart an engine that nobody will run, in the thread that built it.
+
+    No loop has begun to use its sockets. If they stayed open, their context would wait for them
+    for ever.
+    """
+    close_sockets(parts.tokenizer_manager)
+    take_apart(parts)
+
+
+async def taken_apart(parts: Parts) -> None:
+    """Take a running engine apart, off the loop, and close what belongs to the loop."""
+    manager = parts.tokenizer_manager
+    await asyncio.to_thread(take_apart, parts)
+    close_sockets(manager)
+
+
+def _has_ended(scheduler: SchedulerThread) -> bool:
+    """Wait for the scheduler thread to end; one that waits for a dead forward thread is released.
+
+    It may wait for a result: it gets None, cannot read that, and so ends. Or it may wait for the
+    launch of the batch that failed, and is told that it was launched.
+    """
+    worker = scheduler.scheduler.tp_worker
+    for _ in range(JOIN_TURNS):
+        if scheduler.join(JOIN_SECONDS / JOIN_TURNS):
+            return True
+        if hasattr(worker, "forward_thread") and not worker.forward_thread.is_alive():
+            worker.output_queue.put(None)
+            launched = getattr(scheduler.scheduler.cur_batch, "launch_done", None)
+            if launched is not None:
+                launched.set()
+    return False
+
+
+def _end_detokenizer(parts: Parts, scheduler: Any) -> None:
+    # The socket is the scheduler thread's, which has ended: nobody else uses it now.
+    if parts.detokenizer_thread is not None:
+        scheduler.send_to_detokenizer.send_pyobj(Stop())
+        parts.detokenizer_thread.join(JOIN_SECONDS)
+
+
+def _close_loop(engine: Any) -> None:
+    """main makes an event loop for its blocking calls, which nobody makes here."""
+    loop = getattr(engine, "loop", None)
+    if loop is not None and not loop.is_running():
+        loop.close()

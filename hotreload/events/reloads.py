@@ -1,0 +1,234 @@
+"""Events of checkpoints: wishes, attempts, generations, and findings about live weights."""
+
+from dataclasses import dataclass
+from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
+from typing import Literal
+
+from hotreload.events.event import Event
+from hotreload.json_fields import Fields, attempt_fields, drift_fields, generation_fields
+from hotreload.types import Attempt, Generation, Mode, Outcome, Phase, Revision
+
+OUTCOME_LEVELS = {
+    Outcome.LIVE: INFO,
+    Outcome.PASSED: INFO,
+    Outcome.REJECTED: WARNING,
+    Outcome.POSTPONED: WARNING,
+    Outcome.SUPERSEDED: INFO,
+    Outcome.LOST: CRITICAL,
+}
+DRAINS_UNASKED = (
+    "nothing, if swaps may hold requests until those under way have ended: [reload] mode = "
+    "'drain' says that it is meant; otherwise change what `why` names"
+)
+DISTRUSTED = (
+    "nothing for those who are served: checkpoints go live as before, through upstream's loader, "
+    "and take longer; report this line"
+)
+DRIFTED = (
+    "restart the daemon, which loads the weights anew; then look for faults of the memory of the "
+    "device and of this machine (dmesg)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionWanted(Event):
+    """The source or an operator wishes this revision to be live."""
+
+    revision: Revision
+
+    name = "revision.wanted"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting(Event):
+    """The source, the reconciler or the start waits for this, in words; None when for nothing."""
+
+    waiting_for: str | None
+    who: Literal["source", "reconciler", "start"] = "source"
+
+    @property
+    def name(self) -> str:
+        return f"{self.who}.waiting"
+
+    @property
+    def level(self) -> int:
+        return INFO if self.waiting_for else DEBUG
+
+    def fields(self) -> Fields:
+        return {"waiting_for": self.waiting_for}
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseEntered(Event):
+    """An attempt moved on; None when it is over."""
+
+    revision: Revision
+    phase: Phase | None
+    replica: int = 0
+    """On which engine, if it is done on one."""
+
+    name = "reload.phase"
+    level = DEBUG
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(Event):
+    """So many of a phase's bytes have arrived, or of its batches are compiled while it warms.
+
+    Published a few times a second at most.
+    """
+
+    revision: Revision
+    phase: Phase
+    done: int
+    total: int
+
+    name = "reload.progress"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFinished(Event):
+    """An attempt ended; `live` is what answers from now on."""
+
+    attempt: Attempt
+    live: Generation | None
+    replica: int = 0
+    """The engine that it was made on."""
+
+    @property
+    def name(self) -> str:
+        return f"reload.{self.attempt.outcome}"
+
+    @property
+    def level(self) -> int:
+        return OUTCOME_LEVELS[self.attempt.outcome]
+
+    def fields(self) -> Fields:
+        return _ended(self)
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunFinished(Event):
+    """A dry run ended; nothing that answers has changed, and nothing is refused because of it."""
+
+    attempt: Attempt
+    live: Generation | None
+    replica: int = 0
+
+    name = "reload.dry_run"
+
+    @property
+    def level(self) -> int:
+        return OUTCOME_LEVELS[self.attempt.outcome]
+
+    def fields(self) -> Fields:
+        return _ended(self)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationLive(Event):
+    """These weights answer from now on: after the boot, a reload or a rollback."""
+
+    generation: Generation
+    replica: int = 0
+    """On which engine."""
+
+    name = "generation.live"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationEnded(Event):
+    """These weights answer nobody any more: all who began under them have their answer."""
+
+    generation: Generation
+    replica: int = 0
+    """On which engine."""
+
+    name = "generation.ended"
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChosen(Event):
+    """Weights are exchanged so in this life; `why` says why they drain though it was not asked."""
+
+    mode: Mode
+    why: str | None = None
+    replica: int = 0
+
+    name = "reload.mode"
+
+    @property
+    def level(self) -> int:
+        return INFO if self.why is None else WARNING
+
+    @property
+    def todo(self) -> str:
+        return DRAINS_UNASKED if self.why is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersWithheld(Event):
+    """So many answers of this generation were withheld: their logits were no numbers."""
+
+    generation: Generation
+    answers: int
+
+    name = "answers.withheld"
+    level = WARNING
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderDistrusted(Event):
+    """Our own loader made other weights of a checkpoint than upstream's: it is switched off.
+
+    Until the daemon is started anew every checkpoint goes through upstream's.
+    """
+
+    reason: str
+    replica: int = 0
+    """On which engine."""
+
+    name = "loader.distrusted"
+    level = ERROR
+    todo = DISTRUSTED
+
+
+@dataclass(frozen=True, slots=True)
+class LiveVerified(Event):
+    """The checksums of the live weights were computed anew, and are those that went live."""
+
+    generation: Generation
+    replica: int = 0
+    """On which engine."""
+
+    name = "live.verified"
+    level = DEBUG
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDrifted(Event):
+    """These live leaves are no longer what went live, though nobody exchanged them.
+
+    It holds until other weights go live, or `LiveVerified` says that they are whole again.
+    """
+
+    generation: Generation
+    leaves: tuple[str, ...]
+    replica: int = 0
+    """On which engine."""
+
+    name = "live.drifted"
+    level = ERROR
+    todo = DRIFTED
+
+    def fields(self) -> Fields:
+        return {
+            **drift_fields(self.leaves),
+            **generation_fields(self.generation),
+            "replica": self.replica,
+        }
+
+
+def _ended(event: AttemptFinished | DryRunFinished) -> Fields:
+    live = event.live.number if event.live else None
+    return {**attempt_fields(event.attempt), "live": live, "replica": event.replica}

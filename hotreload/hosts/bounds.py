@@ -1,0 +1,67 @@
+"""Bounds of what one rank believes of another: form and size, whoever wrote it."""
+
+import json
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from hotreload.types import Revision
+
+MOST_TEXT = 4 << 20
+"""Characters of a step or a ballot."""
+MOST_WORDS = 20_000
+LONGEST_NAME = 1024
+"""Characters of a revision, a label or a fingerprint."""
+MOST_NUMBER = 10**9
+"""Of generations: one a second for thirty years."""
+
+
+class NotBelieved(ValueError):
+    """Said of what has not the form that a rank would give it."""
+
+
+def parsed(text: str, most: int = MOST_TEXT) -> Any:
+    """Read JSON, if there are no more characters of it."""
+    if len(text) > most:
+        raise NotBelieved(f"{len(text)} characters, and there may be {most}")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as fault:
+        raise NotBelieved("it is no JSON") from fault
+
+
+def words(value: Any, most: int = MOST_WORDS) -> str:
+    """A text without control characters, which could write lines of their own into a log."""
+    if not isinstance(value, str) or len(value) > most:
+        raise NotBelieved(f"there must be a text of up to {most} characters")
+    return "".join(map(_shown, value))
+
+
+def number(value: Any, least: int = 0, most: int = MOST_NUMBER) -> int:
+    """A whole number, or one as text, within bounds."""
+    is_text = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20
+    found = int(value) if is_text or type(value) is int else None
+    if found is None or not least <= found <= most:
+        raise NotBelieved(f"there must be a number from {least} to {most}")
+    return found
+
+
+def table(value: Any) -> dict[str, str]:
+    """A name and a text each."""
+    if not isinstance(value, dict):
+        raise NotBelieved("there must be names, each with a text")
+    return {words(name): words(text) for name, text in value.items()}
+
+
+def words_of(revision: Revision) -> dict[str, str]:
+    """A revision as ranks name it to each other."""
+    return {"revision": revision.id, "label": revision.label}
+
+
+def revision_of(about: Mapping[str, str]) -> Revision:
+    """Read which revision is meant."""
+    return Revision(words(about["revision"], LONGEST_NAME), words(about["label"], LONGEST_NAME))
+
+
+def _shown(char: str) -> str:
+    return ascii(char)[1:-1] if unicodedata.category(char) == "Cc" else char

@@ -1,0 +1,93 @@
+"""Things that must be the same on all hosts of one engine; in which of them two hosts differ.
+
+Ranks that differ in one of these would compute different things in the same turn, or would not
+agree which checkpoint is good.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from hotreload import __version__
+from hotreload.life.model_files import digests_of_side_files
+from hotreload.observe.metrics import installed
+from hotreload.settings.credentials import read_join_secret
+from hotreload.settings.faults import masked
+from hotreload.settings.rereading import ALIKE
+from hotreload.settings.sections import Settings
+from hotreload.threads import in_thread
+
+PACKAGES = ("sglang-jax", "jax", "jaxlib", "transformers")
+"""What computes, and what makes tokens of text."""
+ENGINE = ("nnodes", "tp", "dtype")
+COMPARED = b"hotreload: do all hosts have this secret?"
+DIGEST = "sha256:"
+"""Two of these can be compared, but tell nobody in what they differ."""
+
+
+def to_agree_on(settings: Settings) -> dict[str, str]:
+    """List what every other host must have the same; reads the model's small files."""
+    return {
+        "hotreload": __version__,
+        **{package: installed(package) for package in PACKAGES},
+        **{name: str(getattr(settings.engine, name)) for name in ENGINE},
+        **{f"[engine.args] {name}": text for name, text in _args(settings)},
+        **dict(_judged_by(settings)),
+        **dict(_secret(settings.engine.join_secret_file)),
+        **{f"the model's {name}": digest for name, digest in _files(settings.engine.model)},
+    }
+
+
+async def read_to_agree_on(settings: Settings) -> dict[str, str]:
+    """List the same in a thread, which is left behind when a read hangs."""
+    leave_as = "a read of the model's small files"
+    return await in_thread(lambda cancel: to_agree_on(settings), leave_as=leave_as)
+
+
+def differences(own: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """Say in what another host differs from this one, each in a sentence; none if in nothing."""
+    names = dict.fromkeys([*own, *theirs])
+    pairs = ((name, own.get(name), theirs.get(name)) for name in names)
+    return [_sentence(name, here, there) for name, here, there in pairs if here != there]
+
+
+def _sentence(name: str, here: str | None, there: str | None) -> str:
+    if here is None or there is None:
+        has, lacks = ("there", "here") if here is None else ("here", "there")
+        return f"{name} is given {has} and not {lacks}"
+    if here.startswith(DIGEST):
+        return f"{name} is another there than here"
+    return f"{name} is {there or 'not installed'} there and {here or 'not installed'} here"
+
+
+def _args(settings: Settings) -> Iterator[tuple[str, str]]:
+    """No secret leaves the host: the ranks' store asks nobody for a password."""
+    for name, value in sorted(settings.engine.args.items()):
+        yield name, json.dumps(masked(name, value), sort_keys=True)
+
+
+def _secret(file: Path | None) -> Iterator[tuple[str, str]]:
+    """A number that tells two secrets apart, and nobody what they are."""
+    if file is not None:
+        key = read_join_secret(file).encode()
+        yield "[engine] join_secret_file", DIGEST + hmac.new(key, COMPARED, "sha256").hexdigest()
+
+
+def _judged_by(settings: Settings) -> Iterator[tuple[str, str]]:
+    """List the settings that say whether a checkpoint is good."""
+    data = settings.model_dump(mode="json")
+    for name in sorted(ALIKE - {"probe"}):
+        section, key = name.split(".")
+        yield f"[{section}] {key}", json.dumps(data[section][key])
+    yield "[[probe]]", _digest(json.dumps(data["probe"], sort_keys=True).encode())
+
+
+def _files(model: Path | None) -> Iterator[tuple[str, str]]:
+    for name, digest in digests_of_side_files(model) if model is not None else ():
+        yield name, DIGEST + digest
+
+
+def _digest(content: bytes) -> str:
+    return DIGEST + hashlib.sha256(content).hexdigest()

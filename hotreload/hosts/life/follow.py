@@ -1,0 +1,207 @@
+"""A rank that follows: holds its part of the engine, and does what rank 0 asks, step by step.
+
+It decides nothing. It has its own source, checks, ledger, status and metrics; a step that fails
+here is told to rank 0 with the reason, and then nobody takes it.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hotreload import failpoints
+from hotreload.core.attempt import prepare
+from hotreload.core.progress import Reach, StillWanted
+from hotreload.errors import EngineLost, HotReloadError, SourceUnavailable, TryAgain
+from hotreload.events import PhaseEntered
+from hotreload.hosts.bounds import revision_of
+from hotreload.hosts.engine.joined import Joined
+from hotreload.hosts.engine.rank_engine import RankEngine
+from hotreload.hosts.following import About, Following
+from hotreload.hosts.life.agreement import read_to_agree_on
+from hotreload.hosts.life.meeting import Lose, met
+from hotreload.hosts.life.shown import FollowerStatus
+from hotreload.hosts.life.words import NUMBERS, live_of
+from hotreload.hosts.steps import take_part
+from hotreload.hosts.upstream.joining import Ranks
+from hotreload.hosts.vote import Follower
+from hotreload.life.boot import served_from, unarmed
+from hotreload.life.candidates import revision_of_model
+from hotreload.life.common import Common
+from hotreload.life.model_files import keep_model
+from hotreload.life.start_engine import to_start_from
+from hotreload.threads import uninterrupted
+from hotreload.types import Checkpoint, Phase, Revision
+
+
+class Follow(Following[RankEngine]):
+    """One life of such a rank."""
+
+    def __init__(self, common: Common, ranks: Ranks, *, lose: Lose) -> None:
+        super().__init__()
+        self._settings = common.settings
+        self._ranks = ranks
+        self._source = common.source
+        self._checking = common.checking
+        self._attempts = common.attempts
+        self._rules = common.rules
+        self._arrival = common.arrival
+        self._take_signals = common.take_signals
+        self._shows = FollowerStatus(common)
+        self._keep_saving = partial(common.state.keep_trying, common.attempts.ledger)
+        self._look_for_files = partial(common.files_gone.run, lambda place: True)
+        self._lose = lose
+        self._copies = AsyncExitStack()
+        """The private copy that the engine is built from, until it is."""
+        self._made_from: tuple[Checkpoint, dict[str, Any]] | None = None
+        self._is_built = asyncio.Event()
+        self._last: Checkpoint | None = None
+        """What was prepared last. What went live before it has its place in the ledger."""
+        self._is_live = False
+
+    async def run(self) -> NoReturn:
+        """Follow until rank 0 goes or the engine is lost: EngineLost says which."""
+        within = self._settings.engine.join_timeout
+        async with met(self._ranks, within, self._lose) as (joined, _):
+            self._joined: Joined = joined
+            following = Follower(joined.store, self._ranks.own).follow(partial(take_part, self))
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(following, name="follow rank 0")
+                    tasks.create_task(self._until_dead(), name="watch the engine")
+                    tasks.create_task(self._keep_saving(), name="save what is not")
+                    tasks.create_task(self._look_for_files(), name="look for files")
+            finally:
+                self._arrival.serving = None
+                await uninterrupted(self._closed())
+        raise AssertionError("nothing else ends it")
+
+    def lose(self, why: EngineLost) -> None:
+        """Count this rank's part of the engine as lost."""
+        if self._own is not None:
+            self._own.lose(str(why))
+
+    async def _until_dead(self) -> None:
+        await self._is_built.wait()
+        try:
+            await self.own.died()
+        except EngineLost as lost:
+            self._lose(lost)
+            raise
+
+    async def _closed(self) -> None:
+        try:
+            await self._copies.aclose()
+        finally:
+            if self._own is not None:
+                await self._own.close()
+
+    async def reach(self, point: str) -> None:
+        """Pass no failpoint of an attempt in the start."""
+        await (failpoints.reach if self._is_live else unarmed)(point)
+
+    # --- the start -------------------------------------------------------------------------------
+
+    async def introduce(self) -> About:
+        """Say the versions and settings that all must have, and which numbers are given."""
+        numbers = str(self._attempts.ledger.next_number - 1)
+        return {**await read_to_agree_on(self._settings), NUMBERS: numbers}
+
+    async def prepare_start(self, about: About) -> None:
+        """Fetch and check what rank 0 would start with, and copy it where nobody writes."""
+        if self._own is not None:
+            raise EngineLost("rank 0 begins anew, and here an engine is built")
+        await self._copies.aclose()  # of a candidate that rank 0 has passed over
+        revision = revision_of(about)
+        checkpoint = await self._prepared(revision, unarmed)
+        model = self._settings.engine.model or checkpoint.path
+        progress = self._attempts.progress_of(revision, unarmed)
+        copied = to_start_from(self._settings, model, checkpoint, progress)
+        self._made_from = checkpoint, await self._copies.enter_async_context(copied)
+
+    async def build(self) -> None:
+        """Build this rank's part of the engine, from what was prepared."""
+        assert self._made_from is not None, "it is prepared before it is built"
+        (checkpoint, asked), self._made_from = self._made_from, None
+        progress = self._attempts.progress_of(checkpoint.revision, unarmed)
+        async with self._copies, progress.phase(Phase.BUILDING):
+            engine = await RankEngine.start_rank(self._joined, **asked)
+        progress.publish(PhaseEntered(progress.revision, None))
+        self._take_signals()
+        self.take_over(engine)
+        self._is_built.set()
+        model = self._settings.engine.model
+        state = self._settings.state.directory
+        await keep_model(model or checkpoint.path, state, is_configured=model is not None)
+
+    # --- what rank 0 makes live ------------------------------------------------------------------
+
+    async def prepare(self, revision: Revision) -> Checkpoint:
+        """Fetch a revision from this host's own source and check it, as an attempt does."""
+        checkpoint = await self._prepared(revision, failpoints.reach)
+        await failpoints.reach("staging")
+        return checkpoint
+
+    async def _prepared(self, revision: Revision, reach: Reach) -> Checkpoint:
+        """Fetch a revision from this host's own source, and check it."""
+        progress = self._attempts.progress_of(revision, reach)
+        try:
+            checkpoint = await prepare(
+                progress,
+                StillWanted(progress, asyncio.Event()),
+                fetch=self._fetched,
+                validate=self._checked,
+                rules=self._rules,
+            )
+        finally:
+            progress.publish(PhaseEntered(revision, None))
+        self._last = checkpoint
+        return checkpoint
+
+    async def _fetched(self, revision: Revision) -> Path:
+        """The folder of the model is none that a source knows."""
+        model = self._settings.engine.model
+        if model is not None and model.name == revision.label:
+            try:
+                if await revision_of_model(model) == revision:
+                    return model
+            except HotReloadError:  # no weights in it, or none that can be read: so it is not meant
+                pass
+        try:
+            return await self._source.fetch(revision)
+        except SourceUnavailable as gone:
+            raise SourceUnavailable(await self._why_gone(revision, str(gone))) from gone
+
+    async def _why_gone(self, revision: Revision, otherwise: str) -> str:
+        """Rank 0's folder of this name may not be this host's."""
+        try:
+            here = await self._source.resolve(revision.label)
+        except HotReloadError:
+            return otherwise
+        if here.id == revision.id:
+            return otherwise
+        return f"{revision}: other bytes have that name on this host ({here.id[:12]})"
+
+    async def _checked(self, revision: Revision, path: Path) -> Checkpoint:
+        if self._own is None:
+            self._checking.serve(await served_from(self._settings.engine.model or path))
+        return await self._checking(revision, path)
+
+    async def record(self, about: About) -> None:
+        """Write down what is live on all ranks now, under the number that rank 0 gave it."""
+        ledger, own = self._attempts.ledger, self.own.live
+        live = live_of(about, own)
+        if own.fingerprint != live.fingerprint:
+            words = f"rank 0 has {live.fingerprint} live, and here {own.fingerprint} is"
+            raise EngineLost(words)
+        ledger.forget_others(live)
+        ledger.numbers_given = max(live.number, ledger.numbers_given)
+        last = self._last
+        path = last.path if last is not None and last.revision == live.revision else None
+        self._attempts.record(live, path)
+        self._shows(self.own, live)
+        self._is_live = True
+        why = await self._attempts.save()
+        if why is not None:
+            raise TryAgain(why, code="not_saved")

@@ -1,0 +1,83 @@
+"""The ranks of one engine from the moment they meet until they part, or one of them is gone."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from hotreload.errors import EngineLost, RankLeft, first_of
+from hotreload.hosts.beats import Beats
+from hotreload.hosts.engine.joined import Joined
+from hotreload.hosts.upstream.joining import Ranks
+from hotreload.threads import uninterrupted
+
+log = logging.getLogger("hotreload.ranks")
+
+
+Lose = Callable[[EngineLost], None]
+"""Told of another rank that is gone, before anything ends for it."""
+
+
+@asynccontextmanager
+async def met(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[tuple[Joined, Beats]]:
+    """Meet the others, and be with them; EngineLost, out of the body too, when one is gone.
+
+    Who goes by itself tells the others why: none of them can go on without it. They go together
+    when rank 0 goes, and nobody waits for who is gone.
+    """
+    log.info("ranks.meeting", extra={"rank": ranks.own, "of": ranks.count, "at": ranks.address})
+    joined = await Joined.join(ranks, within)
+    log.info("ranks.met", extra={"rank": ranks.own, "of": ranks.count})
+    looked_at = list(ranks.others) if ranks.leads else [0]  # rank 0 tells of all others
+    beats = Beats(joined.store, ranks.own, looked_at)
+    gone: list[EngineLost] = []
+
+    def hear(why: EngineLost) -> None:
+        gone.append(why)
+        lose(why)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            beating = tasks.create_task(watched(beats, hear), name="beats")
+            yield joined, beats
+            beating.cancel()
+    except BaseException as end:
+        await uninterrupted(_part(joined, beats, end, gone))
+        raise
+
+
+async def watched(beats: Beats, lose: Lose) -> None:
+    """Look after the others until EngineLost names one that is gone."""
+    try:
+        await beats.run()
+    except EngineLost as lost:
+        lose(lost)
+        raise
+
+
+async def _part(
+    joined: Joined, beats: Beats, end: BaseException, gone: Sequence[EngineLost]
+) -> None:
+    """Say why this rank goes, unless another one went first; all go together with rank 0."""
+    is_lost = _is_lost(end)
+    if not gone:
+        say = beats.lose if is_lost else beats.leave
+        try:
+            await say(_in_words(end))
+        except EngineLost:
+            return  # the store is gone, and rank 0 with it
+    has_left = any(isinstance(why, RankLeft) for why in gone)
+    rank_0_goes = not (is_lost or gone) if joined.ranks.leads else has_left
+    if rank_0_goes:
+        await joined.leave()
+
+
+def _is_lost(end: BaseException) -> bool:
+    if isinstance(end, BaseExceptionGroup):
+        return end.subgroup(EngineLost) is not None
+    return isinstance(end, EngineLost)
+
+
+def _in_words(end: BaseException) -> str:
+    first = first_of(end)
+    return "it was asked to stop" if isinstance(first, asyncio.CancelledError) else str(first)

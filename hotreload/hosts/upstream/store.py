@@ -1,0 +1,53 @@
+"""The store that jax.distributed keeps beside the process of rank 0, for all ranks."""
+
+from typing import Any
+
+from hotreload.errors import EngineLost
+
+NOTHING_THERE = ("DEADLINE_EXCEEDED", "NOT_FOUND")
+
+
+class Store:
+    """Keys and their values, the same for all ranks; every call blocks, and any thread may call.
+
+    It is there only between joining the other ranks and leaving them. EngineLost when it is gone:
+    it lives beside rank 0, and the others end with it.
+    """
+
+    def __init__(self) -> None:
+        import jax
+        from jax._src import distributed
+
+        # There is no public way to it; both versions of jax have it here.
+        self._client: Any = distributed.global_state.client
+        self._fault: type[Exception] = jax.errors.JaxRuntimeError
+
+    def put(self, key: str, value: str) -> None:
+        """Have the key hold this value; whoever waits for it gets it."""
+        try:
+            self._client.key_value_set(key, value, allow_overwrite=True)
+        except self._fault as fault:
+            raise _lost(fault) from fault
+
+    def get(self, key: str, within: float) -> str | None:
+        """The value of the key, waited for so many seconds; None when it has none by then."""
+        try:
+            ms = max(1, round(within * 1000))
+            value: bytes = self._client.blocking_key_value_get_bytes(key, ms)
+        except self._fault as fault:
+            if str(fault).startswith(NOTHING_THERE):
+                return None
+            raise _lost(fault) from fault
+        return value.decode(errors="replace")
+
+    def forget(self, key: str) -> None:
+        """Let go of the key, and of every key that begins with it and a slash."""
+        try:
+            self._client.key_value_delete(key)
+        except self._fault as fault:
+            raise _lost(fault) from fault
+
+
+def _lost(fault: Exception) -> EngineLost:
+    why = str(fault).partition("\n")[0]
+    return EngineLost(f"rank 0 has ended, or is out of reach: the ranks' store says {why}")

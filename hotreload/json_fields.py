@@ -1,0 +1,128 @@
+"""The vocabulary as JSON fields: the one spelling that events, log, /status and /history share."""
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from hotreload.types import Attempt, By, Generation, Loading, PassedOver, Reason, Refusal, Revision
+
+Fields = dict[str, Any]
+"""A JSON object."""
+NOT_LOADED = dict.fromkeys(
+    (
+        "loader",
+        "loader_reason",
+        "leaves_staged",
+        "leaves_shared",
+        "bytes_read",
+        "leaves_changed",
+        "largest_change",
+        "most_changed",
+    )
+)
+"""The fields of what was not made of a checkpoint."""
+SHOWN_LEAVES = 10
+"""So many leaves are named that drifted; all of them are counted."""
+
+
+def iso(seconds: float) -> str:
+    """Return wall-clock seconds as people and machines both read them, in UTC."""
+    moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return moment.replace("+00:00", "Z")
+
+
+def revision_fields(revision: Revision) -> Fields:
+    """Return a revision's id, for machines, and its label, for people."""
+    return {"revision": revision.id, "label": revision.label}
+
+
+def generation_fields(generation: Generation) -> Fields:
+    """Return a generation as /status shows the live one."""
+    return {
+        "generation": generation.number,
+        **revision_fields(generation.revision),
+        "fingerprint": generation.fingerprint,
+        "live_since": iso(generation.since),
+    }
+
+
+def attempt_fields(attempt: Attempt) -> Fields:
+    """Return one attempt as status, history and admin answers show it."""
+    return {
+        **revision_fields(attempt.revision),
+        "outcome": attempt.outcome.value,
+        **reason_fields(attempt.reason),
+        "phases": {phase.value: round(spent, 6) for phase, spent in attempt.phases.items()},
+        "pause_seconds": round(attempt.pause_seconds, 6),
+        "finished_at": iso(attempt.finished_at),
+        "generation": attempt.generation,
+        "rolled_back": attempt.rolled_back,
+        "by": attempt.by and by_fields(attempt.by),
+        **loading_fields(attempt.loading),
+        "dry_run": attempt.dry_run,
+        "unproven": attempt.unproven or None,
+    }
+
+
+def by_fields(by: By) -> Fields:
+    """Return who asked for a change, when and what for."""
+    who = {"verb": by.verb, "uid": by.uid, "pid": by.pid}
+    return {**who, "at": iso(by.at), "reason": by.reason}
+
+
+def reason_fields(reason: Reason | None) -> Fields:
+    """Return a reason in words and as a code; nulls when there is none."""
+    if reason is None:
+        return {"reason": None, "code": None, "findings": []}
+    return {
+        "reason": f"{reason.code}: {reason.message}",
+        "code": reason.code,
+        "findings": list(reason.findings),
+    }
+
+
+def refusal_fields(refusal: Refusal) -> Fields:
+    """Return one refused revision as the status shows it."""
+    return {
+        **revision_fields(refusal.revision),
+        **reason_fields(refusal.reason),
+        "at": iso(refusal.at),
+    }
+
+
+def loading_fields(loading: Loading | None) -> Fields:
+    """Return how weights were made, as an attempt and the status show it."""
+    if loading is None:
+        return dict(NOT_LOADED)
+    change = loading.largest_change
+    return {
+        "loader": loading.loader,
+        "loader_reason": loading.why or None,
+        "leaves_staged": loading.leaves_staged,
+        "leaves_shared": loading.leaves_shared,
+        "bytes_read": loading.bytes_read,
+        "leaves_changed": loading.leaves_changed,
+        "largest_change": change if math.isfinite(change) else None,  # JSON has no infinity
+        "most_changed": loading.most_changed or None,
+    }
+
+
+def folder_fields(folder: PassedOver) -> Fields:
+    """Return a folder that is passed over, and why."""
+    return {
+        "label": folder.label,
+        "code": folder.reason.code,
+        "reason": folder.reason.message,
+    }
+
+
+def passed_over_fields(folders: tuple[PassedOver, ...], counts: Mapping[str, int]) -> Fields:
+    """Return the folders as the status and /events show them, and how many there are in all."""
+    named = [folder_fields(folder) for folder in folders]
+    return {"passed_over": named, "passed_over_total": sum(counts.values())}
+
+
+def drift_fields(leaves: tuple[str, ...]) -> Fields:
+    """Return leaves that are no longer what went live: the first named, all counted."""
+    return {"leaves": list(leaves[:SHOWN_LEAVES]), "leaves_total": len(leaves)}

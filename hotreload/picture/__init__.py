@@ -1,0 +1,1 @@
+"""The state of things: taken in from the events once, and said here for all who tell of it."""

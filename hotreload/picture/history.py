@@ -1,0 +1,60 @@
+"""The attempts and pins so far."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from hotreload.events import AttemptFinished, DryRunFinished, Event, OperatorAsked
+from hotreload.json_fields import Fields, attempt_fields, by_fields, revision_fields
+from hotreload.picture.words import attempt_words
+from hotreload.types import Attempt, By
+
+
+class History:
+    """The last attempts, and who pinned and unpinned, newest first."""
+
+    def __init__(
+        self, attempts: Iterable[Attempt] = (), pins: Iterable[By] = (), *, kept: int = 200
+    ) -> None:
+        self._attempts = deque(attempts, maxlen=kept)
+        self._pins = deque(pins, maxlen=kept)
+
+    def observe(self, event: Event) -> None:
+        """Take in an attempt that ended, or a pin or unpin, which makes no attempt."""
+        match event:
+            case AttemptFinished(attempt) | DryRunFinished(attempt):
+                self._attempts.appendleft(attempt)
+            case OperatorAsked(By("pin" | "unpin") as by, _, None):
+                self._pins.appendleft(by)
+
+    @property
+    def last(self) -> Attempt | None:
+        """The attempt that ended last; dry runs are none."""
+        return next((each for each in self._attempts if not each.dry_run), None)
+
+    def snapshot(self) -> Fields:
+        """Return the /history document."""
+        attempts = [
+            told_attempt(attempt, went_live_fields(replaced) if replaced else None)
+            for attempt, replaced in self._with_what_they_replaced()
+        ]
+        return {"attempts": attempts, "pins": [by_fields(by) for by in self._pins]}
+
+    def _with_what_they_replaced(self) -> Iterator[tuple[Attempt, Attempt | None]]:
+        """Each attempt, and where it went live the attempt whose weights were live before."""
+        before: Attempt | None = None
+        pairs = list[tuple[Attempt, Attempt | None]]()
+        for attempt in reversed(self._attempts):
+            pairs.append((attempt, before if attempt.generation is not None else None))
+            before = attempt if attempt.generation is not None else before
+        return reversed(pairs)
+
+
+def told_attempt(attempt: Attempt, replaced: Fields | None = None) -> Fields:
+    """Return an attempt and the words for it; `replaced` is the generation that it took over."""
+    fields = {**attempt_fields(attempt), "replaced": replaced}
+    return {**fields, "told": attempt_words(fields)}
+
+
+def went_live_fields(attempt: Attempt) -> Fields:
+    """Return the generation that an attempt made."""
+    return {"generation": attempt.generation, **revision_fields(attempt.revision)}

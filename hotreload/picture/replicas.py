@@ -1,0 +1,164 @@
+"""Each of the daemon's engines as events tell of it, and what follows for the daemon as a whole.
+
+A daemon answers while one of them does. What is live in it is what all of them hold: while a reload
+goes from one to the next, that is still the generation from before.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hotreload.errors import EngineLost
+from hotreload.events import (
+    AttemptFinished,
+    Event,
+    GateChanged,
+    GenerationEnded,
+    GenerationLive,
+    ModeChosen,
+    ReplicaMoved,
+)
+from hotreload.json_fields import Fields
+from hotreload.types import GateState, Generation, Mode, Outcome, ReplicaState
+
+
+@dataclass(slots=True)
+class ReplicaNow:
+    """One engine: whether it answers, by what, and what becomes of it if it does not."""
+
+    since: float
+    """The beginning of this state; wall-clock seconds."""
+    state: ReplicaState = ReplicaState.STARTING
+    reason: str | None = None
+    again_at: float | None = None
+    """The time of its next start, if it was lost; wall-clock seconds."""
+    restarts: int = 0
+    gate: GateState = GateState.SEALED
+    live: Generation | None = None
+    fading: list[Generation] = field(default_factory=list)
+    """Generations that were live in it and still answer, newest first."""
+
+    @property
+    def lets_in(self) -> bool:
+        """True while requests are answered there, at once or after a swap."""
+        return self.gate is not GateState.SEALED
+
+    def become(self, state: ReplicaState, now: float, reason: str | None = None) -> None:
+        """Note that it starts, serves or was lost; an engine that does not serve holds nothing."""
+        if state is ReplicaState.STARTING and self.state is ReplicaState.LOST:
+            self.restarts += 1
+        if state is not self.state:
+            self.state, self.since, self.again_at = state, now, None
+        self.reason = reason
+        if state is not ReplicaState.SERVING:
+            self.gate, self.live, self.fading = GateState.SEALED, None, []
+
+    def went_live(self, generation: Generation, mode: Mode | None) -> None:
+        """Note who answers; by overlap whoever did before still does, until it is said to end."""
+        before, self.live = self.live, generation
+        if before is not None and before != generation and mode is Mode.OVERLAP:
+            weights = (generation.revision, generation.fingerprint)
+            older = [before, *self.fading]  # without those that a rollback made live again
+            self.fading = [g for g in older if (g.revision, g.fingerprint) != weights]
+
+    def fields(self, now: float) -> Fields:
+        """Return whether it serves, as the status shows it; of weights and gate others tell."""
+        left = None if self.again_at is None else round(max(0.0, self.again_at - now), 1)
+        return {
+            "state": self.state.value,
+            "reason": self.reason,
+            "again_in": left,
+            "restarts": self.restarts,
+        }
+
+
+class ReplicasNow:
+    """Knows how each engine is, and the daemon as a whole."""
+
+    def __init__(self, wanted: int = 1, wall: Callable[[], float] = time.time) -> None:
+        """`wanted` is how many engines the daemon is to have."""
+        self._wall = wall
+        self.all = [ReplicaNow(wall()) for _ in range(wanted)]
+        """By index."""
+        self.live: Generation | None = None
+        """The generation that is live in the daemon."""
+        self.before: Generation | None = None
+        """The one that was live in it before that."""
+        self.ending: str | None = None
+        """The reason why nobody is let in any more, unless engines were lost."""
+        self.has_opened = False
+        self.mode: Mode | None = None
+        """The way in which new weights take over."""
+        self.mode_reason: str | None = None
+
+    def observe(self, event: Event) -> None:
+        """Take in what happened to one of them."""
+        match event:
+            case ReplicaMoved():
+                self._moved(event)
+            case ModeChosen(mode, why):  # engines of one model do it alike
+                self.mode, self.mode_reason = mode, why
+            case GateChanged():
+                self._gate_moved(event)
+            case GenerationLive(generation, replica):
+                self.all[replica].went_live(generation, self.mode)
+                if all(each.live in (None, generation) for each in self.all):
+                    self._went_live(generation)
+            case GenerationEnded(generation, replica):
+                fading = self.all[replica].fading
+                self.all[replica].fading = [each for each in fading if each != generation]
+            case AttemptFinished(attempt, live, replica):
+                self._went_live(live)
+                on = self.all[replica]
+                if attempt.outcome is Outcome.LOST and not on.lets_in:
+                    on.become(ReplicaState.LOST, self._wall(), on.reason)
+
+    def _moved(self, event: ReplicaMoved) -> None:
+        now, moved = self._wall(), self.all[event.replica]
+        moved.become(event.state, now, event.reason)
+        moved.again_at = None if event.again_in is None else now + event.again_in
+
+    def _gate_moved(self, event: GateChanged) -> None:
+        behind = self.all[event.replica]
+        if event.state is not GateState.SEALED:
+            self.has_opened = True
+            behind.become(ReplicaState.SERVING, self._wall())
+            behind.gate = event.state
+        elif event.code == EngineLost.code:
+            behind.become(ReplicaState.LOST, self._wall(), event.reason)
+        else:
+            behind.gate = event.state
+            self.ending = event.reason or "the gate is sealed"
+
+    def _went_live(self, generation: Generation | None) -> None:
+        if generation is not None and generation != self.live:
+            self.before, self.live = self.live, generation
+
+    @property
+    def serving(self) -> int:
+        """The number of them that answer requests, at once or after a swap."""
+        return sum(each.lets_in for each in self.all)
+
+    @property
+    def are_lost(self) -> bool:
+        """True while nobody is answered because engines were lost."""
+        lost = [each.state is ReplicaState.LOST for each in self.all]
+        return all(lost) or (any(lost) and not self.serving and self.ending is None)
+
+    @property
+    def lost_because(self) -> str | None:
+        """The reason why the last one was lost, as far as somebody said."""
+        lost = [each for each in self.all if each.state is ReplicaState.LOST and each.reason]
+        return max(lost, key=lambda each: each.since).reason if lost else None
+
+    @property
+    def gate(self) -> GateState:
+        """The state of the gates, taken together: open when one is."""
+        states = {each.gate for each in self.all}
+        return next(each for each in GateState if each in states)  # open, holding, sealed
+
+    @property
+    def fading(self) -> list[Generation]:
+        """Generations beside the live one that still end what they began, the newest first."""
+        older = {each for replica in self.all for each in replica.fading} - {self.live}
+        return sorted(older, key=lambda each: -each.number)

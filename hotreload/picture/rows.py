@@ -1,0 +1,240 @@
+"""The rows of `/status`: name, words and tone, made here for command, `top` and page alike.
+
+A pure function of the other fields, so that a command can make them of a daemon that is older than
+itself. Lines of a row's words end with a newline; a moment is a stamp in UTC, as in other fields;
+what goes on has its `share` that is done, and what is cut short is there as a `whole`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hotreload.figures import duration
+from hotreload.picture.words import (
+    NOT_SEEN,
+    TONES,
+    Fields,
+    asked,
+    boot_text,
+    counted,
+    damage_text,
+    drift_text,
+    follows,
+    loader_text,
+    named,
+    older_text,
+    outcome_word,
+    plain,
+    progress_text,
+    rank_text,
+    share_of,
+)
+
+BYTES_OF = {"fetching": "download", "staging": "loading"}
+"""Names of the row, by the phase whose bytes are counted."""
+ON_ONE_ENGINE = ("staging", "draining", "swapping", "probing", "rolling_back")
+"""The phases of an attempt that are gone through engine by engine."""
+NOISY = """\
+somebody put noise on the live weights, and no probe judged them
+`hotreload rollback` takes the noise off, and so does a restart"""
+
+
+def rows_of(status: Fields) -> list[Fields]:
+    """Return the rows; fields that an older daemon does not have are passed by."""
+    return [
+        *_now(status),
+        *_wrong_weights(status),
+        *_coming(status),
+        *_requests(status),
+        *_replicas(status),
+        *_chosen(status),
+        *_past(status),
+    ]
+
+
+def _row(name: str, words: Any, tone: str | None = None) -> Fields:
+    return {"name": name, "words": str(words), "tone": tone}
+
+
+def _now(status: Fields) -> Iterator[Fields]:
+    """The state, and what is live."""
+    state = plain(status["state"])
+    yield _row("state", state, TONES.get(state))
+    if rank := status.get("rank"):
+        yield _row("rank", rank_text(rank))
+    if boot := status.get("boot"):
+        yield _row("boot", boot_text(boot), "wait")
+    if status["generation"] is not None:
+        yield _row("generation", status["generation"])
+        yield {**_row("revision", named(status)), "whole": status["revision"]}
+        yield _row("fingerprint", plain(status["fingerprint"]))
+        yield _row("live since", status["live_since"])
+    for trouble in status.get("troubles", ()):
+        yield _row("trouble", "\n".join(_trouble(trouble)), "bad")
+    if loading := status.get("loading"):
+        yield _row("loaded", f"{loader_text(loading)}: {drift_text(loading)}")
+
+
+def _trouble(trouble: Fields) -> Iterator[str]:
+    """A trouble: what is wrong, since when, and what to do about it."""
+    yield f"{plain(trouble['code'])}: {plain(trouble['message'])}"
+    yield f"since {trouble['since']}"
+    if trouble["todo"]:
+        yield f"to do: {plain(trouble['todo'])}"
+
+
+def _wrong_weights(status: Fields) -> Iterator[Fields]:
+    """Faults of the live weights, or of our loader."""
+    if drifted := status.get("drifted"):
+        words = f"no longer what went live: {damage_text(drifted)}"
+        yield _row("drifted", f"{words}\nsince {drifted['since']}", "bad")
+    if (loader := status.get("loader")) and not loader["trusted"]:
+        yield _row("own loader", f"switched off: {plain(loader['reason'])}", "bad")
+    if status.get("noise"):
+        yield _row("noise", NOISY, "bad")
+
+
+def _coming(status: Fields) -> Iterator[Fields]:
+    """The checkpoint that is wanted, how far it is, and what the source holds back.
+
+    A rank that follows wants nothing by itself, and looks at its source when rank 0 asks.
+    """
+    if not follows(status):
+        yield _row("wanted", _wanted(status), "wait" if status.get("overruled") else None)
+    for name in ("waiting_for", "phase"):
+        if status[name]:
+            yield _row(name.replace("_", " "), plain(status[name]))
+    if progress := status.get("progress"):
+        phase = plain(progress.get("phase", "fetching"))  # a daemon of before knows no other
+        row = _row(BYTES_OF.get(phase, phase), progress_text(progress))
+        yield {**row, "share": share_of(progress)}
+    if (source := status.get("source")) and not follows(status):
+        yield _row("source", _source(source), "wait" if source["stale"] else None)
+    if status.get("passed_over"):
+        yield _row("passed over", "\n".join(_passed_over(status)), "wait")
+
+
+def _wanted(status: Fields) -> str:
+    if not status["wanted"]:
+        return "nothing yet"
+    is_live = status["wanted"] == status["revision"]
+    wanted = "what is live" if is_live else named(status, "wanted", "wanted_label")
+    overruled = status.get("overruled")
+    if not overruled:
+        return wanted
+    wish = f"it overrules the source's {named(overruled)} until the source wishes something new"
+    return f"{wanted}, by hand: {asked(overruled)}\n{wish}"
+
+
+def _source(source: Fields) -> str:
+    """Name its kind, and since when and why it is stale."""
+    kind = plain(source.get("kind", "unknown"))
+    if not source["stale"]:
+        return kind
+    seen, error = source["last_seen"], source["error"]
+    since = f"last seen {seen}" if seen else NOT_SEEN
+    why = f": {plain(error)}" if error and error != NOT_SEEN else ""
+    return f"{kind}, stale, {since}{why}"
+
+
+def _passed_over(status: Fields) -> Iterator[str]:
+    """The reasons why folders are passed over, and how many more there are."""
+    folders = status["passed_over"]
+    yield from (plain(folder["reason"]) for folder in folders)
+    if (more := status["passed_over_total"] - len(folders)) > 0:
+        yield f"and {more} more"
+
+
+def _requests(status: Fields) -> Iterator[Fields]:
+    """Requests at the gate, who answers them, what a swap does to them; rank 0 alone answers."""
+    if not follows(status):
+        gate, answering = status["gate"], status.get("answering")
+        counts = f"{gate['inside']} inside, {gate['held']} held"
+        yield _row("gate", f"{plain(gate['state'])}, {counts}")
+        if answering:
+            yield _row("answering", _answering(answering), "wait" if answering[1:] else None)
+    if mode := status.get("mode"):
+        why = status["mode_reason"]
+        yield _row("mode", f"{plain(mode)}: {plain(why)}" if why else plain(mode))
+
+
+def _answering(answering: Sequence[Fields]) -> str:
+    """Say who answers how many requests: what is live, and what still ends those from before."""
+    live, *older = answering
+    now = f"{counted(live['requests'], 'request')} by generation {live['generation']}"
+    return f"{now}, {older_text(older)}" if older else now
+
+
+def _replicas(status: Fields) -> Iterator[Fields]:
+    """Each engine, where there are several."""
+    replicas = status.get("replicas", [])
+    for each in replicas if len(replicas) > 1 else ():
+        state = plain(each["state"])
+        says = _serving if state == "serving" else _absent
+        tone = "bad" if each["drifted"] else None if state == "serving" else TONES.get(state)
+        yield _row(f"replica {each['index']}", f"{state}{says(each, status)}", tone)
+
+
+def _serving(replica: Fields, status: Fields) -> str:
+    gate, attempt = replica["gate"], status["attempt"]
+    words = f", generation {replica['generation']}, {gate['inside']} inside"
+    if gate["held"]:
+        words += f", {gate['held']} held"
+    if replica["drifted"]:
+        words += ", live weights drifted"
+    is_at_work = status["phase"] in ON_ONE_ENGINE and attempt["replica"] == replica["index"]
+    return f"{words}, {plain(status['phase'])}" if is_at_work else words
+
+
+def _absent(replica: Fields, status: Fields) -> str:
+    words = f" {replica['since']}"
+    if replica["again_in"] is not None:
+        words += f", started again in {duration(replica['again_in'])}"
+    return f"{words}: {plain(replica['reason'])}" if replica["reason"] else words
+
+
+def _chosen(status: Fields) -> Iterator[Fields]:
+    """Operators' choices, and what became of their settings and of the state file."""
+    if status["pinned"]:
+        by = f"\n{asked(status['pin'])}" if status.get("pin") else ""
+        words = "yes, the source is not followed until `hotreload unpin`"
+        yield _row("pinned", f"{words}{by}", "wait")
+    if (kept := status.get("state_file")) and not kept["saved"]:
+        words = f"a restart forgets what changes: {plain(kept['error'])}"
+        yield _row("not saved", f"{words}\nsince {kept['since']}", "bad")
+    settings = status.get("settings") or {"error": None, "waiting": []}
+    if settings["error"]:
+        words = f"reread {settings['read_at']}, but not applied"
+        yield _row("settings", f"{words}: {plain(settings['error'])}", "bad")
+    elif settings["waiting"]:
+        names = ", ".join(map(plain, settings["waiting"]))
+        yield _row("settings", f"changed, and want a restart: {names}", "wait")
+
+
+def _past(status: Fields) -> Iterator[Fields]:
+    """The end of the last attempt, and what was refused."""
+    if last := status["last_attempt"]:
+        tone = None if last["outcome"] == "live" else TONES.get(last["outcome"])
+        yield _row("last attempt", "\n".join(_last_attempt(last)), tone)
+    if status["refused"]:
+        yield _row("refused", "\n".join(map(_refusal, status["refused"])))
+
+
+def _last_attempt(attempt: Fields) -> Iterator[str]:
+    number = attempt["generation"]
+    became = f" as generation {number}" if number is not None else ""
+    yield f"{named(attempt)}: {outcome_word(attempt)}{became}, {attempt['finished_at']}"
+    if attempt.get("by"):
+        yield f"asked for: {asked(attempt['by'])}"
+    if attempt["reason"]:
+        yield plain(attempt["reason"])
+    if attempt.get("loader") and attempt["outcome"] != "live":  # of the live ones `loaded` says it
+        yield drift_text(attempt)
+    if attempt["phases"]:
+        spent = attempt["phases"].items()
+        yield ", ".join(f"{plain(name)} {duration(took)}" for name, took in spent)
+    if attempt["pause_seconds"]:
+        yield f"requests held {duration(attempt['pause_seconds'])}"
+
+
+def _refusal(refusal: Fields) -> str:
+    return f"{named(refusal)}: {plain(refusal['reason'])}, {refusal['at']}"

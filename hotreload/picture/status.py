@@ -1,0 +1,209 @@
+"""The documents of /status, /leaves and /events: the picture as JSON fields, sentence and rows."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+
+from hotreload.core.ledger import Overrule
+from hotreload.events import Event, Progress, event_fields
+from hotreload.json_fields import (
+    Fields,
+    by_fields,
+    generation_fields,
+    iso,
+    loading_fields,
+    refusal_fields,
+    revision_fields,
+)
+from hotreload.picture.history import told_attempt
+from hotreload.picture.picture import Picture, State
+from hotreload.picture.readings import ReplicaReading
+from hotreload.picture.refused import shown
+from hotreload.picture.rows import rows_of
+from hotreload.picture.summary import summed_up
+from hotreload.picture.under_way import OF_A_START, USUAL
+from hotreload.types import Answering, Attempt, Generation, Loading, Mode, Outcome
+
+NOBODY: Fields = {
+    "generation": None,
+    "revision": None,
+    "label": None,
+    "fingerprint": None,
+    "live_since": None,
+}
+
+
+class Status:
+    """Tells the picture as JSON fields."""
+
+    def __init__(
+        self, picture: Picture, *, holds: Callable[[str], bool] = lambda id: False
+    ) -> None:
+        """`holds` says which revisions the source has now."""
+        self._picture = picture
+        self._holds = holds
+
+    @property
+    def state(self) -> State:
+        """The state of the daemon, in one word."""
+        return self._picture.state
+
+    @property
+    def live(self) -> Generation | None:
+        """The live generation; None while booting."""
+        return self._picture.live
+
+    def ready(self) -> tuple[bool, list[str]]:
+        """Say whether requests are answered, and if not, why."""
+        return self._picture.ready()
+
+    def snapshot(self) -> Fields:
+        """Return the /status document."""
+        status: Fields = {
+            "state": self._picture.state.value,
+            "reasons": self.ready()[1],
+            **self._live(),
+            **self._requests(),
+            **self._coming(),
+            **self._ledger(),
+            **self._health(),
+        }
+        return {**status, "summary": summed_up(status), "rows": rows_of(status)}
+
+    def _live(self) -> Fields:
+        """The live generation, and how it was made."""
+        live, ledger = self._picture.live, self._picture.ledger
+        loading = loading_of(live, ledger.history) if live else None
+        return {
+            **(generation_fields(live) if live else NOBODY),
+            "loading": loading and loading_fields(loading),
+            "noise": live is not None and live.revision.is_noise,
+        }
+
+    def _requests(self) -> Fields:
+        """Requests: by which engine and generation they are answered, and what a swap does."""
+        picture = self._picture
+        replicas = self._replicas()
+        counts = {name: sum(each["gate"][name] for each in replicas) for name in ("inside", "held")}
+        return {
+            **self._mode(),
+            "answering": answering_fields(picture.readings.answering()),
+            "gate": {"state": picture.replicas.gate.value, **counts},
+            "replicas": replicas,
+            "rank": picture.setup.rank and asdict(picture.setup.rank),
+        }
+
+    def _coming(self) -> Fields:
+        """The wish, the attempt, and what is waited for."""
+        picture = self._picture
+        wanted, phase, last = picture.wishes.wanted, picture.under_way.phase, picture.history.last
+        is_booting = picture.state is State.BOOTING
+        usual = OF_A_START if is_booting else USUAL[picture.replicas.mode or Mode.DRAIN]
+        if (attempt := picture.under_way.fields()) is not None:
+            attempt["expected"] = picture.under_way.expected(usual)
+        return {
+            "wanted": wanted.id if wanted else None,
+            "wanted_label": wanted.label if wanted else None,
+            "waiting_for": picture.wishes.waiting_for,
+            "phase": phase.value if phase else None,
+            "attempt": attempt,
+            "boot": picture.booting.fields() if is_booting else None,
+            "progress": picture.pace.fields(),
+            "source": picture.source.fields(),
+            **picture.passed_over.fields(),
+            "last_attempt": told_attempt(last) if last else None,
+        }
+
+    def _ledger(self) -> Fields:
+        """Refusals, and operators' choices."""
+        ledger, last = self._picture.ledger, self._picture.history.last
+        refused = shown(ledger.refused.values(), last, self._holds, self._picture.wall())
+        return {
+            "refused": [refusal_fields(refusal) for refusal in refused],
+            "pinned": ledger.pinned,
+            "pin": ledger.pinned_by and by_fields(ledger.pinned_by),
+            "overruled": ledger.overruled and _overruled_fields(ledger.overruled),
+        }
+
+    def _health(self) -> Fields:
+        """All that may be wrong."""
+        picture = self._picture
+        return {
+            **picture.integrity.fields(),
+            "state_file": picture.state_file.fields(),
+            "settings": picture.settings.fields(),
+            "troubles": picture.troubles.fields(),
+        }
+
+    def event(self, event: Event) -> Fields:
+        """Return an event as /events tells it, now; a download's progress comes with its pace."""
+        pace = self._picture.pace.pace() if isinstance(event, Progress) else {}
+        return {"at": iso(self._picture.wall()), **event_fields(event), **pace}
+
+    def leaves(self) -> Fields:
+        """Return the /leaves document: checksums as they went live, and which of them moved."""
+        live, before = self._picture.live, self._picture.replicas.before
+        old = before.leaves if before else None
+        new = live.leaves if live else {}
+        moved = [] if old is None else sorted(p for p in new if new[p] != old.get(p))
+        return {
+            "generation": live.number if live else None,
+            "fingerprint": live.fingerprint if live else None,
+            "leaves": dict(new),
+            "changed": moved,
+            "previous": _weights_fields(before) if before else None,
+        }
+
+    def _replicas(self) -> list[Fields]:
+        readings = dict(enumerate(self._picture.readings.replicas()))
+        engines = range(self._picture.setup.replicas)
+        return [self._replica(index, readings.get(index, ReplicaReading())) for index in engines]
+
+    def _replica(self, index: int, reading: ReplicaReading) -> Fields:
+        """One of the engines: what it holds, who answers in it, and the gate before it."""
+        picture, tp = self._picture, self._picture.setup.tp
+        now = picture.replicas.all[index]
+        gate = {"state": now.gate.value, "inside": reading.inside, "held": reading.held}
+        return {
+            "index": index,
+            "devices": list(range(index * tp, (index + 1) * tp)),
+            **now.fields(picture.wall()),
+            "since": iso(now.since),
+            **self._mode(),
+            **(generation_fields(now.live) if now.live else NOBODY),
+            "answering": answering_fields(reading.answering),
+            "gate": gate,
+            **picture.integrity.all[index].fields(),
+        }
+
+    def _mode(self) -> Fields:
+        """The way in which weights are exchanged: engines of one model do it alike."""
+        replicas = self._picture.replicas
+        return {"mode": replicas.mode and replicas.mode.value, "mode_reason": replicas.mode_reason}
+
+
+def loading_of(live: Generation, history: Iterable[Attempt]) -> Loading | None:
+    """Find the loading of the live weights; None if an engine started with them, and for noise.
+
+    A rollback in memory loads none: they are as the attempt before it made them.
+    """
+    went_live = (a for a in history if a.outcome is Outcome.LIVE and a.revision == live.revision)
+    made = (each for each in went_live if each.loading or each.is_of_a_start)
+    return next((each.loading for each in made), None)
+
+
+def answering_fields(answering: Sequence[Answering]) -> list[Fields]:
+    """Return who answers requests, and how many."""
+    return [{"generation": each.generation.number, "requests": each.requests} for each in answering]
+
+
+def _overruled_fields(overruled: Overrule) -> Fields:
+    """Return who overrules the source, and which of the source's wishes."""
+    return {**by_fields(overruled.by), **revision_fields(overruled.wish)}
+
+
+def _weights_fields(generation: Generation) -> Fields:
+    return {
+        "generation": generation.number,
+        "fingerprint": generation.fingerprint,
+        "leaves": dict(generation.leaves),
+    }

@@ -1,0 +1,172 @@
+"""The state of things in one sentence: what answers, is that what is wanted, what to do next.
+
+A pure function of /status, which serves it as `summary`, so that command, `top` and page say the
+same. Each finding has a code that `hotreload explain` knows: a reason, a trouble or an alert.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from hotreload.figures import duration
+from hotreload.picture.words import Fields, boot_text, counted, follows, short_name
+
+EACH = "hotreload status --check"
+"""Prints every finding with its own next command."""
+TONES = ("good", "wait", "bad")
+"""From the best to the worst."""
+
+
+def summed_up(status: Fields) -> Fields:
+    """Return the sentence, its tone, the next command, and each thing that is wrong."""
+    wish, wishes = _wish(status)
+    others = list(_wrong(status))
+    findings = [*wishes, *others]
+    nobody = _nobody(status)
+    said = [*([nobody["words"]] if nobody else [_who(status), wish["words"]]), *_counted(others)]
+    parts = [nobody or wish, *findings]
+    return {
+        "words": "; ".join(filter(None, said)),
+        "tone": max((each["tone"] for each in parts), key=TONES.index),
+        "next": _next(nobody or wish, findings),
+        "findings": findings,
+        "doing": _doing(status),
+    }
+
+
+def _next(first: Fields, findings: Sequence[Fields]) -> str | None:
+    if len(findings) > 1:
+        return EACH
+    return str(findings[0]["next"]) if findings else first["next"]
+
+
+def _counted(findings: Sequence[Fields]) -> Iterator[str]:
+    """Name what is wrong beside the wish; `status --check` has the words."""
+    codes = list(dict.fromkeys(each["code"] for each in findings))
+    if codes:
+        yield f"{counted(len(codes), 'trouble')}: {', '.join(codes)}"
+
+
+def _nobody(status: Fields) -> Fields | None:
+    """Say why nobody is answered; None where somebody is."""
+    if not status["reasons"]:
+        return None
+    words = f"nobody is answered: {'; '.join(status['reasons'])}"
+    match status["state"]:
+        case "lost":
+            return _part(words, "bad", "hotreload explain EngineLost")
+        case "booting":
+            boot = status.get("boot")
+            since = f", for {duration(boot['step_seconds'])}" if boot else ""
+            return _part(words + since, "wait", "hotreload status --wait")
+        case _:
+            return _part(words, "wait")
+
+
+def _who(status: Fields) -> str:
+    generation = f"generation {status['generation']}, {short_name(status)}"
+    return f"holds {generation}; rank 0 answers" if follows(status) else f"{generation}, answers"
+
+
+def _doing(status: Fields) -> str:
+    """Say what it does at this moment."""
+    if boot := status.get("boot"):
+        return f"answers nobody: booting: {boot_text(boot)}"
+    if status["reasons"]:
+        return f"answers nobody: {'; '.join(status['reasons'])}"
+    if follows(status):
+        return "holds its part of the engine; rank 0 decides and answers"
+    return f"{_answers(status)}; {_works_at(status)}"
+
+
+def _answers(status: Fields) -> str:
+    """Say whether requests wait; where generations overlap, only for the cleaning after NaN."""
+    gate = status["gate"]
+    if gate["state"] != "holding":
+        return "answers requests"
+    is_a_swap = status["phase"] and status.get("mode") != "overlap"
+    why = "the weights are exchanged" if is_a_swap else "the KV pool is cleaned"
+    return f"holds {counted(gate['held'], 'request')} while {why}"
+
+
+def _works_at(status: Fields) -> str:
+    if status["attempt"]:
+        return str(status["attempt"].get("doing", status["phase"]))
+    if status["waiting_for"]:
+        return f"waits for {status['waiting_for']}"
+    if status["pinned"]:
+        return "pinned, so the source is not followed"
+    return "nothing newer is wanted"
+
+
+def _wish(status: Fields) -> tuple[Fields, list[Fields]]:
+    """Say whether what answers is what is wanted, and what is wrong with what is wanted instead."""
+    wanted, overruled = status["wanted"], status.get("overruled")
+    if follows(status) or status["reasons"]:
+        return _part("", "good"), []
+    if overruled and wanted == status["revision"]:
+        wish = short_name(overruled)
+        return _part(f"that is what an operator chose over the source's {wish}", "good"), []
+    if wanted is None:
+        return _part("nothing else is wanted", "good"), []
+    if wanted == status["revision"]:
+        return _part("that is what is wanted", "good"), []
+    return _not_met(status, f"{short_name(status, 'wanted', 'wanted_label')} is wanted")
+
+
+def _not_met(status: Fields, wish: str) -> tuple[Fields, list[Fields]]:
+    """Say what became of a wish that is not live."""
+    wanted, attempt, last = status["wanted"], status["attempt"], status["last_attempt"]
+    if attempt and attempt["revision"] == wanted:
+        phase = f" ({status['phase'].replace('_', ' ')})" if status["phase"] else ""
+        return _part(f"{wish} and on its way{phase}", "wait"), []
+    if status["pinned"]:
+        return _part(f"{wish}, but a pin holds this one", "wait", "hotreload unpin"), []
+    was_tried_last = last is not None and last["revision"] == wanted
+    refusal = next((each for each in status["refused"] if each["revision"] == wanted), None)
+    if refusal:
+        return _failed(f"{wish} and was refused", refusal, "bad", was_tried_last)
+    if was_tried_last and last["outcome"] == "postponed":
+        return _failed(f"{wish} and was put off", last, "wait", was_tried_last)
+    return _part(f"{wish} and not live yet", "wait"), []
+
+
+def _failed(
+    words: str, why: Fields, tone: str, was_tried_last: bool
+) -> tuple[Fields, list[Fields]]:
+    told = "hotreload history -n 1" if was_tried_last else None
+    said = why["reason"].removeprefix(f"{why['code']}: ")
+    finding = _finding(why["code"], f"{words}: {said}", tone, told)
+    return _part(f"{words} ({why['code']})", tone), [finding]
+
+
+def _wrong(status: Fields) -> Iterator[Fields]:
+    """Find all else that is wrong; fields that an older daemon does not have are passed by."""
+    for trouble in status.get("troubles", ()):
+        yield _finding(trouble["code"], trouble["message"])
+    if status.get("drifted"):
+        yield _finding("LiveWeightsDrifted", "live leaves are no longer what went live")
+    if status.get("noise"):
+        yield _finding("NoiseAnswers", "somebody put noise on the live weights")
+    if (kept := status.get("state_file")) and not kept["saved"]:
+        yield _finding("StateNotSaved", f"a restart would forget what changes: {kept['error']}")
+    for replica in status.get("replicas", ()):
+        if replica["state"] == "lost" and not status["reasons"]:
+            why = f"replica {replica['index']} is lost: {replica['reason']}"
+            yield _finding("ReplicaLost", why)
+    if (loader := status.get("loader")) and not loader["trusted"]:
+        why = f"our own loader is switched off: {loader['reason']}"
+        yield _finding("LoaderDistrusted", why, "wait")
+    if status["source"]["stale"] and not follows(status) and not status["reasons"]:
+        why = f"the source does not answer: {status['source']['error']}"
+        yield _finding("SourceDead", why, "wait")
+    if passed := status.get("passed_over"):
+        more = status["passed_over_total"] - 1
+        why = f"{passed[0]['reason']}{f'; and {more} more' if more > 0 else ''}"
+        yield _finding("SourcePassedOver", why, "wait")
+
+
+def _part(words: str, tone: str, then: str | None = None) -> Fields:
+    return {"words": words, "tone": tone, "next": then}
+
+
+def _finding(code: str, words: str, tone: str = "bad", then: str | None = None) -> Fields:
+    return {"code": code, **_part(words, tone, then or f"hotreload explain {code}")}

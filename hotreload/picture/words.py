@@ -1,0 +1,172 @@
+"""Words for JSON fields, as `/status` and `/history` say them to command, `top` and page alike.
+
+Moments stay stamps in UTC here, and users numbers: whoever shows them writes them as its reader
+knows them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hotreload.figures import duration, percent, size
+
+Fields = dict[str, Any]
+
+TONES = {
+    "serving": "good",
+    "following": "good",
+    "live": "good",
+    "passed": "good",
+    "reloading": "wait",
+    "booting": "wait",
+    "stopping": "wait",
+    "starting": "wait",
+    "postponed": "wait",
+    "superseded": "dim",
+    "rejected": "bad",
+    "lost": "bad",
+}
+"""The tone of a state or an outcome: `good`, `wait`, `bad` or `dim`."""
+LOADERS = {"own": "by our own loader", "upstream": "by upstream's loader"}
+NOT_SEEN = "not seen since the start"
+WAITS_FOR_DATA = "waiting for data"
+
+
+def plain(value: Any) -> str:
+    """Show what came from elsewhere so that it cannot drive a terminal or begin a line."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(value))
+
+
+def named(fields: Mapping[str, Any], revision: str = "revision", label: str = "label") -> str:
+    """Name a revision as people know it, and the beginning of its id."""
+    identity = plain(fields.get(revision) or "nothing")[:12]
+    known_as = fields.get(label)
+    return f"{plain(known_as)} ({identity})" if known_as else identity
+
+
+def short_name(fields: Mapping[str, Any], revision: str = "revision", label: str = "label") -> str:
+    """Name a revision in a sentence or a narrow column, by its label if it has one."""
+    return plain(fields.get(label) or (fields.get(revision) or "nothing")[:12])
+
+
+def who(by: Mapping[str, Any]) -> str:
+    """Name who asked: a user of this machine, and their process."""
+    return f"uid {by['uid']} (pid {by['pid']})"
+
+
+def asked(by: Mapping[str, Any]) -> str:
+    """Say who asked for something, when, and what they said it is for."""
+    reason = f": {plain(by['reason'])}" if by["reason"] else ""
+    return f"{plain(by['verb'])} by {who(by)}, {by['at']}{reason}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Count things."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def older_text(older: Sequence[Fields]) -> str:
+    """Say what generations from before the live one still answer, the newest of them first."""
+    still = (f"{counted(o['requests'], 'request')} still by {o['generation']}" for o in older)
+    return ", ".join(still)
+
+
+def outcome_word(attempt: Mapping[str, Any]) -> str:
+    """Name an attempt's end; one that an operator asked for to go back is told as what it is."""
+    verb = (attempt.get("by") or {}).get("verb")
+    is_rollback = attempt["outcome"] == "live" and verb == "rollback"
+    word = "rolled back" if is_rollback else plain(attempt["outcome"])
+    return f"{word}, dry run" if attempt.get("dry_run") else word
+
+
+def attempt_words(attempt: Fields) -> Fields:
+    """Return the words for an attempt in a table; what is null has nothing to be said of."""
+    by, held = attempt.get("by"), attempt["pause_seconds"]
+    change = drift_text(attempt) if attempt.get("loader") else None
+    notes = (by and plain(by["reason"]), _left(attempt), change)
+    return {
+        "outcome": outcome_word(attempt),
+        "tone": TONES.get(attempt["outcome"], "dim"),
+        "took": duration(sum(attempt["phases"].values())),
+        "held": duration(held) if held else None,
+        "by": f"{plain(by['verb'])}, {who(by)}" if by else None,
+        "notes": [note for note in notes if note],
+    }
+
+
+def _left(attempt: Fields) -> str | None:
+    """Name the weights that a rollback left."""
+    left = attempt.get("replaced")
+    if not left or outcome_word(attempt) != "rolled back":
+        return None
+    return f"from {named(left)}, generation {left['generation']}"
+
+
+def boot_text(boot: Fields) -> str:
+    """Say which step of a start runs, for how long, how far it is and how long it took last."""
+    words = f"{plain(boot['doing'])}, for {duration(boot['step_seconds'])}"
+    if boot["usual_seconds"] is not None:
+        words += f" ({duration(boot['usual_seconds'])} last time)"
+    return f"{words}, {_how_far(boot)}" if boot["total"] else words
+
+
+def _how_far(boot: Fields) -> str:
+    done, total = boot["done"], boot["total"]
+    if boot["unit"] == "bytes":
+        return f"{size(done)} of {size(total)}"
+    return f"{done} of {total} {plain(boot['unit'])}"
+
+
+def share_of(progress: Mapping[str, Any]) -> float:
+    """Return which part of a download or a loading is done, 0 to 1."""
+    done, total = progress["done_bytes"], progress["total_bytes"]
+    return done / total if total else 0.0
+
+
+def progress_text(progress: Mapping[str, Any]) -> str:
+    """Say how far a download or a loading is, how fast, and how long it still takes."""
+    return ", ".join(_progress(progress))
+
+
+def _progress(progress: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{size(progress['done_bytes'])} of {size(progress['total_bytes'])}"
+    rate, left = progress["bytes_per_second"], progress["seconds_left"]
+    yield f"{size(rate)}/s" if rate else WAITS_FOR_DATA
+    if left is not None:
+        yield f"{duration(left)} left"
+
+
+def loader_text(loading: Fields) -> str:
+    """Say which loader made the weights, and why it was not our own."""
+    words, why = LOADERS[loading["loader"]], loading["loader_reason"]
+    return f"{words} ({plain(why)})" if why else words
+
+
+def drift_text(loading: Fields) -> str:
+    """Say how many leaves changed, and which of them most."""
+    all_leaves = loading["leaves_staged"] + loading["leaves_shared"]
+    words = f"{loading['leaves_changed']} of {all_leaves} leaves changed"
+    if not loading["most_changed"]:
+        return words
+    change = loading["largest_change"]  # none where no number says it, as with a leaf that was zero
+    much = "" if change is None else f" by {percent(change)}"
+    return f"{words}, most: {plain(loading['most_changed'])}{much}"
+
+
+def damage_text(drifted: Fields) -> str:
+    """Name the live leaves that are no longer what went live."""
+    shown = [plain(leaf) for leaf in drifted["leaves"]]
+    more = drifted["leaves_total"] - len(shown)
+    return ", ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
+
+
+def follows(status: Fields) -> bool:
+    """Tell if it decides nothing and answers nobody, because another host does."""
+    return bool((status.get("rank") or {}).get("own"))
+
+
+def rank_text(rank: Fields) -> str:
+    """Say which rank this is, and who decides."""
+    which = f"{rank['own']} of {rank['of']}"
+    if not rank["own"]:
+        return f"{which}, decides and answers"
+    return f"{which}; rank 0, met at {plain(rank['leader'])}, decides and answers"

@@ -1,0 +1,36 @@
+"""An operator's choices for a source: what it looks for, how often, and where."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotreload.checkpoint.file_names import SERVED_FILES
+from hotreload.sources.hub.remedies import BY_SETTINGS, Remedies
+from hotreload.sources.order import Order
+
+
+@dataclass(frozen=True, slots=True)
+class FolderOptions:
+    """Rules for a watched folder: which ones below it are checkpoints, and when one is complete."""
+
+    pattern: str = "*"
+    marker: str | None = None
+    settle: float = 2.0
+    rescan: float = 5.0
+    order: Order = "step"
+    patience: float = 60.0
+    depth: int = 3
+    roots: Sequence[Path] = ()
+    """Folders in which checkpoints may lie, beside the watched one."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubOptions:
+    """Rules for a repo: what of it is followed, how often the hub is asked, and who asks."""
+
+    revision: str = "main"
+    poll: float = 60.0
+    allow: Sequence[str] = SERVED_FILES
+    endpoint: str | None = None
+    token: Callable[[], str | None] = lambda: None
+    remedies: Remedies = BY_SETTINGS

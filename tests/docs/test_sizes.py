@@ -1,0 +1,27 @@
+"""No page of docs/ grows into a book again."""
+
+import re
+
+import pytest
+
+from tests.docs.pages import PAGES
+
+READ_THROUGH = 16_000
+"""Bytes of a page that one reads from its head to its end: some ten minutes."""
+OTHERS = {
+    "docs/operating.md": 15_000,  # is read at night, by somebody whom an alert woke
+    "docs/alerts.md": 22_000,  # these are looked up in, entry by entry
+    "docs/reasons.md": 22_000,
+    "docs/configuration.md": 22_000,
+    "docs/guarantees.md": 20_000,
+    "docs/architecture.md": 26_000,  # the whole house on one page
+    "README.md": 18_000,
+}
+TESTS = re.compile(r"^\| .+ \| `tests/.+\n", re.MULTILINE)
+"""Rows that name tests: nobody reads them through."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_read_in_one_sitting(page: str) -> None:
+    text = TESTS.sub("", PAGES[page])
+    assert len(text.encode()) <= OTHERS.get(page, READ_THROUGH), "give a part of it its own page"

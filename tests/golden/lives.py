@@ -1,0 +1,328 @@
+"""Lives of daemons, scene by scene: what the events say that observers tell of.
+
+Between them they hold every event there is; a test sees to it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from hotreload.events import (
+    AnswersWithheld,
+    AttemptFinished,
+    DryRunFinished,
+    FoldersPassedOver,
+    GateChanged,
+    GenerationEnded,
+    GenerationLive,
+    Leaving,
+    LiveDrifted,
+    LiveVerified,
+    LoaderDistrusted,
+    ModeChosen,
+    OperatorAsked,
+    PhaseEntered,
+    Progress,
+    ReplicaMoved,
+    RevisionWanted,
+    SettingsRead,
+    SocketBoundAnew,
+    SourceScanned,
+    StateSaved,
+    TroubleTold,
+    Waiting,
+)
+from hotreload.picture.setup import Rank
+from hotreload.troubles import TROUBLES
+from hotreload.types import (
+    GateState,
+    Mode,
+    Outcome,
+    PassedOver,
+    Phase,
+    Reason,
+    ReplicaState,
+)
+from tests.golden.observed import Observed, Scene
+from tests.golden.scenes import (
+    BUSY,
+    DIED,
+    FIRST,
+    FOUR,
+    NAN,
+    NEWER,
+    NOISE,
+    NOISE_LIVE,
+    ONE,
+    OPEN,
+    PROBE,
+    ROOM,
+    SECOND,
+    STARTED,
+    THIRD,
+    THREE,
+    TWO,
+    USUAL,
+    answering,
+    by,
+    counts,
+    ended,
+    going_back,
+    holding,
+    live,
+    sees,
+    went,
+)
+from tests.observe.things import NOON, UPSTREAM
+
+BOOTS = (
+    Scene("it has just begun"),
+    Scene("it looks for a checkpoint", (SourceScanned("start"), Waiting("a checkpoint", "start"))),
+    Scene(
+        "it builds the engine",
+        (
+            Waiting(None, "start"),
+            RevisionWanted(ONE),
+            *(PhaseEntered(ONE, phase) for phase in USUAL[:3]),
+            Progress(ONE, Phase.STAGING, 40_000_000, 100_000_000),
+            PhaseEntered(ONE, Phase.BUILDING),
+        ),
+    ),
+    Scene(
+        "it compiles", (PhaseEntered(ONE, Phase.WARMING), Progress(ONE, Phase.WARMING, 3, 8)), sees
+    ),
+    Scene(
+        "it serves",
+        (
+            PhaseEntered(ONE, Phase.PROBING),
+            PhaseEntered(ONE, None),
+            ModeChosen(Mode.OVERLAP),
+            GenerationLive(FIRST),
+            OPEN,
+            AttemptFinished(STARTED, FIRST),
+            StateSaved(),
+        ),
+        went(FIRST),
+    ),
+)
+RELOADS = (
+    Scene("a newer one is not whole yet", (Waiting("2 of 4 shards of step_2"),), counts),
+    Scene(
+        "it is fetched",
+        (
+            SourceScanned("event"),
+            Waiting(None),
+            RevisionWanted(TWO),
+            PhaseEntered(TWO, Phase.FETCHING),
+            Progress(TWO, Phase.FETCHING, 1_000_000_000, 3_000_000_000),
+        ),
+    ),
+    Scene("more of it is there", (Progress(TWO, Phase.FETCHING, 2_000_000_000, 3_000_000_000),)),
+    Scene("it is staged", tuple(PhaseEntered(TWO, phase) for phase in USUAL[1:3])),
+    Scene(
+        "it goes live beside what still answers",
+        (
+            *(PhaseEntered(TWO, phase) for phase in USUAL[3:]),
+            GenerationLive(SECOND),
+            AttemptFinished(live(2, TWO), SECOND),
+            PhaseEntered(TWO, None),
+        ),
+        answering((SECOND, 4), (FIRST, 1)),
+    ),
+    Scene("what answered before ends", (GenerationEnded(FIRST),), went(SECOND)),
+    Scene(
+        "one is refused",
+        (RevisionWanted(THREE), AttemptFinished(ended(THREE, Outcome.REJECTED, NAN), SECOND)),
+        lambda observed: observed.ledger.refuse(THREE, NAN, NOON),
+    ),
+    Scene(
+        "one is put off",
+        (
+            RevisionWanted(FOUR),
+            AttemptFinished(ended(FOUR, Outcome.POSTPONED, ROOM), SECOND),
+            Waiting("step_4 is tried again in 2 s", "reconciler"),
+        ),
+    ),
+    Scene(
+        "one is let go",
+        (
+            AttemptFinished(ended(THREE, Outcome.SUPERSEDED, NEWER), SECOND),
+            Waiting(None, "reconciler"),
+        ),
+    ),
+    Scene(
+        "one is taken back",
+        (
+            PhaseEntered(FOUR, Phase.ROLLING_BACK),
+            AttemptFinished(ended(FOUR, Outcome.REJECTED, PROBE, rolled_back=True), SECOND),
+        ),
+    ),
+)
+OPERATORS = (
+    Scene(
+        "a dry run passes",
+        (
+            OperatorAsked(by("reload"), "step_4"),
+            DryRunFinished(
+                ended(FOUR, Outcome.PASSED, dry_run=True, by=by("reload"), loading=UPSTREAM), SECOND
+            ),
+        ),
+    ),
+    Scene(
+        "a dry run proves nothing",
+        (
+            DryRunFinished(
+                ended(FOUR, Outcome.PASSED, dry_run=True, unproven="it has no lanes"), SECOND
+            ),
+        ),
+    ),
+    Scene(
+        "an operator goes back",
+        (
+            OperatorAsked(by("rollback", "it talks too much"), "1"),
+            RevisionWanted(ONE),
+            GenerationLive(THIRD),
+            AttemptFinished(live(3, ONE, None, by=by("rollback", "it talks too much")), THIRD),
+        ),
+        going_back,
+    ),
+    Scene(
+        "an operator pins",
+        (OperatorAsked(by("pin", "evaluation")), Waiting("a pin holds generation 3", "reconciler")),
+        lambda observed: observed.ledger.set_pinned(True, by("pin", "evaluation")),
+    ),
+    Scene(
+        "an operator is refused, and unpins",
+        (OperatorAsked(by("reload"), "step_9", "there is no step_9"), OperatorAsked(by("unpin"))),
+        lambda observed: observed.ledger.set_pinned(False, by("unpin")),
+    ),
+    Scene(
+        "noise answers",
+        (
+            OperatorAsked(by("perturb"), "seed 7"),
+            GenerationLive(NOISE_LIVE),
+            AttemptFinished(live(4, NOISE, None, by=by("perturb")), NOISE_LIVE),
+        ),
+    ),
+)
+FAULTS = (
+    Scene(
+        "troubles begin",
+        tuple(TroubleTold(code, f"{code} stands", "mend it") for code in TROUBLES),
+    ),
+    Scene("all but one are over", tuple(TroubleTold(code, None) for code in TROUBLES[1:])),
+    Scene(
+        "the source does not answer, twice",
+        (SourceScanned("rescan", "EIO"), SourceScanned("rescan", "EIO")),
+    ),
+    Scene(
+        "folders are passed over",
+        (
+            SourceScanned("rescan"),
+            FoldersPassedOver(
+                (PassedOver("final", Reason("no_step", "final has no step")),),
+                {"no_step": 2},
+            ),
+        ),
+    ),
+    Scene("the state is not saved", (StateSaved("the disk is full"),)),
+    Scene(
+        "settings were read, with some that wait, and then were wrong",
+        (
+            SettingsRead(("log.level",)),
+            SettingsRead((), ("engine.tp",)),
+            SettingsRead(error="[log] level: 'loud' is unknown"),
+        ),
+    ),
+    Scene(
+        "weights are no longer what went live",
+        (
+            AnswersWithheld(NOISE_LIVE, 3),
+            LoaderDistrusted("ours made another leaf"),
+            LiveDrifted(NOISE_LIVE, ("a", "b")),
+            SocketBoundAnew("/run/hotreload/hotreload.sock"),
+        ),
+    ),
+    Scene("they are whole again", (LiveVerified(NOISE_LIVE), StateSaved(), SettingsRead())),
+)
+STOPS = (
+    Scene("it is told to stop", (Leaving(),)),
+    Scene(
+        "nobody is let in",
+        (GateChanged(GateState.SEALED, 0, 0, "hotreload is stopping", "stopping"),),
+    ),
+)
+DRAINS = (
+    *BOOTS[:4],
+    Scene("swaps drain", (ModeChosen(Mode.DRAIN, "it decodes speculatively"),)),
+    Scene("it serves", (GenerationLive(SECOND), OPEN)),
+    Scene(
+        "requests are held",
+        (PhaseEntered(THREE, Phase.DRAINING), GateChanged(GateState.HOLDING, 2, 5)),
+        holding,
+    ),
+    Scene(
+        "the drain was too long", (AttemptFinished(ended(THREE, Outcome.POSTPONED, BUSY), SECOND),)
+    ),
+    Scene(
+        "the engine is lost",
+        (
+            GateChanged(GateState.SEALED, 0, 0, DIED, "engine_lost"),
+            AttemptFinished(ended(FOUR, Outcome.LOST, Reason("engine_lost", DIED)), None),
+        ),
+    ),
+)
+REPLICAS = (
+    Scene(
+        "both serve",
+        tuple(
+            event
+            for index in (0, 1)
+            for event in (
+                ReplicaMoved(index, ReplicaState.STARTING),
+                ModeChosen(Mode.OVERLAP, replica=index),
+                GenerationLive(FIRST, index),
+                replace(OPEN, replica=index),
+                ReplicaMoved(index, ReplicaState.SERVING),
+            )
+        ),
+        went(FIRST),
+    ),
+    Scene(
+        "the first has a newer one",
+        (PhaseEntered(TWO, Phase.SWAPPING), GenerationLive(SECOND)),
+        answering((SECOND, 3), (FIRST, 1)),
+    ),
+    Scene(
+        "so has the second",
+        (
+            GenerationLive(SECOND, 1),
+            AttemptFinished(live(2, TWO), SECOND),
+            GenerationEnded(FIRST),
+            GenerationEnded(FIRST, 1),
+        ),
+    ),
+    Scene(
+        "the second is lost",
+        (
+            GateChanged(GateState.SEALED, 0, 0, DIED, "engine_lost", 1),
+            ReplicaMoved(1, ReplicaState.LOST, DIED, 5.0),
+        ),
+    ),
+    Scene("it is started again", (ReplicaMoved(1, ReplicaState.STARTING),)),
+)
+RANKS = (
+    Scene("it serves", (RevisionWanted(ONE), PhaseEntered(ONE, Phase.BUILDING), OPEN)),
+    Scene("it has weights", (GenerationLive(FIRST), PhaseEntered(ONE, None)), went(FIRST)),
+    Scene("a step is done", (PhaseEntered(TWO, Phase.STAGING),)),
+    Scene("and over", (GenerationLive(SECOND), PhaseEntered(TWO, None))),
+)
+LEADER = "10.0.0.1:7000"
+
+Play = tuple[Sequence[Scene], Callable[[], Observed]]
+LIVES: dict[str, Play] = {
+    "one engine": ((*BOOTS, *RELOADS, *OPERATORS, *FAULTS, *STOPS), Observed),
+    "one engine that drains, and a hub": (DRAINS, lambda: Observed(kind="huggingface")),
+    "two engines": (REPLICAS, lambda: Observed(engines=2)),
+    "rank 0 of two": (RANKS, lambda: Observed(rank=Rank(0, 2, LEADER))),
+    "rank 1 of two": (RANKS, lambda: Observed(rank=Rank(1, 2, LEADER))),
+}

@@ -1,0 +1,332 @@
+"""One of two real processes that hold one engine together; does what lines on its input ask.
+
+Run as a program it is that process; `pair` starts two. What they answer goes through a pipe of its
+own: Gloo writes to the standard output.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from hotreload.hosts.naming import in_step
+from tests.hosts.member import free_address
+
+PATIENCE = 240.0
+OPENED = 100
+"""From this number on ranks number the folders that they start from, each its own."""
+SECRET = "a-secret-of-these-two-processes-alone"
+STEPS = 3
+"""How many checkpoints there are; the engine starts from the first."""
+
+
+class Refused(Exception):
+    """What was asked of a rank failed there; the words begin with the error's name."""
+
+
+class Rank:
+    """One of the two processes, as a test asks it."""
+
+    def __init__(self, address: str, rank: int, root: Path, ended: ExitStack) -> None:
+        reads, writes = os.pipe()
+        command = [sys.executable, "-m", "tests.hosts.engine_member", address, str(rank)]
+        flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+        self.process = subprocess.Popen(
+            [*command, str(root), str(writes)],
+            env={**os.environ, **flags, "JAX_PLATFORMS": "cpu"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=ended.enter_context((root / f"rank{rank}.log").open("w")),
+            pass_fds=[writes],
+            text=True,
+        )
+        ended.enter_context(self.process)
+        ended.callback(self.process.kill)
+        os.close(writes)
+        self._numbers = count()
+        self._asked: dict[int, Future[Any]] = {}
+        threading.Thread(target=self._read, args=[reads], daemon=True).start()
+
+    def ask(self, name: str, *about: Any) -> Future[Any]:
+        """Ask it to do something; others can be asked before that is done."""
+        number, answer = next(self._numbers), Future[Any]()
+        self._asked[number] = answer
+        assert self.process.stdin is not None
+        print(json.dumps([number, name, *about]), file=self.process.stdin, flush=True)
+        return answer
+
+    def does(self, name: str, *about: Any) -> Any:
+        """What comes of it; Refused when it failed."""
+        return self.ask(name, *about).result(PATIENCE)
+
+    def _read(self, reads: int) -> None:
+        with os.fdopen(reads) as answers:
+            for line in answers:
+                number, fault, value = json.loads(line)
+                if fault is None:
+                    self._asked.pop(number).set_result(value)
+                else:
+                    self._asked.pop(number).set_exception(Refused(fault))
+        for left in self._asked.values():
+            left.set_exception(Refused("the process has ended"))
+
+
+class Pair:
+    """Both of them."""
+
+    def __init__(self, ranks: list[Rank]) -> None:
+        self.ranks = ranks
+        self.leader, self.other = ranks
+
+    def do(self, name: str, *about: Any) -> list[Any]:
+        """What each says to the same question, asked at once."""
+        return [answer.result(PATIENCE) for answer in self._asked(name, *about)]
+
+    def fail(self, name: str, *about: Any) -> list[str]:
+        """Why each refuses the same."""
+        return [str(answer.exception(PATIENCE)) for answer in self._asked(name, *about)]
+
+    def _asked(self, name: str, *about: Any) -> list[Future[Any]]:
+        return [rank.ask(name, *about) for rank in self.ranks]
+
+
+@contextmanager
+def pair(root: Path) -> Iterator[Pair]:
+    """Two processes with an engine of two devices over both; killed at the end, by their ids."""
+    from tests.engine import real
+
+    for number in range(1, STEPS + 1):
+        real.Folders(root).folder(number)
+    with ExitStack() as ended:
+        address = free_address()
+        yield Pair([Rank(address, rank, root, ended) for rank in (0, 1)])
+
+
+# --- in the process itself -----------------------------------------------------------------------
+
+
+class Doing:
+    """What a member can be asked."""
+
+    def __init__(self, joined: Any, root: Path, checkpoints: dict[int, Any]) -> None:
+        self._joined = joined
+        self._root = root
+        self._checkpoints = checkpoints
+        self._member: Any = None
+        self._following: Any = None
+        self._leading: Any = None
+        self._staged: Any = None
+        self._before: Any = None
+
+    async def patience(self, seconds: float) -> None:
+        self._joined.meeting.within = seconds
+
+    async def listen(self, looks: int) -> None:
+        """Count another rank as gone after so many looks, ten a second."""
+        from hotreload.hosts.beats import Beats
+        from hotreload.hosts.life.meeting import watched
+
+        ranks = self._joined.ranks
+        beats = Beats(self._joined.store, ranks.own, list(ranks.others))
+        beats.every, beats.silent_looks = 0.1, looks
+        self._beating = asyncio.create_task(watched(beats, lambda why: self._member.lose(str(why))))
+
+    async def build(self, number: int, damage: str = "") -> None:
+        """Build this rank's part of an engine, from a path that leads nowhere on any other."""
+        from hotreload.engine.options import EngineOptions
+        from hotreload.engine.weights.quiet import Quiet
+        from hotreload.engine.weights.sets import StagingOptions
+        from hotreload.hosts.engine.rank_engine import RankEngine
+        from tests.engine import real
+
+        rank, checkpoint = self._joined.ranks.own, self._checkpoints[number]
+        own = shutil.copytree(checkpoint.path, self._root / f"rank{rank}" / f"{number}{damage}")
+        if damage:
+            (own / damage).unlink()
+        held = os.open(own, os.O_RDONLY)
+        os.dup2(held, OPENED + rank)
+        model = Path(f"/proc/self/fd/{OPENED + rank}")
+        self._member = await RankEngine.start_rank(
+            self._joined,
+            EngineOptions(model, "cpu", tp=2, dtype="bfloat16", args=real.ARGS),
+            terms=StagingOptions(self._root / f"spool{rank}", quiet=Quiet(priority="normal")),
+            probes=(),
+            revision=checkpoint.revision,
+            checkpoint=checkpoint,
+        )
+        os.close(held)
+        os.close(OPENED + rank)
+        shutil.rmtree(own)
+
+    async def live(self) -> str:
+        return str(self._member.live.fingerprint)
+
+    async def measured(self) -> bool:
+        """Whether what is live is still what went live; each rank measures its share."""
+        return bool(await self._member.checksums() == self._member.live.leaves)
+
+    async def stage(self, number: int) -> str:
+        self._staged = await self._member.stage(self._checkpoints[number])
+        return str(self._staged.fingerprint)
+
+    async def exchange(self) -> None:
+        self._before = await self._member.exchange(self._staged)
+
+    async def release(self) -> None:
+        await self._member.release(self._before)
+
+    async def drop(self) -> None:
+        await self._member.release(self._staged)
+
+    async def prove(self) -> None:
+        await self._member.prove(self._staged)
+
+    async def flip(self) -> None:
+        self._before = await self._member.flip(self._staged)
+
+    async def retire(self) -> None:
+        await self._member.retire(self._before)
+        await self._member.release(self._before)
+
+    async def ask(self, prompt: str, tokens: int = 12) -> str:
+        params = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": tokens > 12}
+        request = {"text": prompt, "sampling_params": params}
+        async for answer in self._engine.generate(await self._engine.prepare(request)):
+            text = answer["text"]
+        return str(text)
+
+    @property
+    def _engine(self) -> Any:
+        """What requests are asked of."""
+        return self._leading or self._member
+
+    async def cannot_overlap(self) -> str | None:
+        why: str | None = self._member.cannot_overlap
+        return why
+
+    async def batches(self) -> list[int]:
+        scheduler = self._member._scheduler
+        return [scheduler.turns._number, scheduler.scheduler.forward_ct]
+
+    async def lost(self) -> str:
+        from hotreload.errors import EngineLost
+
+        try:
+            await self._member.died()
+        except EngineLost as lost:
+            return str(lost)
+        return "nothing"
+
+    async def close(self) -> None:
+        await self._member.close()
+
+    async def follow(self) -> None:
+        """From now on this rank does what rank 0 says."""
+        from hotreload.hosts.steps import take_part
+        from hotreload.hosts.vote import Follower
+        from tests.hosts.slice import FollowsOnly
+
+        follower = Follower(self._joined.store, 1)
+        own = FollowsOnly(self._member, self._prepare)
+        following = follower.follow(partial(take_part, own))
+        self._following = asyncio.create_task(following)
+
+    async def _prepare(self, revision: Any) -> Any:
+        from hotreload.errors import CheckpointCorrupt
+
+        if revision.label == "torn here":
+            raise CheckpointCorrupt("it is torn on this host", code="truncated")
+        if revision.label == "slow here":
+            await asyncio.sleep(PATIENCE)
+        return self._checkpoints[int(revision.id.removeprefix("step_"))]
+
+    async def lead(self) -> None:
+        """From now on the other rank does what this one says."""
+        from hotreload.hosts.engine.over import OverRanks
+        from hotreload.hosts.steps import StepSeconds
+        from hotreload.hosts.vote import Chair
+
+        chair = Chair(self._joined.store, [1])
+        seconds = StepSeconds(meet=PATIENCE, stage=PATIENCE, prove=PATIENCE)
+        self._leading = OverRanks(self._member, chair, seconds)
+
+    async def reload(self, number: int, label: str = "", within: float = PATIENCE) -> str:
+        """Stage, prove, flip, and let what answered before end."""
+        from dataclasses import replace
+
+        checkpoint = self._checkpoints[number]
+        revision = replace(checkpoint.revision, label=label)
+        ranks = self._leading._ranks
+        ranks.seconds = replace(ranks.seconds, stage=within)
+        engine = self._leading
+        staged = await engine.stage(replace(checkpoint, revision=revision))
+        try:
+            await engine.prove(staged)
+        except BaseException:
+            await engine.release(staged)
+            raise
+        before = await engine.flip(staged)
+        await engine.retire(before)
+        await engine.release(before)
+        return str(engine.live.fingerprint)
+
+    async def drifted(self) -> bool:
+        """Whether what is live on all ranks is not what went live."""
+        return bool(await self._leading.checksums() != self._leading.live.leaves)
+
+
+async def _run(address: str, rank: int, root: Path, told: Callable[[list[Any]], None]) -> None:
+    from hotreload.hosts.engine.joined import Joined
+    from hotreload.hosts.upstream.joining import Ranks
+    from tests.engine import real
+
+    checkpoints = {n: real.checked(root / f"step_{n}") for n in range(1, STEPS + 1)}
+    joined = await Joined.join(Ranks(rank, 2, address, SECRET), within=120)
+    doing, tasks = Doing(joined, root, checkpoints), set()
+    step = "start"
+    async for number, name, *about in _lines():
+        if name == "step":
+            step, work = about[0], asyncio.sleep(0)
+        else:
+            work = getattr(doing, name)(*about)
+        with in_step(f"{step} {name}"):
+            task = asyncio.create_task(_told(number, work, told))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+
+async def _told(number: int, work: Awaitable[Any], told: Callable[[list[Any]], None]) -> None:
+    try:
+        told([number, None, await work])
+    except Exception as fault:
+        told([number, f"{type(fault).__name__}: {fault}", None])
+
+
+async def _lines() -> Any:
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        yield json.loads(line)
+
+
+def main(address: str, rank: str, root: str, writes: str) -> None:
+    """Hold this rank's part until the input ends."""
+    with os.fdopen(int(writes), "w") as answers:
+
+        def told(said: list[Any]) -> None:
+            print(json.dumps(said), file=answers, flush=True)
+
+        asyncio.run(_run(address, int(rank), Path(root), told))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,192 @@
+"""One engine over several hosts: what its settings must be like, and what hosts must agree on."""
+
+from pathlib import Path
+
+import pytest
+
+from hotreload.errors import ConfigError
+from hotreload.hosts.life import agreement
+from hotreload.hosts.life.agreement import differences, to_agree_on
+from hotreload.hosts.upstream.joining import Ranks
+from hotreload.life.parts import ranks_of, trusting_ranks_of
+from hotreload.settings.load import load, missing_to_serve
+from hotreload.settings.rereading import ALIKE, LIVE, reread
+from hotreload.settings.sections import Settings
+
+OPEN = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=10.0.0.1:29500")
+TWO = (*OPEN, "engine.insecure_join=true")
+
+
+def two_hosts(*sets: str) -> Settings:
+    return load(None, [*TWO, *sets], {}).settings
+
+
+def faults(*sets: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load(None, sets, {})
+    return caught.value.findings
+
+
+# --- settings ----------------------------------------------------------------------------
+
+
+def test_ranks_are_told_by_the_settings_where_there_are_several() -> None:
+    assert ranks_of(Settings()) is None
+    assert ranks_of(two_hosts("engine.node_rank=1")) == Ranks(1, 2, "10.0.0.1:29500")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("engine.node_rank=2", "engine.node_rank: there is no rank 2 with nnodes = 2: 0 to 1"),
+        ("engine.tp=3", "engine.tp: 3 devices cannot be shared out evenly with nnodes = 2"),
+        ("engine.replicas=2", "engine.replicas: only 1 with nnodes = 2"),
+        ("engine.loader=upstream", "engine.loader: not 'upstream' with nnodes = 2"),
+        ("engine.boot=dummy", "engine.boot: not 'dummy' with nnodes = 2"),
+        ("engine.args.schedule_policy=random", "engine.args.schedule_policy: not 'random' with"),
+        ("reload.keep_previous=host", "reload.keep_previous: not 'host' with nnodes = 2"),
+        ("reload.memory=host", "reload.memory: not 'host' with nnodes = 2"),
+        ("reload.memory=auto", "reload.memory: not 'auto' with nnodes = 2"),
+        ("engine.nnodes=65", "engine.nnodes: should be less than or equal to 64"),
+        ("engine.join_timeout=0", "engine.join_timeout: should be greater than 0"),
+        ("engine.dist_init_addr=10.0.0.1", "'10.0.0.1' is no address: write host:port"),
+        ("engine.dist_init_addr=[::1]:29500", "write a name or an IPv4 address"),
+        ("engine.dist_init_addr=host:0", "'host:0' is no port to meet at"),
+        ("engine.dist_init_addr=host:65530", "it and 65536, too, must be ports"),
+    ],
+)
+def test_what_does_not_go_with_several_hosts_is_refused_by_name(wrong: str, said: str) -> None:
+    (fault,) = faults(*TWO, wrong)
+    assert fault.startswith("--set ")
+    assert said in fault
+
+
+def test_all_that_does_not_go_with_several_hosts_is_told_at_once() -> None:
+    told = faults("engine.nnodes=2", "engine.node_rank=2", "engine.replicas=2")
+    assert [fault.partition(":")[0] for fault in told] == [
+        "[engine] dist_init_addr",
+        "--set engine.node_rank",
+        "[engine] tp",
+        "--set engine.replicas",
+    ]
+
+
+SECRET = "0123456789abcdef" * 2
+
+
+def test_whoever_could_join_from_elsewhere_is_kept_out_or_let_in_by_name(tmp_path: Path) -> None:
+    (fault,) = faults(*OPEN)
+    assert fault.startswith("--set engine.dist_init_addr: whoever reaches 10.0.0.1:29500 could run")
+    assert "set [engine] join_secret_file, the same on all hosts, or serve --insecure-join" in fault
+    for way in ("join_secret_file=secret", "insecure_join=true", "dist_init_addr=127.0.0.1:29500"):
+        load(None, [*OPEN, f"engine.{way}"], {})
+
+
+def test_ranks_know_the_secret_and_do_not_show_it(tmp_path: Path) -> None:
+    file = tmp_path / "join-secret"
+    file.write_text(f"{SECRET}\n")
+    file.chmod(0o600)
+    settings = two_hosts(f"engine.join_secret_file={file}")
+    ranks = trusting_ranks_of(settings)
+    assert ranks is not None
+    assert ranks.secret == SECRET
+    assert SECRET not in repr(ranks)
+    assert SECRET not in str(to_agree_on(settings))
+    file.write_text("another" + SECRET)
+    (unlike,) = differences(to_agree_on(settings), {**to_agree_on(settings), NAME: "sha256:0"})
+    assert unlike == f"{NAME} is another there than here"
+
+
+NAME = "[engine] join_secret_file"
+
+
+@pytest.mark.parametrize(
+    "alone", ["node_rank=1", "dist_init_addr=10.0.0.1:29500", "join_secret_file=/etc/s"]
+)
+def test_what_is_for_several_hosts_is_refused_where_there_is_one(alone: str) -> None:
+    (fault,) = faults(f"engine.{alone}")
+    assert f"{alone.partition('=')[2]} is for an engine over several hosts" in fault
+    assert "set [engine] nnodes, too" in fault
+
+
+def test_several_hosts_need_a_model_that_does_not_follow_the_hub() -> None:
+    hub = ("source.kind=huggingface", "source.repo=org/name")
+    assert list(missing_to_serve(two_hosts(*hub, "engine.model=/m"))) == []
+    (fault,) = missing_to_serve(two_hosts(*hub))
+    assert "[engine] model: not set, and needed with nnodes = 2" in fault
+
+
+def test_what_hosts_must_have_alike_does_not_change_on_one_of_them_alone() -> None:
+    others = ("checks.max_drift=2", 'probe=[{prompt="hi"}]', "engine.join_timeout=5")
+    found = reread(two_hosts(), two_hosts(*others, "reload.max_held=7"))
+    assert found.changed == ("[reload] max_held",)
+    assert found.waiting == ("[engine] join_timeout", "[checks] max_drift", "[[probe]]")
+    assert (found.settings.checks.max_drift, found.settings.probe) == (None, ())
+    assert ALIKE < LIVE
+
+
+# --- agreement ---------------------------------------------------------------------------
+
+
+def test_hosts_with_the_same_settings_and_the_same_model_agree(tmp_path: Path) -> None:
+    one, other = (model(tmp_path / name) for name in ("one", "other"))
+    second = (f"engine.model={other}", "engine.node_rank=1", "server.socket=/run/other.sock")
+    theirs = to_agree_on(two_hosts(*second))
+    assert differences(to_agree_on(two_hosts(f"engine.model={one}")), theirs) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ("engine.tp=4", "tp is 4 there and 2 here"),
+        ("engine.dtype=float32", "dtype is float32 there and auto here"),
+        ("engine.args.page_size=16", "[engine.args] page_size is given there and not here"),
+        ("checks.max_drift=2", "[checks] max_drift is 2.0 there and null here"),
+        ("checks.nonfinite=allow", '[checks] nonfinite is "allow" there and "reject" here'),
+        ('probe=[{prompt="hi"}]', "[[probe]] is another there than here"),
+    ],
+)
+def test_hosts_say_in_which_setting_they_differ(other: str, said: str) -> None:
+    assert differences(to_agree_on(two_hosts()), to_agree_on(two_hosts(other))) == [said]
+
+
+def test_hosts_say_which_argument_has_another_value_and_no_secret() -> None:
+    here, there = (f'engine.args={{page_size={n}, api_key="hf_{n}"}}' for n in (1, 16))
+    own, theirs = to_agree_on(two_hosts(here)), to_agree_on(two_hosts(there))
+    assert differences(own, theirs) == ["[engine.args] page_size is 16 there and 1 here"]
+    assert "hf_" not in str(own)
+
+
+def test_hosts_say_which_file_of_the_model_is_another(tmp_path: Path) -> None:
+    one, other = (model(tmp_path / name) for name in ("one", "other"))
+    (other / "tokenizer.json").write_text("{'other': 1}")
+    (other / "merges.txt").touch()
+    (other / "README.md").touch()
+    own, theirs = (to_agree_on(two_hosts(f"engine.model={each}")) for each in (one, other))
+    assert differences(own, theirs) == [
+        "the model's tokenizer.json is another there than here",
+        "the model's merges.txt is given there and not here",
+    ]
+
+
+def test_a_model_that_cannot_be_read_is_a_fault_of_this_host(tmp_path: Path) -> None:
+    (model(tmp_path) / "merges.txt").mkdir()
+    with pytest.raises(ConfigError, match=r"\[engine\] model: .*merges\.txt cannot be read"):
+        to_agree_on(two_hosts(f"engine.model={tmp_path}"))
+
+
+def test_hosts_say_which_package_is_another_or_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = to_agree_on(two_hosts())
+    older = {"jax": "0.1", "sglang-jax": ""}
+    monkeypatch.setattr(agreement, "installed", lambda name: older.get(name, own.get(name)))
+    assert differences(own, to_agree_on(two_hosts())) == [
+        f"sglang-jax is not installed there and {own['sglang-jax']} here",
+        f"jax is 0.1 there and {own['jax']} here",
+    ]
+
+
+def model(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_text("{}")
+    return folder
