@@ -35,7 +35,7 @@ class HotReloadError(Exception):
 
     code = "error"
     outcome: ClassVar[Outcome | None] = None
-    """What becomes of an attempt that this ends; None where it is a fault of ours."""
+    """The outcome of an attempt that this ends; None if it is a fault of ours."""
 
     def __init__(self, message: str, *, code: str | None = None, findings: Sequence[str] = ()):
         super().__init__(message)
@@ -144,7 +144,7 @@ class DeviceUnavailable(HotReloadError):
 
 
 class EngineLost(HotReloadError):
-    """Nobody knows what is live: seal, stop, and let the supervisor start us anew."""
+    """It is unknown what is live: seal, stop, and let the supervisor start us again."""
 
     code = "engine_lost"
     outcome = Outcome.LOST
@@ -276,7 +276,7 @@ PASSED_OVER = (
 
 
 def first_of(failure: BaseException) -> BaseException:
-    """What failed first, of tasks that failed together."""
+    """The first failure of tasks that failed together."""
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
     return failure

@@ -50,7 +50,7 @@ class _Armed:
     action: str
     argument: str
     passes_left: int
-    """How often the point is passed before the action comes."""
+    """The number of times that the point is passed before the action comes."""
 
 
 _armed: dict[str, _Armed] = {}
@@ -64,7 +64,7 @@ def arm(text: str) -> None:
 
 
 def armed() -> dict[str, str]:
-    """What is armed: point to action."""
+    """The armed points, each with its action."""
     return {name: f"{each.action}:{each.argument}".strip(":") for name, each in _armed.items()}
 
 

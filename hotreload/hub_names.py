@@ -1,4 +1,4 @@
-"""How a repository of a hub is named, and what to do where a folder is wanted."""
+"""Names of a hub's repositories, and advice for those who give one in place of a folder."""
 
 import re
 from pathlib import Path
@@ -7,13 +7,13 @@ _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\S+))?", re.ASC
 
 
 def names_a_repo(text: str) -> bool:
-    """Whether this is `org/name` or `org/name@revision`, and neither a folder nor in a folder."""
+    """True if this is `org/name` or `org/name@revision`, and neither a folder nor in a folder."""
     path = Path(text)
     return bool(_NAME.fullmatch(text)) and not path.exists() and not path.parent.exists()
 
 
 def how_to_have(text: str) -> str:
-    """What a program does to have the folder of a repository, to put behind a fault; or nothing."""
+    """Advice on how to get a repository's folder, to put behind a fault; empty if it names none."""
     if not names_a_repo(text):
         return ""
     repo, revision = _NAME.fullmatch(text).groups()  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""What a source sees, one folder or commit at a time, for people who ask why it is not live."""
+"""Folders and commits as a source sees them, for people who ask why one is not live."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from hotreload.types import Revision
 
 
 class Standing(StrEnum):
-    """How a source sees something that it lists."""
+    """The state of something that a source lists."""
 
     NEWEST = "newest"
     """Whole, and nothing whole is newer: what it wishes, or is about to."""
@@ -25,13 +25,13 @@ class Listed:
     name: str
     standing: Standing
     why: str = ""
-    """What it waits for, what it is older than, or why it is no checkpoint."""
+    """The reason why it is not wished for: it waits, is older than another, or is no checkpoint."""
     code: str = ""
-    """Why it is no checkpoint, as a word for machines."""
+    """The reason why it is no checkpoint, as a word for machines."""
     revision: Revision | None = None
     """None while its bytes were not read."""
     path: str = ""
-    """Where its files lie; empty if they are not here."""
+    """The folder of its files; empty if they are not here."""
     step: tuple[int, int] | None = None
     """The epoch (0 where none is named) and the step."""
     bytes: int | None = None

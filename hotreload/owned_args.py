@@ -25,6 +25,6 @@ OWNED_ARGS = {
 
 
 def refused_args(names: Iterable[str]) -> list[str]:
-    """What to say of each argument that may not be given, in words."""
+    """A sentence for each argument that may not be given."""
     owned = sorted(OWNED_ARGS.keys() & set(names))
     return [f"{name} cannot be set: {OWNED_ARGS[name]}" for name in owned]

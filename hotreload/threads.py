@@ -19,10 +19,10 @@ from hotreload.errors import NotEnoughMemory, SourceUnavailable
 log = logging.getLogger("hotreload.threads")
 
 LEAVE_AFTER = 5.0
-"""How long a cancel waits for a thread that may hang; one buffer read is plenty."""
+"""Seconds a cancel waits for a thread that may hang; one buffer read is plenty."""
 
 LEFT_BEHIND_SECONDS = 60.0
-"""How long the next work waits for a thread that was left behind: most are slow, not hung."""
+"""Seconds the next work waits for a thread that was left behind: most are slow, not hung."""
 
 
 async def uninterrupted[T](work: Coroutine[Any, Any, T]) -> T:

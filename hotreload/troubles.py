@@ -1,6 +1,6 @@
-"""What stays wrong until somebody mends it, though nobody may notice: told once, shown all along.
+"""Troubles: what stays wrong until somebody mends it. Each is told once, and shown all along.
 
-Whoever looks for one tells how it stands by a `Trouble`; log, status, metrics, alerts and
+The one that looks for it tells how it stands by a `Trouble`; log, status, metrics, alerts and
 `hotreload explain` know it by its code.
 """
 

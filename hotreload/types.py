@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 IN_MEMORY = "the mapping"
-"""What tensors in memory are called where a file's name would stand; no file has this name."""
+"""The name of tensors in memory in the place of a file's name; no file has it."""
 NOISY = "perturbed-"
 """The ids of noisy revisions begin with this; no id of a source does."""
 
@@ -15,8 +15,8 @@ NOISY = "perturbed-"
 LONGEST_SOCKET_PATH = 107
 """Bytes that the path of a unix socket may have; the kernel takes no more."""
 LOOKING = ".look"
-"""What the name of a second socket ends in, beside one that systemd holds. There those who only
-look are answered while the daemon boots, when the other one makes everybody wait."""
+"""The end of a second socket's name, beside one that systemd holds. There those who only look are
+answered while the daemon boots, when the other one makes everybody wait."""
 
 START = "start"
 """The verb of what a start of the daemon tries."""
@@ -26,7 +26,7 @@ FOR_A_SWAP = "swap"
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """Who asked for a change, as the kernel says, when, and what for in their own words."""
+    """The one who asked for a change, as the kernel says, when, and what for in their own words."""
 
     verb: str
     """reload, rollback, perturb, pin or unpin; START for what a start tried."""
@@ -55,7 +55,7 @@ class Revision:
 
     @property
     def is_noise(self) -> bool:
-        """Whether an operator put noise on weights to make it."""
+        """True if an operator put noise on weights to make it."""
         return self.id.startswith(NOISY)
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True)
 class TensorBytes:
-    """Where a tensor's bytes lie in a file, and the digest they had when they were checked."""
+    """The place of a tensor's bytes in a file, and the digest they had when they were checked."""
 
     file: str
     begin: int
@@ -116,7 +116,7 @@ class Checkpoint:
     tensors: Mapping[str, TensorSpec] = field(repr=False)
     bytes: int
     held: Mapping[str, TensorBytes] = field(repr=False)
-    """Where each tensor's bytes lie and what they were, by its name."""
+    """The bytes of each tensor by its name: their place, and their digest as checked."""
     memory: Any = field(default=None, repr=False, compare=False)
     """The `InMemory` that holds its one file where no disk does; `path` means nothing then."""
 
@@ -127,13 +127,13 @@ class Checkpoint:
 
 
 def holds_weights(name: str) -> bool:
-    """Whether a file of this name is a shard or the index; the rest are side files."""
+    """True if a file of this name is a shard or the index; the rest are side files."""
     return ".safetensors" in name or name == IN_MEMORY
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the engine serves, as a checkpoint must match it to be loadable by a leaf swap.
+    """The served model, as far as a checkpoint must match it to be loadable by a leaf swap.
 
     It has no tensors while only the side files of the model are known.
     """
@@ -148,12 +148,12 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How a set of weights was made of a checkpoint, and how it differs from the live one."""
+    """The way a set of weights was made of a checkpoint, and how it differs from the live one."""
 
     loader: str
     """`own`, or `upstream` for what our own does not understand."""
     why: str = ""
-    """Why it was not our own."""
+    """The reason why it was not our own."""
     leaves_staged: int = 0
     leaves_shared: int = 0
     """Leaves whose tensors have the same bytes as the live ones: both sets hold the same array."""
@@ -167,7 +167,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """How busy an engine is with requests; the tokens are those of the pool that serves."""
+    """The load of an engine by requests; the tokens are those of the pool that serves."""
 
     waiting: int = 0
     running: int = 0
@@ -180,7 +180,7 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True)
 class HowFar:
-    """How far a long work is: in bytes, or in batches where batches are compiled."""
+    """The progress of long work: in bytes, or in batches if batches are compiled."""
 
     done: int
     of: int
@@ -202,7 +202,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What answers requests: the n-th set of weights that went live in this server's history."""
+    """The n-th set of weights that went live in this server's history: it answers requests."""
 
     number: int
     revision: Revision
@@ -224,7 +224,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Lease[E]:
-    """Who answers a request, from its first token to its last: these weights, on this engine."""
+    """The weights and the engine that answer a request, from its first token to its last."""
 
     generation: Generation
     engine: E
@@ -241,7 +241,7 @@ class Answering:
 
 
 class Mode(StrEnum):
-    """How new weights take over from those that answer."""
+    """The way in which new weights take over from those that answer."""
 
     OVERLAP = "overlap"
     """New requests are answered by the new ones at once; those under way end under the old."""
@@ -250,7 +250,7 @@ class Mode(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where an attempt stands."""
+    """The step of an attempt."""
 
     FETCHING = "fetching"
     VALIDATING = "validating"
@@ -266,7 +266,7 @@ class Phase(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How an attempt ended; also the metric label."""
+    """The end of an attempt; also the metric label."""
 
     LIVE = "live"
     PASSED = "passed"
@@ -278,7 +278,7 @@ class Outcome(StrEnum):
 
 
 class ReplicaState(StrEnum):
-    """How one of the daemon's engines is."""
+    """The state of one of the daemon's engines."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -296,7 +296,7 @@ class GateState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why something was refused or put off: a word for machines, sentences for people."""
+    """The reason for a refusal or a delay: a word for machines, sentences for people."""
 
     code: str
     message: str
@@ -320,15 +320,15 @@ class Attempt:
     by: By | None = None
     """The operator who asked for it, or the start; nobody did where the source wished it."""
     loading: Loading | None = None
-    """How its weights were staged, if they were."""
+    """The way its weights were staged, if they were."""
     dry_run: bool = False
-    """Whether nothing was to go live or be refused whatever came of it."""
+    """True if nothing was to go live or be refused whatever came of it."""
     unproven: str = ""
-    """Why a dry run could not ask the probes."""
+    """The reason why a dry run could not ask the probes."""
 
     @property
     def is_of_a_start(self) -> bool:
-        """Whether a start of the daemon tried it, before anything was live."""
+        """True if a start of the daemon tried it, before anything was live."""
         return self.by is not None and self.by.verb == START
 
 

@@ -1,4 +1,4 @@
-"""Which fields of a config.json shape the running program, so that new weights cannot change them.
+"""The fields of a config.json that new weights cannot change: they shape the running program.
 
 A field that the checkpoint's config leaves out is not compared; one that the engine's config
 leaves out has its usual default.
@@ -82,7 +82,7 @@ def _is_stated(name: str, stated: Mapping[str, Any]) -> bool:
 
 
 def _is_moot(name: str, stated: Mapping[str, Any], served: Mapping[str, Any]) -> bool:
-    """Whether the field says nothing: Qwen, for one, states a window it does not use, or null."""
+    """True if the field says nothing: Qwen, for one, states a window it does not use, or null."""
     if name in _ALWAYS_STATED and name not in served:
         return True  # a config without it leaves nothing to compare with
     off = not stated.get("use_sliding_window", True) and not served.get("use_sliding_window", True)

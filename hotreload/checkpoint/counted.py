@@ -81,6 +81,6 @@ def _loaded(
 
 
 def _served_dtype(stated: Mapping[str, Any], compute_in: str) -> str:
-    """What the engine makes of every float; float32 where neither it nor the config says."""
+    """The dtype that the engine gives to floats; float32 if neither it nor the config says."""
     named = compute_in if compute_in != AUTO else stated.get("dtype") or stated.get("torch_dtype")
     return _SAFETENSORS.get(str(named), _FLOAT32)

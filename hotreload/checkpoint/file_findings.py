@@ -17,11 +17,11 @@ from hotreload.checkpoint.reading import (
 from hotreload.errors import NotEnoughMemory
 
 TRIES = 3
-"""How often a file is read that is touched each time."""
+"""Tries at reading a file that is touched each time."""
 
 
 def not_regular(name: str, status: os.stat_result) -> Finding | None:
-    """Why this cannot be a checkpoint's file, told before anything opens it."""
+    """The reason why this cannot be a checkpoint's file, found before anything opens it."""
     kind = other_than_regular(status)
     return None if kind is None else _trap(name, kind)
 

@@ -22,7 +22,7 @@ SIDE_FILES = (
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 """A folder without any of these has no tokenizer."""
 SERVED_FILES = (f"*{WEIGHTS}", INDEX, CONFIG, *SIDE_FILES)
-"""What an engine loads of a checkpoint, as patterns of names."""
+"""Patterns of the names of all files that an engine loads of a checkpoint."""
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz")
 """Reading one of these may run what is in it."""
 LARGEST_INDEX = 32 * 2**20
@@ -41,7 +41,7 @@ MAX_SHARDS = 4096
 
 
 def largest(name: str) -> int:
-    """How large such a file is read: one `json.loads` stops every request until it is done.
+    """The largest size of such a file: one `json.loads` stops every request until it is done.
 
     Each is some times what the largest models have: 9 MB of index, 33 MB of vocabulary, and 1 MB
     of tokenizer settings where they list thousands of unused tokens.

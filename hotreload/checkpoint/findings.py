@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint, one finding at a time, in words a person can act on.
+"""Findings: each says in words that a person can act on what is wrong with a checkpoint.
 
 Names come from files we do not trust: they are shown escaped and cut.
 """
@@ -16,9 +16,9 @@ from hotreload.errors import (
 
 _LONGEST_NAME = 160
 SHOWN = 10
-"""How many findings of a kind a log line or a status shows."""
+"""The most findings of a kind that a log line or a status shows."""
 KEPT = 100
-"""How many findings of a kind are held in memory."""
+"""The most findings of a kind that are held in memory."""
 
 MOST_TELLING_FIRST = (
     "changed",
@@ -57,7 +57,7 @@ class Finding:
     expected: str | None = None
     got: str | None = None
     count: int = 1
-    """How many findings this one stands for."""
+    """The number of findings that this one stands for."""
 
 
 class Unfit(Exception):
@@ -139,7 +139,7 @@ def bounded(findings: Iterable[Finding], most: int = KEPT) -> tuple[Finding, ...
 
 
 def total(findings: Iterable[Finding]) -> int:
-    """How many findings there are, with those that one of them stands for."""
+    """The number of findings, with those that one of them stands for."""
     return sum(finding.count for finding in findings)
 
 

@@ -31,7 +31,7 @@ _VOCABULARY = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the operator lets pass."""
+    """The misfits that the operator lets pass."""
 
     extra_tensors: tuple[str, ...] = ()
     dtype_change: Literal["reject", "cast"] = "reject"
@@ -78,7 +78,7 @@ def index_findings(survey: Survey, found: Mapping[str, Located]) -> Iterator[Fin
 def tensor_findings(
     found: Mapping[str, Located], served: Served, policy: Policy
 ) -> Iterator[Finding]:
-    """What keeps these tensors from taking the place of the served ones."""
+    """Findings that keep these tensors from taking the place of the served ones."""
     ignorable = (*served.ignorable, *policy.extra_tensors)
     for name, spec in served.tensors.items():
         held = found.get(name)
@@ -194,7 +194,7 @@ def _canonical(name: str, raw: bytes) -> bytes:
 
 
 def _vocabulary(tokenizer: dict[str, Any]) -> list[Any]:
-    """What maps text to ids; older libraries write merges 'a b', newer ones ['a', 'b']."""
+    """The part that maps text to ids; older libraries write merges 'a b', newer ones ['a', 'b']."""
     model = tokenizer["model"]
     merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or []]
     added = sorted((token["id"], token["content"]) for token in tokenizer.get("added_tokens") or [])
@@ -209,7 +209,7 @@ def _read(survey: Survey, name: str) -> bytes | None:
 
 
 def served_by(folder: Path) -> Served:
-    """What an engine started from this folder serves; CheckpointCorrupt when it is not sound.
+    """Return what an engine started from this folder serves; CheckpointCorrupt if it is damaged.
 
     A folder with a config and no weights (an engine may start with random ones) has no tensors.
     """

@@ -98,7 +98,7 @@ LARGEST_POINTER = 1024
 
 
 def disguised(begin: bytes) -> str | None:
-    """What a file really is that begins with these bytes, and what to do; None if nobody knows."""
+    """Say what a file that begins with these bytes really is, and what to do; None if unknown."""
     return next(
         (words for known, words in DISGUISES if begin.lower().startswith(known.lower())), None
     )

@@ -36,7 +36,7 @@ _SPELT = {
     "uint64": "U64",
     "float64": "F64",
 }
-"""What safetensors calls a dtype of numpy."""
+"""Names of numpy's dtypes in safetensors."""
 _ALIGNED = 8
 _NUMBERS = count(1)
 
@@ -58,9 +58,9 @@ class InMemory:
         self.header = _header(self._arrays)
         """As a file has it behind the eight bytes that say how long it is."""
         self.start = len(self.header).to_bytes(8, "little") + self.header
-        """What stands before the first tensor."""
+        """The bytes before the first tensor."""
         self.begins = [len(self.start)]
-        """Where each tensor begins, and where the last one ends."""
+        """The offset at which each tensor begins, and the one at which the last ends."""
         for _, array in self._arrays:
             self.begins.append(self.begins[-1] + _size_of(array))
         self.identity = Identity(-1, next(_NUMBERS), self.begins[-1], 0, 0)
@@ -136,7 +136,7 @@ def _check_array(name: Any, array: Any) -> None:
 
 
 def _is_of_jax(array: Any) -> bool:
-    """Whether it is one of JAX's, which is not imported for it."""
+    """True if it is an array of JAX's, which is not imported to find out."""
     if not all(hasattr(array, each) for each in ("devices", "dtype", "shape", "__array__")):
         return False
     return hasattr(array.dtype, "itemsize") and not str(array.dtype).startswith("key<")

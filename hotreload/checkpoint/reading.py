@@ -48,7 +48,7 @@ class Cancelled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the file system says of a file: equal identities mean that nobody touched it."""
+    """A file as the file system describes it: equal identities mean that nobody touched it."""
 
     dev: int
     ino: int
@@ -57,7 +57,7 @@ class Identity:
     ctime_ns: int
 
     def is_written_like(self, other: "Identity") -> bool:
-        """Whether nobody wrote to it in between, as far as its times say.
+        """True if nobody wrote to it in between, as far as its times say.
 
         ctime alone moves with its mode, owner and links: a chmod or a backup changes no byte.
         """
@@ -79,11 +79,11 @@ def other_than_regular(status: os.stat_result) -> str | None:
 
 
 class Readable(Protocol):
-    """What can be read like an open file: one on a disk, or what would be one."""
+    """Something that can be read like an open file: one on a disk, or its like in memory."""
 
     @property
     def name(self) -> str:
-        """What it is called in words."""
+        """Its name in messages."""
         ...
 
     @property

@@ -43,7 +43,7 @@ SIZES: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Where a tensor lies in the data, and what it is."""
+    """A tensor as the header describes it: its shape, its dtype and its place in the data."""
 
     name: str
     dtype: str
@@ -63,7 +63,7 @@ class Header:
 
     @property
     def file_size(self) -> int:
-        """What the file's size must be."""
+        """The size that the file must have."""
         return self.data_start + self.data_bytes
 
 
@@ -86,7 +86,7 @@ def read_header(file: Opened) -> Header:
 
 
 def size_finding(header: Header, file: Opened) -> Unfit | None:
-    """What is wrong when header and data together are not the file's size."""
+    """The finding if header and data together are not the file's size, else None."""
     size, due = file.identity.size, header.file_size
     if size < due:
         words = f"is {size_words(size)} ({size} bytes), header and data take {due}"

@@ -1,4 +1,4 @@
-"""Whether a config.json speaks of the weights beside it: its sizes against the tensors' shapes.
+"""Compares the sizes in a config.json with the shapes of the tensors beside it.
 
 An engine believes the config: it would start on the wrong sizes, and fail later or talk nonsense.
 """
@@ -49,7 +49,7 @@ def _heads(stated: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
 
 
 def _size(stated: Mapping[str, Any], name: str) -> int | None:
-    """What the tensor's dimension is to be: for a number of heads, that times a head's size."""
+    """The dimension that the tensor must have: a number of heads is multiplied by a head's size."""
     size = _count(stated, name)
     if size is None or not name.endswith("_heads"):
         return size

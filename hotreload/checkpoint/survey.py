@@ -1,4 +1,4 @@
-"""Which files make up a checkpoint, and whether they are all there.
+"""Finds the files that make up a checkpoint, and says whether they are all there.
 
 Cheap: looks at names, sizes, the index and the headers, and reads no weights.
 """
@@ -54,17 +54,17 @@ class ServingFile:
     path: Path
     identity: Identity
     memory: InMemory | None = None
-    """What holds its bytes where no disk does."""
+    """The tensors in memory that hold its bytes, if they lie on no disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one look at a folder showed. Equal `files` mean that nobody touched a file."""
+    """One look at a folder. Equal `files` mean that nobody touched a file in between."""
 
     folder: Path
     files: tuple[ServingFile, ...]
     waiting_for: str | None
-    """What is still missing, in words; None when the checkpoint is complete or past help."""
+    """The part that is still missing, in words; None if the checkpoint is complete or past help."""
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     shards: tuple[str, ...]
@@ -73,7 +73,7 @@ class Survey:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing more is to come: it can be judged, and may still be unfit to load."""
+        """True if nothing more is to come: it can be judged, and may still be unfit to load."""
         return self.waiting_for is None
 
     @property
@@ -288,7 +288,7 @@ def _ends_like_json(file: ServingFile) -> bool:
 
 
 def _pointer(file: ServingFile) -> str | None:
-    """What is in the place of a small file, if it is something else under this name."""
+    """Say what a small file really is, if it only has the name of another kind."""
     if file.identity.size > LARGEST_POINTER:
         return None
     with suppress(Unfit):

@@ -11,7 +11,7 @@ log = logging.getLogger("hotreload.access")
 
 REQUEST_ID_HEADER = "X-Request-Id"
 _USUAL = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-"""What goes into logs and back as it was sent; who sends another name is given one."""
+"""Names that go into logs and back as they were sent; a client that sends another is given one."""
 LONGEST_PATH = 200
 
 

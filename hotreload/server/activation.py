@@ -28,7 +28,7 @@ def take_over(
 
 
 def is_for_looking(listener: socket.socket) -> bool:
-    """Whether it is there for those who ask how a start goes on."""
+    """True if it is the socket for those who only look while the daemon starts."""
     name = listener.getsockname() if listener.family == socket.AF_UNIX else ""
     return isinstance(name, str) and name.endswith(LOOKING)  # an abstract one's is bytes
 

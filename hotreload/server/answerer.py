@@ -25,7 +25,7 @@ from hotreload.types import FOR_A_SWAP, Generation
 Item = Fields | list[Fields]
 
 REPLAYS = 2
-"""How often a request is replayed: swaps in close succession must not keep it from its answer."""
+"""The most replays of a request: swaps in close succession must not keep it from its answer."""
 
 MIN_GENERATION_HEADER = "X-Hotreload-Min-Generation"
 GENERATION_NUMBER = whole_number(0, 2**53)
@@ -41,15 +41,15 @@ class AnswerForm(Protocol):
         ...
 
     def piece(self, answer: Fields, generation: Generation) -> list[Any]:
-        """What to send when this much of a streamed answer is known."""
+        """The events to send when this much of a streamed answer is known."""
         ...
 
     def end(self, generation: Generation) -> list[Any]:
-        """What to send after the last piece."""
+        """The events to send after the last piece."""
         ...
 
     def failed(self, error: HotReloadError) -> Any:
-        """What to send when a stream that has begun cannot go on."""
+        """The event to send when a stream that has begun cannot go on."""
         ...
 
 
@@ -63,7 +63,7 @@ class ModelRequest:
 
     @property
     def streams(self) -> bool:
-        """Whether the answer is told piece by piece."""
+        """True if the answer is told piece by piece."""
         return bool(self.request.get("stream"))
 
 
@@ -126,7 +126,7 @@ class Answerer[P]:
         return True
 
     def _is_to_replay(self, item: Item) -> bool:
-        """Whether a drain ended it ([reload] on_drain_timeout = 'replay')."""
+        """True if a drain ended it ([reload] on_drain_timeout = 'replay')."""
         return self._replay and any(_was_ended_for_a_swap(answer) for answer in _answers(item))
 
     async def _streamed(self, asked: ModelRequest, client: "_Client", *, may_replay: bool) -> bool:

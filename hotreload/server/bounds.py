@@ -1,4 +1,4 @@
-"""Every bound of the server and its default, for the settings and for who keeps to them."""
+"""Every bound of the server and its default, for the settings and for the server."""
 
 from dataclasses import dataclass
 
@@ -17,11 +17,11 @@ class Limits:
     """On the unix socket, and as many over TCP; fewer where few descriptors are allowed."""
     request_seconds: float = 600.0
     generation_seconds: float = 30.0
-    """How long a request waits for the generation it asks for at the least."""
+    """The longest wait of a request for the oldest generation it accepts."""
     batch: int = 256
     nesting: int = 32
     arrival_seconds: float = 30.0
-    """How long the headers of a request may take to arrive, and then its body."""
+    """The time in which the headers of a request must arrive, and then its body."""
     write_seconds: float = 15.0
     """Seconds after which we hang up on a client that reads nothing: it holds up every swap."""
     keep_alive_seconds: float = 75.0

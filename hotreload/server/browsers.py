@@ -1,4 +1,4 @@
-"""What a browser may send here: a page of another site must not ask through it.
+"""Keeps pages of other sites from asking through a browser, but those that may.
 
 Behind a port of localhost, or one that ssh forwards, every page that is open in a browser is a
 client; nothing but headers tells it from the person at the keyboard.
@@ -16,7 +16,7 @@ from hotreload.server.problems import Refused
 
 
 def is_from_a_page(headers: Headers) -> bool:
-    """Whether a browser asks for a page it shows, and not a person for the address itself."""
+    """True if a browser asks for a page it shows, and not a person for the address itself."""
     return "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
 
 

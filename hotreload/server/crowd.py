@@ -1,4 +1,4 @@
-"""How many connections there are, and who goes when there are too many."""
+"""Counts connections, and chooses one to close when there are too many."""
 
 import resource
 from typing import Protocol
@@ -9,7 +9,7 @@ class Connection(Protocol):
 
     @property
     def is_spare(self) -> bool:
-        """Whether nothing is under way on it."""
+        """True if nothing is under way on it."""
         ...
 
     def shutdown(self) -> None:

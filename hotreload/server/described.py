@@ -19,7 +19,7 @@ HTML = "text/html"
 
 Content = Mapping[str, Schema]
 Security = tuple[Mapping[str, tuple[str, ...]], ...]
-"""What opens an operation: one of these, each of them nothing or a scheme by its name."""
+"""Ways to be let in, one of which is enough: a scheme by its name, or nothing."""
 
 SCHEMES: Mapping[str, Mapping[str, str]] = {
     "ApiKey": {
@@ -74,7 +74,7 @@ class Operation:
     success: int = 200
     security: Security = KEY_OVER_TCP
     who: str = ""
-    """Who may use it, where no scheme says so."""
+    """Those who may use it, if no scheme says so."""
 
 
 def _json(name: str) -> Content:

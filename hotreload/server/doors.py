@@ -1,6 +1,6 @@
-"""The names in the file system by which clients find our unix sockets: watched, and made anew.
+"""The names in the file system by which clients find our unix sockets: watched, and made again.
 
-Whoever removes such a name shuts everybody out, and the socket itself never notices.
+When such a name is removed nobody can connect, and the socket itself never notices.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from hotreload.server.binding import bind_unix
 from hotreload.troubles import SOCKET_GONE, Trouble
 
 EVERY_SECONDS = 2.0
-"""How long a name may be gone before it is noticed."""
+"""The longest time that a name is gone before it is noticed."""
 
 SEE_TO_IT = "see to what it names; hotreload tries again every few seconds"
 RESTART_THE_UNIT = (
@@ -36,7 +36,7 @@ class Door:
 
     @property
     def is_there(self) -> bool:
-        """Whether who connects by this name still comes to that socket."""
+        """True if clients that connect by this name still come to that socket."""
         now = _seen(self.path)
         return bool(now and self._was and os.path.samestat(now, self._was))
 
@@ -76,7 +76,7 @@ class Door:
 
 
 class Doors:
-    """Every name by which clients find us; those that are ours are bound anew when they are gone.
+    """Every name by which clients find us; those that are ours are bound again when they are gone.
 
     systemd's cannot be: what is wrong with them is told.
     """

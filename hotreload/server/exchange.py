@@ -170,7 +170,7 @@ class _Answer:
             self._expect_reading()
 
     def _expect_reading(self) -> None:
-        """Whether the end of an answer still waits in our memory to be sent."""
+        """Have the connection hang up unless the client reads what is unsent yet."""
         expect = self._scope.get("extensions", {}).get("expect_reading")
         if expect is not None:
             expect(self._write_seconds)

@@ -1,5 +1,5 @@
-"""The API keys of clients that come over TCP. Who comes by the unix socket needs none: the kernel
-says who that is."""
+"""The API keys of clients that come over TCP. Clients of the unix socket need none: the kernel says
+who they are."""
 
 import asyncio
 import hmac
@@ -19,11 +19,11 @@ from hotreload.threads import in_thread
 log = logging.getLogger("hotreload.server")
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health", WEBHOOK})
-"""What needs no key: load balancers have none, and the webhook has a secret of its own."""
+"""Paths that need no key: load balancers have none, and the webhook has a secret of its own."""
 FRESH_SECONDS = 1.0
-"""How old what is known of the file may be."""
+"""The greatest age of what is known of the file."""
 READ_SECONDS = 1.0
-"""How long a request waits for the file, which may lie on a mount that hangs."""
+"""The longest wait of a request for the file, which may lie on a mount that hangs."""
 TELL_SECONDS = 60.0
 MOST_SENDERS = 8
 
@@ -46,7 +46,7 @@ class ApiKeys:
         self._fault: str | None = None
 
     async def admit(self, given: str) -> bool:
-        """Whether this is one of the keys; how long it takes tells nothing of them."""
+        """True if this is one of the keys; the time it takes tells nothing of them."""
         await self._look_again()
         digest = sha256(given.encode()).digest()
         matches = [hmac.compare_digest(digest, each) for each in self._digests]  # all, each time

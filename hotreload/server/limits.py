@@ -1,4 +1,4 @@
-"""What one client may ask of the server, and the middleware that holds it to that.
+"""Limits on what one client may ask of the server, and the middleware that keeps them.
 
 uvicorn itself limits neither bodies nor the time they take.
 """

@@ -1,4 +1,4 @@
-"""What is said to who asks for a path or a method that is not there: the nearest that is."""
+"""Answers requests for a path or a method that is not there with the nearest that is."""
 
 from collections.abc import Mapping
 from http import HTTPStatus

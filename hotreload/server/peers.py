@@ -28,12 +28,12 @@ SO_PEERGROUPS = 59
 """Linux; Python's socket module does not name it."""
 
 OVERFLOW = Path("/proc/sys/kernel")
-"""Where the kernel says as whom it shows those who have no identity in our user namespace."""
+"""The kernel's files with the ids that it shows for those whom our user namespace does not know."""
 NOBODY = 65534
-"""Whom it says where nobody changed it."""
+"""The id that it has unless somebody changed it."""
 
 LONGEST_READING = 40
-"""How many times `write_seconds` a client may take to read the rest of an answer in all."""
+"""A client may take so many times `write_seconds` in all to read the rest of an answer."""
 COMMENT = b": are you there?\n\n"
 """A comment in a stream of events: it asks a client that sends no more whether it reads."""
 
@@ -50,7 +50,7 @@ class Peer:
 
 
 def overflow_id(kind: str) -> int:
-    """The `uid` or `gid` that is nobody's: whoever the user namespace does not know has it."""
+    """The `uid` or `gid` of nobody: all whom the user namespace does not know have it."""
     try:
         return int((OVERFLOW / f"overflow{kind}").read_text())
     except (OSError, ValueError):
@@ -142,12 +142,12 @@ class PeerProtocol(H11Protocol):
 
     @property
     def sends_no_more(self) -> bool:
-        """Whether its client has closed its half."""
+        """True if its client has closed its half."""
         return self._until_gone is not None
 
     @property
     def _owes_an_answer(self) -> bool:
-        """Whether a request came whole and is not answered yet."""
+        """True if a request came whole and is not answered yet."""
         return not self.is_idle and not self.cycle.more_body
 
     def _ask_whether_it_reads(self) -> None:
@@ -195,12 +195,12 @@ class PeerProtocol(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is under way on it."""
+        """True if no request is under way on it."""
         return self.cycle is None or self.cycle.response_complete
 
     @property
     def is_spare(self) -> bool:
-        """Whether it may be closed: it is idle, and all it was sent is on its way."""
+        """True if it may be closed: it is idle, and all it was sent is on its way."""
         return self.is_idle and not self.transport.get_write_buffer_size()
 
     def _expect_reading(self, within: float) -> None:
@@ -258,7 +258,7 @@ class _Introduced:
         if peer is not None:
             self._extensions["peer"] = peer
         self.sends_events = False
-        """Whether the answer that began last is a stream of server-sent events."""
+        """True if the answer that began last is a stream of server-sent events."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def noting(message: Message) -> None:

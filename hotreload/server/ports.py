@@ -14,7 +14,7 @@ Fields = dict[str, Any]
 
 
 class Preparer[P](Protocol):
-    """What makes requests ready to be answered, by whichever engine. P is what it makes of one."""
+    """Something that makes requests ready for any engine. P is the type of a request made ready."""
 
     async def prepare(self, request: Mapping[str, Any]) -> P:
         """Check a request in the engine's own schema and encode its prompts, off the loop.
@@ -27,7 +27,7 @@ class Preparer[P](Protocol):
 
 
 class AnsweringEngine[P](Preparer[P], Protocol):
-    """What answers a request that was let in."""
+    """An engine, as far as it answers a request that was let in."""
 
     def generate(
         self, prepared: P, weights: Staged | None = None
@@ -46,15 +46,15 @@ class AnsweringEngine[P](Preparer[P], Protocol):
 
 
 class Gate[P](Protocol):
-    """What every request passes; it alone says who answers."""
+    """The gate that every request passes; it alone chooses the engine that answers."""
 
     def preparing(self) -> AbstractContextManager[Preparer[P]]:
-        """What makes a request ready before it is let in; NotServing when none is let in."""
+        """Lend what makes a request ready before it is let in; NotServing when none is let in."""
         ...
 
     @property
     def lets_in(self) -> bool:
-        """Whether anybody is let in now, or will be after a swap."""
+        """True if requests are let in now, or will be after a swap."""
         ...
 
     def passing(
@@ -99,14 +99,14 @@ class Control(Protocol):
 
 
 class View(Protocol):
-    """What the observers know, as JSON fields under the contract's names."""
+    """The state of the daemon as the observers know it, in JSON under the contract's names."""
 
     def status(self) -> Fields:
         """Everything /status says."""
         ...
 
     def ready(self) -> tuple[bool, list[str]]:
-        """Whether requests are answered, and why not."""
+        """Say whether requests are answered, and if not, why."""
         ...
 
     def history(self) -> Fields:
@@ -130,7 +130,7 @@ class View(Protocol):
         ...
 
     def live(self) -> Generation | None:
-        """Who answers; None while booting."""
+        """The generation that answers; None while booting."""
         ...
 
 

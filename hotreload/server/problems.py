@@ -49,7 +49,7 @@ _STATUS: tuple[tuple[type[HotReloadError], int], ...] = (
 
 MOST_REASONS = 16
 MOST_OF_A_REASON = 300
-"""How many lines and characters a problem may have: megabytes that were sent are not sent back."""
+"""The most lines and characters of a problem: megabytes that were sent are not sent back."""
 
 
 class Refused(HotReloadError):

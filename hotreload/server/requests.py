@@ -1,4 +1,4 @@
-"""What a request's body may be: a JSON object of known fields, decently nested and spelled."""
+"""Reads the body of a request: a JSON object of known fields, decently nested and spelled."""
 
 import json
 from collections.abc import Callable, Container, Mapping
@@ -16,7 +16,7 @@ LOOKED_AT = 1000
 
 
 class Kind(NamedTuple):
-    """What a field must be: in words, as a test, and as a JSON schema."""
+    """The kind of value that a field must have: in words, as a test, and as a JSON schema."""
 
     words: str
     fits: Callable[[Any], bool]
@@ -24,12 +24,12 @@ class Kind(NamedTuple):
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a JSON number; true and false are none."""
+    """True if it is a JSON number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_integer(value: Any) -> bool:
-    """Whether it is a JSON integer."""
+    """True if it is a JSON integer."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -174,7 +174,7 @@ def _check_surrogates(body: bytes, value: Any) -> None:
 
 
 def _meant(name: str, kinds: Mapping[str, Kind]) -> str:
-    """What was probably meant by an unknown field, as a question; else nothing."""
+    """Ask, in words, whether another field was meant by an unknown one; empty if none is near."""
     other = ELSEWHERE.get(name, "")
     if other.partition(".")[0] in kinds:
         return f"; did you mean {other}?"
@@ -187,7 +187,7 @@ def _names(unknown: list[str]) -> str:
 
 
 def _amiss(value: Any, fits: Callable[[Any], bool]) -> str:
-    """What is wrong with a value: its kind, or in a list of the right kind one of its items."""
+    """Say what is wrong with a value: its kind, or in a list of the right kind one of its items."""
     items = value[:LOOKED_AT] if isinstance(value, list) else []
     at = next((at for at, item in enumerate(items) if not fits([item])), None)
     if at is None or not any(fits([item]) for item in items):

@@ -19,8 +19,8 @@ from hotreload.server.requests import Kind
 from hotreload.server.shapes import SHAPES, named
 
 ANY = (400, 401, 413, 421, 431, 500)
-"""What any request may get: no HTTP, no API key over TCP, too long a body, a browser by a name that
-is not ours, too long headers, a fault of ours."""
+"""Statuses that any request may get: no HTTP, no API key over TCP, too long a body, a browser by a
+name that is not ours, too long headers, a fault of ours."""
 PROBLEM = "application/problem+json"
 
 ABOUT = (

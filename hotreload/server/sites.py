@@ -11,7 +11,7 @@ METHODS = "GET, HEAD, POST"
 SHOWN = "X-Hotreload-Generation, X-Request-Id, Retry-After"
 """Headers of an answer that a page may read, beside those every page may."""
 KNOWN_SECONDS = "600"
-"""How long a browser may remember what it was told."""
+"""The time for which a browser may remember what it was told."""
 NEVER = ("/admin/", "/webhook/")
 """Paths that no page may ask, whatever its site."""
 
@@ -51,7 +51,7 @@ def _naming(origin: str, send: Send) -> Send:
 
 
 def _allowed(asked: Headers) -> Response:
-    """What a browser asks before it sends: any header will do, since the site is trusted."""
+    """Answer what a browser asks before it sends: any header will do, since the site is trusted."""
     answer = Response(status_code=HTTPStatus.NO_CONTENT)
     answer.headers["Access-Control-Allow-Methods"] = METHODS
     answer.headers["Access-Control-Max-Age"] = KNOWN_SECONDS

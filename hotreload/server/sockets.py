@@ -118,7 +118,7 @@ class HttpServer(uvicorn.Server):
             self.servers.remove(each)
 
     def _connection(self) -> asyncio.Protocol:
-        """What uvicorn makes for each connection."""
+        """Make the protocol of a connection, as uvicorn makes it."""
         return self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )

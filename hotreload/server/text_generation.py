@@ -37,7 +37,7 @@ from hotreload.types import Generation
 NEW_TOKENS = 100
 """The client's documented default."""
 SAME = ("temperature", "top_p", "top_k", "repetition_penalty", "frequency_penalty", "seed")
-"""What is called and meant as in OpenAI's API, as this server has it."""
+"""Parameters that are called and meant as in OpenAI's API, as this server has it."""
 SAMPLES = frozenset({"temperature", "top_p", "top_k"})
 """Without any of them, and without do_sample, the answer is greedy."""
 PARAMETERS: Mapping[str, Kind] = {
@@ -68,7 +68,7 @@ ASKS_FOR_NOTHING: Mapping[str, tuple[Any, ...]] = {
     "typical_p": (1, 1.0),
     "watermark": (False,),
 }
-"""What the client has and this server has not, with the values that ask for nothing."""
+"""Parameters that this server does not support, with the values that ask for nothing."""
 _ENGINE_NAMES = {
     **{f"sampling_params.{SAMPLING[name][0]}": f"parameters.{name}" for name in (*SAME, "stop")},
     "sampling_params.max_new_tokens": "parameters.max_new_tokens",
@@ -151,7 +151,7 @@ class TextGeneration:
         return [told]
 
     def piece(self, answer: Fields, generation: Generation) -> list[Fields]:
-        """What is new, as one token; its text may be that of several."""
+        """The new part, as one token; its text may be that of several."""
         text, ended = self._choice.news(answer)
         if not (text or ended):
             return []
@@ -169,7 +169,7 @@ class TextGeneration:
         return []
 
     def failed(self, error: HotReloadError) -> Fields:
-        """What the client raises in place of the next piece."""
+        """The error that the client raises in place of the next piece."""
         return text_generation_fields(error)
 
     def _token(self, text: str, answer: Fields) -> Fields:
@@ -178,7 +178,7 @@ class TextGeneration:
         return {"id": ids[-1], "text": text, "logprob": logprob, "special": False}
 
     def _ending(self, ended: Fields | None) -> Fields:
-        """How it ended; an answer that we ended is refused, since this API has no word for that."""
+        """Tell how it ended; one that we cut short is refused: this API has no word for that."""
         ended = ended or {}
         if ended.get("type") == "abort":
             words = ended.get("message") or "ended early"

@@ -1,4 +1,4 @@
-"""The hub's webhook: whoever knows its secret makes the source look now. What it says is no truth,
+"""The hub's webhook: a call with its secret makes the source look now. What it says is not trusted,
 so its body is not even read.
 """
 
@@ -21,7 +21,7 @@ _HEADER = "X-Webhook-Secret"
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """What its sender must know, and what it sets off."""
+    """The secret that its sender must know, and the call that it sets off."""
 
     secret: str = field(repr=False)
     wake: Callable[[str], None]

@@ -10,7 +10,7 @@ SHORTEST_KEY = 16
 """Characters of an API key: nobody limits how often a client may guess."""
 
 SHORTEST_JOIN_SECRET = 32
-"""Who hears what it signs can guess without asking anybody."""
+"""A shorter secret can be guessed from what it signs, without asking anybody."""
 
 
 def read_secret(file: Path, setting: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -79,6 +79,6 @@ def _place_of(file: Path, environ: Mapping[str, str]) -> Path:
 
 
 def are_hidden(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether systemd passes credentials to the daemon alone, and not to this command beside it."""
+    """True if systemd passes credentials to the daemon alone, and not to this command beside it."""
     folder = environ.get("CREDENTIALS_DIRECTORY")
     return bool(folder) and not os.access(str(folder), os.R_OK | os.X_OK)

@@ -1,4 +1,4 @@
-"""What is wrong with the settings, each fault in a line: where it is, and what to change."""
+"""Faults of the settings in words, a line for each: its place, and what to change."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -17,12 +17,12 @@ WORDS = {
     "model_type": "must be a table",
     "tuple_type": "must be an array; tables in it are written as [[probe]]",
 }
-"""What to say instead of pydantic's own words."""
+"""Our words in place of pydantic's own."""
 _ONE_UNDERSCORE = "HOTRELOAD_"
 
 
 def fault_of(detail: ErrorDetails, origins: Mapping[Where, str]) -> str:
-    """What pydantic found, as the one who gave the value wrote it."""
+    """Say what pydantic found, in the spelling of the one who gave the value."""
     where = detail["loc"]
     origin = origin_of(where, origins)
     if detail["type"] == "extra_forbidden" and len(where) == 1 and where in origins:
@@ -85,7 +85,7 @@ def _hint(where: Where, origin: str) -> str:
 
 
 def _outside_any_section(where: Where, origin: str) -> str:
-    """What to say of a value outside of every section."""
+    """The fault of a value that stands outside of every section."""
     (name,) = where
     if origin.startswith("file "):
         below = " or ".join(_homes(str(name))) or "its section's name, such as [engine]"

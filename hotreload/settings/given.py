@@ -1,4 +1,4 @@
-"""What was given: in the file, in the environment, with --set; each value with who gave it."""
+"""The values that were given in the file, the environment and by --set, each with its giver."""
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ class Given:
 
 
 def from_file(file: Path) -> list[Given]:
-    """What the file sets; ConfigError when it cannot be read."""
+    """The values that the file sets; ConfigError when it cannot be read."""
     return [Given(where, value, f"file {file}") for where, value in leaves(read_toml(file))]
 
 
@@ -39,7 +39,7 @@ def leaves(data: Mapping[str, Any], above: Where = ()) -> Iterator[tuple[Where, 
 
 
 def from_env(environ: Mapping[str, str]) -> Iterator[Given]:
-    """What the environment sets."""
+    """The values that the environment sets."""
     for name, text in sorted(environ.items()):
         if name.startswith(ENV_PREFIX):
             where = tuple(name.removeprefix(ENV_PREFIX).lower().split("__"))
@@ -47,7 +47,7 @@ def from_env(environ: Mapping[str, str]) -> Iterator[Given]:
 
 
 def from_sets(sets: Sequence[str]) -> Iterator[Given]:
-    """What --set sets."""
+    """The values that --set sets."""
     if bad := [f"--set {text}: write it as section.key=value" for text in sets if "=" not in text]:
         raise ConfigError.listing(bad)
     for text in sets:

@@ -1,4 +1,4 @@
-"""What the settings of an engine over several hosts must be like, and what does not go with it."""
+"""Checks the settings of an engine over several hosts: what it needs, and what it cannot do."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ def unfit_for_hosts(settings: Settings) -> Iterator[Unfit]:
 
 
 def _of_several(settings: Settings) -> Iterator[Unfit]:
-    """What says something of other hosts, where there are none."""
+    """A fault for each setting that speaks of other hosts, if there are none."""
     why = "is for an engine over several hosts: set [engine] nnodes, too, or leave it out"
     if (rank := settings.engine.node_rank) > 0:
         yield ("engine", "node_rank"), f"{rank} {why}"
@@ -49,7 +49,7 @@ def _of_these(settings: Settings) -> Iterator[Unfit]:
 
 
 def _not_with_several(settings: Settings) -> Iterator[Unfit]:
-    """What an engine over several hosts cannot do yet; each would break the step of its ranks."""
+    """A fault for each setting that an engine over several hosts cannot follow yet."""
     engine, reload = settings.engine, settings.reload
     beside = f"with nnodes = {engine.nnodes}"
     if engine.replicas > 1:

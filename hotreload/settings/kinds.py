@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from hotreload.settings.durations import HOW_TO_WRITE, seconds_in
 
 _VARIABLE = re.compile(r"\$[A-Z_]{2,}|\$\{\w+\}|%[A-Z]{2,}%")
-"""What a shell would put a variable's value in for."""
+"""Text for which a shell would put in a variable's value."""
 
 
 def _seconds(value: object) -> object:
@@ -60,7 +60,7 @@ def host_port(value: str, port: int = 8000) -> str:
 
 
 PORTS_AFTER = (0, 5, 6)
-"""How far after a meeting point's own port each port is that the engine listens on."""
+"""The distance of each port that the engine listens on from the meeting point's own."""
 
 
 def ports_of_a_meeting(address: str) -> list[tuple[str, int]]:
@@ -80,7 +80,7 @@ def _meeting_point(value: str) -> str:
 
 
 def is_local(address: str) -> bool:
-    """Whether the address is one that no other machine reaches."""
+    """True if no other machine can reach this address."""
     host = urlsplit(f"//{address}").hostname or ""
     try:
         return ip_address(host).is_loopback

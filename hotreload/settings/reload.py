@@ -11,7 +11,7 @@ RULES = Rules()
 
 
 class ReloadSettings(Table):
-    """How a checkpoint goes live."""
+    """The way in which a checkpoint goes live."""
 
     mode: Literal["overlap", "drain"] = Field(
         default="overlap",

@@ -45,18 +45,18 @@ ALIKE = frozenset(
         "probe",
     }
 )
-"""What all hosts of one engine judge checkpoints by: there they want a restart of all."""
+"""Settings by which all hosts of one engine judge checkpoints: there they need a restart of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """What comes of reading the settings again."""
+    """The result of reading the settings again."""
 
     settings: Settings
-    """What is to be gone by from now on: those that run, with what can change changed."""
+    """The settings from now on: those that run, with what can change changed."""
     changed: tuple[str, ...]
     waiting: tuple[str, ...]
-    """What was changed in the file too, and wants a restart."""
+    """Settings that were changed in the file too, and need a restart."""
 
 
 def reread(running: Settings, wished: Settings) -> Reread:

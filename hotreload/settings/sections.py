@@ -34,7 +34,7 @@ def _factor(value: float) -> float:
 
 
 class CheckSettings(Table):
-    """What a checkpoint must be like to be loaded at all."""
+    """The checks that a checkpoint must pass to be loaded at all."""
 
     extra_tensors: tuple[str, ...] = Field(
         default=(),
@@ -122,7 +122,7 @@ LIMITS = Limits()
 
 
 class LimitSettings(Table):
-    """What one client may ask of the server."""
+    """The most that one client may ask of the server."""
 
     body_bytes: Count = Field(
         default=LIMITS.body_bytes,
@@ -237,7 +237,7 @@ class MetricsSettings(Table):
 
 
 class StateSettings(Table):
-    """What survives a restart."""
+    """The state that survives a restart."""
 
     directory: Location = Field(
         default=Path("/var/lib/hotreload"),
@@ -246,7 +246,7 @@ class StateSettings(Table):
 
 
 class LogSettings(Table):
-    """What is written to stderr."""
+    """The log on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="The lowest level that is written."
@@ -271,7 +271,7 @@ class Settings(Table):
 
     @property
     def hub_cache(self) -> Path:
-        """Where downloads from a hub go."""
+        """The folder of downloads from a hub."""
         return self.source.cache or self.state.directory / "hub"
 
     @model_validator(mode="after")

@@ -23,9 +23,9 @@ OF_KIND = {
         "endpoint",
     ),
 }
-"""Which settings go with which kind of source."""
+"""The settings that go with each kind of source."""
 NEVER = "(?!)"
-"""What a range of characters that holds none becomes in a regular expression."""
+"""The regular expression that an empty range of characters becomes."""
 
 
 def _repo(value: str) -> str:
@@ -86,7 +86,7 @@ Patterns = Annotated[tuple[str, ...], AfterValidator(_patterns)]
 
 
 class SourceSettings(Table):
-    """Where checkpoints come from: a watched folder, or a repo on a Hugging Face Hub.
+    """The source of checkpoints: a watched folder, or a repo on a Hugging Face Hub.
 
     The settings from path to patience are for a folder, those after them for a hub.
     """

@@ -27,7 +27,7 @@ _HINTS = (
     (re.compile(r"=\s*[^\s\"'\[{\d+-]"), 'write text in quotes, such as "/srv/models/qwen3"'),
     (re.compile(r"=\s*(#|$)"), "there is no value; leave the line out to unset it"),
 )
-"""What people write that is no TOML, and how to write it instead; the first that fits counts."""
+"""Mistakes that people make in TOML, and the right spelling of each; the first that fits counts."""
 
 
 def read_toml(file: Path) -> dict[str, Any]:

@@ -25,12 +25,12 @@ class Emptied:
         self._path = path
         self._generations = generations
         self._held = ""
-        """What the last look that found any found, in words."""
+        """The checkpoints of the last look that found any, in words."""
         self._device = 0
         self._mount: Mount | None = None
 
     def judge(self, look: Look) -> str | None:
-        """What is wrong, in words; None while there are checkpoints, or where never were any."""
+        """The trouble in words; None while there are checkpoints, or if there never were any."""
         if look.checkpoints:
             self._remember(look)
             return None

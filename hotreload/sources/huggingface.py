@@ -26,14 +26,14 @@ from hotreload.threads import in_thread
 from hotreload.types import Phase, Revision
 
 TELL_SECONDS = 0.25
-"""How much time lies between two reports of how far a download is."""
+"""Seconds between two reports of how far a download is."""
 LOOKS_APART = 0.5
-"""How much time lies at least between two looks, however often somebody wakes us."""
+"""The fewest seconds between two looks, however often somebody wakes us."""
 ANSWER_WITHIN = 20.0
-"""How long a caller waits for an answer in all: in line, and for each of the hub's addresses. The
+"""Seconds a caller waits for an answer in all: in line, and for each of the hub's addresses. The
 client's own timeouts cover one connection and one read, and a hub that drips never reaches them."""
 SOON = 5.0
-"""How soon an operator may ask again what the hub did not answer."""
+"""Seconds until an operator may ask again what the hub did not answer."""
 
 
 class HuggingFaceSource:
@@ -129,7 +129,7 @@ class HuggingFaceSource:
         return listed_commits(self._wished, self._here, lambda sha: self._named_revision(sha, sha))
 
     def holds(self, id: str) -> bool:
-        """Whether this commit is wished or lies here; for any thread, and reads nothing."""
+        """True if this commit is wished or lies here; for any thread, and reads nothing."""
         return any(each.revision is not None and each.revision.id == id for each in self.listed())
 
     def wake(self, cause: str = "request") -> None:

@@ -1,4 +1,4 @@
-"""What one look at a tree found, and how it left each place, for those who ask why one is not live.
+"""A look at a tree: what it found and, for people who ask, why each checkpoint is not live.
 
 Listing reads nothing of the disk: it tells what the last look has seen.
 """
@@ -18,28 +18,28 @@ from hotreload.types import Revision
 
 @dataclass(slots=True)
 class Look:
-    """What one look found; times are those of our own clock."""
+    """The result of one look; times are those of our own clock."""
 
     now: float = 0.0
     best: Revision | None = None
     """The newest complete checkpoint."""
     rank: SortKey | None = None
-    """Where the best one stands among the others."""
+    """The rank of the best one among the others."""
     overdue: Revision | None = None
     """A newer one that should have been complete by now, or never will be."""
     passed_over: Telling = field(default_factory=Telling)
     told: set[Path] = field(default_factory=set)
     """The folders of all that are passed over; not all of them are named."""
     checkpoints: int = 0
-    """How many places hold a checkpoint, whole or not, or one that the pattern leaves out."""
+    """The number of places with a checkpoint, whole or not, or left out by the pattern."""
     newest: str = ""
-    """What the newest of them is called."""
+    """The name of the newest of them."""
     emptied: str | None = None
-    """What is wrong, in words, if there were checkpoints before and are none now."""
+    """The trouble in words, if there were checkpoints before and are none now."""
     lacking: dict[Path, str] = field(default_factory=dict)
-    """What each folder newer than the best still lacks, in words."""
+    """The part that each folder newer than the best still lacks, in words."""
     is_to_be_named: bool = False
-    """Whether a complete checkpoint could not be named: the next look tries again."""
+    """True if a complete checkpoint could not be named: the next look tries again."""
     waiting: str | None = None
     error: str | None = None
     settled_at: float | None = None
@@ -54,7 +54,7 @@ class Look:
 
 
 class Sight(NamedTuple):
-    """How a look left one place; `why` in words, and as a code where the place is odd."""
+    """The verdict of a look on one place; `why` in words, and as a code if the place is odd."""
 
     followed: Followed
     standing: Standing
@@ -68,7 +68,7 @@ def judged(
     best: Followed | None,
     was_left: Callable[[Followed], bool],
 ) -> tuple[Sight, ...]:
-    """How the look left each of the places, which are sorted newest first."""
+    """The verdict of the look on each of the places, which are sorted newest first."""
     sights, older_than = list[Sight](), ""
     for each in ranked:
         if each is best:

@@ -1,4 +1,4 @@
-"""What a folder's name says: which step it holds, and whether its writer calls it unfinished."""
+"""Reads a folder's name: the step it holds, and whether its writer calls it unfinished."""
 
 import re
 from collections.abc import Iterable
@@ -51,12 +51,12 @@ def step_of(parts: Iterable[str]) -> Step | None:
 
 
 def says_step(name: str) -> bool:
-    """Whether the name is meant to name a step: `step_900`, `checkpoint-5`, `1000`."""
+    """True if the name is meant to name a step: `step_900`, `checkpoint-5`, `1000`."""
     return _read(name).says_step
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether the name says that its writer is not done: it is hidden, temporary or partial."""
+    """True if the name says that its writer is not done: it is hidden, temporary or partial."""
     return _UNFINISHED.search(name) is not None
 
 

@@ -29,7 +29,7 @@ Span = Literal["settle", "patience", "long"]
 
 
 class _After(NamedTuple):
-    """How long a folder must be quiet before it is reported, and refused (None: never)."""
+    """Seconds a folder must be quiet before it is reported, and refused (None: never)."""
 
     told: Span
     refused: Span | None = None
@@ -51,7 +51,7 @@ assert (*AFTER,) == PASSED_OVER
 
 
 class Telling(NamedTuple):
-    """What one look reports: the newest passed-over folders, and how many have each code."""
+    """The report of one look: the newest passed-over folders, and how many have each code."""
 
     named: tuple[PassedOver, ...] = ()
     counts: Mapping[str, int] = MappingProxyType({})
@@ -66,15 +66,15 @@ class Passing:
         self._reasons: OrderedDict[str, Reason] = OrderedDict()
 
     def why(self, revision: Revision) -> Reason | None:
-        """Why this revision cannot be loaded, if it stands for a passed-over folder; else None."""
+        """The reason why this revision cannot be loaded, if it stands for a passed-over folder."""
         return self._reasons.get(revision.id)
 
     def told_after(self, odd: Followed) -> float:
-        """How long the folder must be quiet before it is reported."""
+        """Seconds the folder must be quiet before it is reported."""
         return self._spans[_after(odd).told]
 
     def refused_after(self, odd: Followed) -> float | None:
-        """How long the folder must be quiet before it is handed over to be refused; None for never.
+        """Seconds the folder must be quiet before it is handed over to be refused; None for never.
 
         A folder that came by a rename is finished: waiting longer would change nothing.
         """
@@ -166,12 +166,12 @@ WITHOUT_WEIGHTS = Oddity("missing", "holds config.json and no *.safetensors")
 
 
 def is_sound(oddity: Oddity | None) -> bool:
-    """Whether the folder is passed over although nothing is wrong with its files."""
+    """True if the folder is passed over although nothing is wrong with its files."""
     return oddity is not None and oddity.code in ("no_step", "stray")
 
 
 def is_begun(each: Followed) -> bool:
-    """Whether there is more here than a folder whose own name says that it is unfinished."""
+    """True if there is more here than a folder whose own name says that it is unfinished."""
     return each.oddity is None or each.oddity.code != "unfinished"
 
 
@@ -185,7 +185,7 @@ def _code(odd: Followed) -> str:
 
 
 def reason_of(odd: Followed) -> Reason:
-    """Why the folder is passed over, in a sentence that names the folder."""
+    """The reason why the folder is passed over, in a sentence that names the folder."""
     assert odd.oddity is not None
     return Reason(odd.oddity.code, f"{odd.place.name} {odd.oddity.words}")
 

@@ -12,7 +12,7 @@ _WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 
 class Entry(NamedTuple):
-    """What lies in a folder under one name; equal entries mean that nobody has touched it."""
+    """The file or folder of one name in a folder; equal entries mean that nobody has touched it."""
 
     name: str
     device: int = 0
@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 
 
 class Oddity(NamedTuple):
-    """Why a folder that was probably meant as a checkpoint is passed over."""
+    """The reason why a folder that was probably meant as a checkpoint is passed over."""
 
     code: str
     words: str
@@ -43,7 +43,7 @@ class Place:
 
     @property
     def label(self) -> str:
-        """What people call the place: its folder's name."""
+        """The place's name for people: its folder's."""
         return self.folder.name
 
     @property
@@ -58,12 +58,12 @@ class Place:
 
     @property
     def has_foreign_weights(self) -> bool:
-        """Whether it holds weights in a format that hotreload does not read."""
+        """True if it holds weights in a format that hotreload does not read."""
         return self.oddity is not None and self.oddity.code == "format"
 
     @property
     def is_outside(self) -> bool:
-        """Whether a link led out of the root to it."""
+        """True if a link led out of the root to it."""
         return below_root(self.folder, self.root) is None
 
     @property
@@ -88,7 +88,7 @@ class Place:
         return tuple(entry._replace(device=0, ctime=0) for entry, is_chosen in pairs if is_chosen)
 
     def holds(self, name: str) -> bool:
-        """Whether there is an entry of this name."""
+        """True if there is an entry of this name."""
         return any(entry.name == name for entry in self.entries)
 
     def changed_at(self, name: str) -> int | None:

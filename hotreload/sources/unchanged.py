@@ -63,7 +63,7 @@ class Unchanged:
 
 
 class LastLook:
-    """What the last look found, and what it went by; a look that would find the same is spared."""
+    """The last look and what it went by; a look that would find the same is spared."""
 
     def __init__(self) -> None:
         self._look: Look | None = None
@@ -79,7 +79,7 @@ class LastLook:
         self._look = None
 
     def again(self, walked: list[Place], refused: frozenset[str], now: float) -> Look | None:
-        """What a look now would find, if that is the same; None when something moved or is due."""
+        """The result of a look now, if it is the same; None when something moved or is due."""
         look = self._look
         if look is None or (look.due is not None and now >= look.due):
             return None
@@ -88,7 +88,7 @@ class LastLook:
 
 
 def _stamp_of(found: os.DirEntry[str]) -> tuple[int, ...]:
-    """What the folder's own times said when it was found; empty where it is gone."""
+    """The folder's own times as it was found; empty if it is gone."""
     try:
         status = found.stat()
     except OSError:

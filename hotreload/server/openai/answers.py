@@ -16,7 +16,7 @@ from hotreload.types import Generation
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one route's answers look."""
+    """The form of one route's answers."""
 
     prefix: str
     whole_object: str
@@ -71,7 +71,7 @@ class OpenAIAnswer:
         return told | {"choices": choices, "usage": self._usage()}
 
     def piece(self, answer: Fields, generation: Generation) -> list[Fields]:
-        """What is new of one choice; nothing while all of it may still become a stop string."""
+        """The new part of one choice; nothing while all of it may still become a stop string."""
         index = answer.get("index", 0)
         choice = self._choice(index)
         is_first = not choice.has_begun
@@ -86,7 +86,7 @@ class OpenAIAnswer:
         return [self._chunk([], self._usage(), generation)] if self._has_usage else []
 
     def failed(self, error: HotReloadError) -> Fields:
-        """What OpenAI's client raises in place of the next piece."""
+        """The error that OpenAI's client raises in place of the next piece."""
         return {"error": openai_fields(error)}
 
     def _choice(self, index: int) -> Choice:

@@ -16,7 +16,7 @@ class NewTokens(NamedTuple):
 
 
 class Choice:
-    """What of one choice was told already. The engine gives the whole text so far each time."""
+    """One choice, and how much of it was told. The engine gives the whole text so far each time."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops
@@ -63,7 +63,7 @@ class Choice:
 
 
 def begun_stop(text: str, stops: Sequence[str]) -> int:
-    """How many characters at the end of the text may be the begin of a stop string."""
+    """The number of characters at the end of the text that may begin a stop string."""
     longest = max((len(stop) for stop in stops), default=0)
     for size in range(min(longest, len(text)), 0, -1):
         if any(stop.startswith(text[-size:]) for stop in stops):

@@ -1,4 +1,4 @@
-"""Which fields OpenAI's requests may have, and what each must be; the rest is refused by name."""
+"""The fields that OpenAI's requests may have, and the kind of each; the rest is refused by name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -136,7 +136,7 @@ WITHOUT_EFFECT: Mapping[str, Kind] = {
     "safety_identifier": STRING,
     "user": STRING,
 }
-"""What says who asks, or how to be quick: by its meaning it changes no answer."""
+"""Fields that say who asks, or how to be quick: by their meaning they change no answer."""
 
 COMMON: Mapping[str, Kind] = {
     "model": STRING,
@@ -176,8 +176,8 @@ ASKS_FOR_NOTHING: Mapping[str, tuple[Any, ...]] = {
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-"""What OpenAI has and this server has not, with the values that some clients send and that ask
-for nothing."""
+"""Fields of OpenAI's that this server does not support, with the values that some clients send and
+that ask for nothing."""
 
 
 def drop_unsupported(

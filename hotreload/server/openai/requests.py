@@ -67,7 +67,7 @@ def chat_request(fields: Fields) -> Fields:
 
 
 def includes_usage(fields: Mapping[str, Any]) -> bool:
-    """Whether a stream is to end with its usage."""
+    """True if a stream is to end with its usage."""
     options = fields.get("stream_options")
     if options is None:
         return False

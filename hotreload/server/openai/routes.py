@@ -38,7 +38,7 @@ Live = Callable[[], Generation | None]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What one route to the model reads, and how it tells the answer."""
+    """One route to the model: how it reads a request and tells the answer."""
 
     kinds: Mapping[str, Kind]
     to_engine: Callable[[Fields], Fields]
@@ -46,10 +46,10 @@ class Dialect:
 
 
 NO_NAME = frozenset({"dummy", "tgi"})
-"""What huggingface_hub's clients call the model of a server of which they know the address alone;
-here they mean the one there is."""
+"""The model's name in requests of huggingface_hub's clients that know no more than an address: here
+they mean the one there is."""
 _GIVEN = "hotreload.given"
-"""Where a request's scope keeps the names of its fields, for what refuses them later."""
+"""The key of a request's scope under which the names of its fields are kept, for later refusals."""
 
 DIALECTS = {
     "/v1/completions": Dialect(fields.COMPLETION, completion_request, COMPLETION),

@@ -31,15 +31,15 @@ TRIES_WITHOUT_A_BYTE = 4
 TRIES_OF_BAD_BYTES = 3
 FIRST_PAUSE = 0.5
 ROOM_LEFT = 64 * 2**20
-"""How much of the disk stays free, because others write to it, too."""
+"""Bytes of the disk that stay free, because others write to it, too."""
 
 
 @dataclass(slots=True)
 class Bytes:
-    """How far a download is; written by its thread, read by the loop."""
+    """The bytes of a download; written by its thread, read by the loop."""
 
     there: int = 0
-    """How much lay here before the download began."""
+    """Bytes that lay here before the download began."""
     done: int = 0
     total: int = 0
 

@@ -15,7 +15,7 @@ LONGEST_WAIT = 86400.0
 
 
 class FaultKind(Enum):
-    """What a fault says about asking again."""
+    """The answer of a fault to the question when to ask again."""
 
     PASSING = "source"
     """Ask again soon, then less and less often."""
@@ -94,7 +94,7 @@ _SIGNS: Mapping[str, str] = {
 
 
 def wait_asked_for(headers: Mapping[str, str]) -> float | None:
-    """How long a hub is rate-limiting us, by Retry-After or an exhausted RateLimit."""
+    """Seconds for which a hub is rate-limiting us, by Retry-After or an exhausted RateLimit."""
     wait = _retry_after(headers.get("Retry-After", ""))
     if wait is None:
         wait = _exhausted(headers.get("RateLimit", ""))

@@ -14,7 +14,7 @@ JITTER = 0.1
 
 
 class HubCall(Enum):
-    """What we ask of a hub; a look that succeeds says nothing about downloads that fail."""
+    """The kinds of calls to a hub; a look that succeeds says nothing about downloads that fail."""
 
     LOOK = "look"
     DOWNLOAD = "download"
@@ -40,7 +40,7 @@ class Patience:
         return max(0.0, self._silent_until - self._clock())
 
     def after_answer(self, limit: float | None) -> float:
-        """How long to wait after an answer; `limit`: how many seconds the hub wants no question."""
+        """Seconds to wait after an answer; for `limit` seconds the hub wants no question."""
         self._failures[HubCall.LOOK] = 0
         if limit is not None:
             self.be_silent(limit)
@@ -58,7 +58,7 @@ class Patience:
             self.be_silent(LIMITED_FIRST * (1 << min(self._failures[asking], 6)))
 
     def after_fault(self, fault: HubFault, asking: HubCall = HubCall.LOOK) -> float:
-        """How long to wait after a fault in a poll or a download; counts the fault."""
+        """Seconds to wait after a fault in a poll or a download; counts the fault."""
         self.heed(fault, asking)
         self._failures[asking] += 1
         wait = self._wait(fault.kind, self._failures[asking])

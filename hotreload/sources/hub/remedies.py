@@ -1,4 +1,4 @@
-"""What to change when a hub or its cache refuses: settings for a daemon, options for a command."""
+"""Advice for when a hub or its cache refuses: settings for a daemon, options for a command."""
 
 from dataclasses import dataclass
 

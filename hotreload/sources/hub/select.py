@@ -25,7 +25,7 @@ def serving_files(files: Sequence[HubFile], index: bytes | None) -> list[HubFile
 
 
 def instead_of_weights(files: Sequence[HubFile]) -> tuple[str, str]:
-    """Why a commit holds no weights that we read: a code, and what it holds in their place."""
+    """Say why a commit holds no weights that we read: a code, and what it holds in their place."""
     names = [file.name for file in files]
     if foreign := foreign_weights(names, is_meant=False):
         return "format", f"; it {foreign.words}"
@@ -35,7 +35,7 @@ def instead_of_weights(files: Sequence[HubFile]) -> tuple[str, str]:
 
 
 def _is_plain(file: HubFile) -> bool:
-    """Whether the name is safe: it comes from elsewhere, and becomes a path here."""
+    """True if the name is safe: it comes from elsewhere, and becomes a path here."""
     name = file.name
     return name.isprintable() and not name.startswith(".") and not {"/", "\\"} & set(name)
 

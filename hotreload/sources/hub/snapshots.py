@@ -37,13 +37,13 @@ class Snapshot:
         return self.folder.name
 
     def place_of(self, digest: str) -> Path | None:
-        """Where a file with these bytes lies in it."""
+        """The path of a file in it that has these bytes."""
         names = (file.name for file in self.files if file.digest == digest)
         return next((self.folder / name for name in names), None)
 
 
 def folder_of(repo: str, cache: Path) -> Path:
-    """Where a repo's snapshots lie below a cache folder."""
+    """The folder of a repo's snapshots, below a cache folder."""
     return cache / repo.replace("/", "--")
 
 
