@@ -61,8 +61,8 @@ from hotreload.picture.status import Status
 from hotreload.server.app import create_app
 from hotreload.server.bounds import Limits
 from hotreload.server.doors import Doors
-from hotreload.server.sockets import HttpServer
-from hotreload.server.turning_away import turn_away
+from hotreload.server.http_server import HttpServer
+from hotreload.server.listening import turn_away
 from hotreload.settings.load import Settings
 
 log = logging.getLogger("hotreload")

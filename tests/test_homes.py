@@ -25,7 +25,7 @@ from hotreload.owned_args import OWNED_ARGS
 from hotreload.server import generate
 from hotreload.server.answerer import MIN_GENERATION
 from hotreload.server.bounds import Limits
-from hotreload.server.described import OPERATIONS
+from hotreload.server.operations import OPERATIONS
 from hotreload.settings.sections import LimitSettings, ProbeSettings, Settings
 from hotreload.settings.source import SourceSettings
 from hotreload.sources.options import FolderOptions, HubOptions

@@ -125,8 +125,7 @@ def _turn_away(fault: "ConfigError") -> None:
     from contextlib import suppress
 
     from hotreload.errors import ConfigError
-    from hotreload.server.activation import take_over
-    from hotreload.server.turning_away import turn_away
+    from hotreload.server.listening import take_over, turn_away
 
     with suppress(ConfigError):  # a second fault; the caller raises the first
         turn_away(take_over(), fault)

@@ -14,7 +14,7 @@ from hotreload.engine.model_folder import context_of, unshared
 from hotreload.engine.source_text import unknown_arguments
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.life.model_files import KEPT
-from hotreload.server.groups import group_id
+from hotreload.server.listening import group_id
 from hotreload.settings.credentials import are_hidden, read_join_secret, read_keys, read_secret
 from hotreload.settings.load import Loaded, load, missing_to_serve
 from hotreload.settings.sections import Settings

@@ -26,12 +26,9 @@ from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
 from hotreload.observe.systemd import LONGEST_BOOT
 from hotreload.picture.picture import Picture
-from hotreload.server.activation import take_over
-from hotreload.server.binding import bind_tcp, bind_unix
-from hotreload.server.groups import group_id
 from hotreload.server.keys import ApiKeys
+from hotreload.server.listening import bind_tcp, bind_unix, group_id, take_over, turn_away
 from hotreload.server.peers import overflow_id
-from hotreload.server.turning_away import turn_away
 from hotreload.server.webhook import Webhook
 from hotreload.settings.credentials import read_join_secret, read_keys, read_secret
 from hotreload.settings.load import Settings

@@ -19,7 +19,7 @@ from hotreload.server.exchange import generation_header, while_connected
 from hotreload.server.peers import Peer, overflow_id
 from hotreload.server.ports import Control, Fields, Gate, View
 from hotreload.server.problems import RETRY_AFTER, Json, Refused
-from hotreload.server.requests import (
+from hotreload.server.request_body import (
     BOOLEAN,
     INTEGER,
     NAME,

@@ -18,7 +18,7 @@ from hotreload.server.bounds import Limits
 from hotreload.server.exchange import CUT_SHORT, ended_as, generation_header, while_connected
 from hotreload.server.ports import Fields, Gate, Metrics
 from hotreload.server.problems import Json, Refused, status_of
-from hotreload.server.requests import Kind, whole_number
+from hotreload.server.request_body import Kind, whole_number
 from hotreload.server.sse import EventWriter
 from hotreload.types import FOR_A_SWAP, Generation
 

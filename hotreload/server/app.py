@@ -15,20 +15,18 @@ from hotreload.events import Events
 from hotreload.server.admin import Admission, admin_routes
 from hotreload.server.answerer import Answerer, ModelRoute
 from hotreload.server.bounds import Limits
-from hotreload.server.browsers import KnownHost
+from hotreload.server.browsers import KnownHost, NamedSites
 from hotreload.server.exchange import Exchange
 from hotreload.server.generate import read_generate
 from hotreload.server.keys import ApiKeys, WantsKey
 from hotreload.server.limits import Bodies, Limited
-from hotreload.server.nowhere import no_such_route
 from hotreload.server.openai.routes import openai_routes
-from hotreload.server.page import page_routes
+from hotreload.server.openapi import schema_routes
 from hotreload.server.ports import Control, Gate, Metrics, View
-from hotreload.server.problems import problem_of
-from hotreload.server.schema import schema_routes
-from hotreload.server.sites import NamedSites
+from hotreload.server.problems import no_such_route, problem_of
+from hotreload.server.status_page import page_routes
 from hotreload.server.text_generation import text_generation_route
-from hotreload.server.watch import EventStream, Feeds, watch_routes
+from hotreload.server.view_routes import EventStream, Feeds, watch_routes
 from hotreload.server.webhook import Webhook, webhook_route
 
 

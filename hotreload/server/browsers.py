@@ -4,15 +4,25 @@ Behind a port of localhost, or one that ssh forwards, every page that is open in
 client; nothing but headers tells it from the person at the keyboard.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from http import HTTPStatus
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hotreload.errors import BadRequest, shown
 from hotreload.server.problems import Refused
+
+SITE_METHODS = "GET, HEAD, POST"
+READABLE_HEADERS = "X-Hotreload-Generation, X-Request-Id, Retry-After"
+"""Headers of an answer that a page may read, beside those every page may."""
+PREFLIGHT_SECONDS = "600"
+"""The time for which a browser may remember what it was told."""
+NOT_FOR_SITES = ("/admin/", "/webhook/")
+"""Paths that no page may ask, whatever its site."""
 
 
 def is_from_a_page(headers: Headers) -> bool:
@@ -37,7 +47,7 @@ def check_sender(headers: Headers) -> None:
     """Refuse what a page of another site can have a browser send without our consent.
 
     Before JSON of another site is sent, a browser asks whether it may, and is told so of sites
-    that are named alone (sites.py).
+    that are named alone (`NamedSites`).
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if "origin" in headers and kind != "application/json":
@@ -87,3 +97,54 @@ def _is_local(name: str) -> bool:
     except ValueError:
         return "." not in name or name.endswith(".localhost")
     return True
+
+
+class NamedSites:
+    """Tells browsers which sites may ask here, and read what is answered.
+
+    It stands outside of what refuses: a page must be able to read why it was refused. What others
+    than browsers send passes as it is.
+    """
+
+    def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
+        self._app = app
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
+        origin = headers.get("origin")
+        if origin not in self._origins or scope["path"].startswith(NOT_FOR_SITES):
+            await self._app(scope, receive, send)
+        elif scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            await _allowed(headers)(scope, receive, _naming(origin, send))
+        else:
+            await self._app(scope, receive, _naming(origin, send))
+
+
+def _naming(origin: str, send: Send) -> Send:
+    async def send_named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers["Access-Control-Allow-Origin"] = origin
+            headers["Access-Control-Expose-Headers"] = READABLE_HEADERS
+            headers.add_vary_header("Origin")
+        await send(message)
+
+    return send_named
+
+
+def _allowed(asked: Headers) -> Response:
+    """Answer what a browser asks before it sends: any header will do, since the site is trusted."""
+    answer = Response(status_code=HTTPStatus.NO_CONTENT)
+    answer.headers["Access-Control-Allow-Methods"] = SITE_METHODS
+    answer.headers["Access-Control-Max-Age"] = PREFLIGHT_SECONDS
+    if wanted := _names(asked.get("access-control-request-headers", "").split(",")):
+        answer.headers["Access-Control-Allow-Headers"] = wanted
+    if asked.get("access-control-request-private-network") == "true":
+        answer.headers["Access-Control-Allow-Private-Network"] = "true"
+    return answer
+
+
+def _names(wanted: Iterable[str]) -> str:
+    names = (name.strip() for name in wanted)
+    return ", ".join(name for name in names if name.replace("-", "").isalnum() and name.isascii())

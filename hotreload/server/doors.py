@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hotreload.errors import ConfigError
 from hotreload.events import Publish, SocketBoundAnew
-from hotreload.server.binding import bind_unix
+from hotreload.server.listening import bind_unix
 from hotreload.troubles import SOCKET_GONE, Trouble
 
 EVERY_SECONDS = 2.0

@@ -2,27 +2,34 @@
 
 import asyncio
 import logging
+import re
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hotreload.errors import HotReloadError
-from hotreload.server.access import REQUEST_ID_HEADER, log_access, request_id
 from hotreload.server.ports import Metrics
 from hotreload.server.problems import Refused, problem_of, status_of
 from hotreload.types import Generation
 
 log = logging.getLogger("hotreload.server")
+access_log = logging.getLogger("hotreload.access")
 
 GENERATION_HEADER = "X-Hotreload-Generation"
 CLIENT_GONE = 499
 """Requests whose client did not wait for the answer are counted under this code."""
 CUT_SHORT = 503
 """Answers that we ended early, for a swap or to leave, are counted under this code."""
+REQUEST_ID_HEADER = "X-Request-Id"
+_USUAL = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+"""Names that go into logs and back as they were sent; a client that sends another is given one."""
+LONGEST_PATH = 200
 _ENDED = "hotreload.ended"
 
 
@@ -196,3 +203,23 @@ def _route(scope: Any) -> str:
     if "endpoint" not in scope:
         return "other"
     return str(getattr(scope.get("route"), "path_format", scope["path"]))
+
+
+def request_id(scope: Scope) -> str:
+    """The name that the client gave its request, or a new one."""
+    given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
+    return given if _USUAL.fullmatch(given) else uuid.uuid4().hex
+
+
+def log_access(scope: Scope, name: str, code: int, seconds: float) -> None:
+    """Write the line: who asked for what, and what came of it; nothing of what was said."""
+    peer = scope.get("extensions", {}).get("peer")
+    who = {"uid": peer.uid, "pid": peer.pid} if peer else {"from": _sender(scope)}
+    fields = {"method": scope["method"], "path": scope["path"][:LONGEST_PATH], "code": code}
+    more = {**fields, "seconds": round(seconds, 4), "request_id": name}
+    access_log.info("request.answered", extra={**more, **who})
+
+
+def _sender(scope: Scope) -> str | None:
+    client = scope.get("client")
+    return f"{client[0]}:{client[1]}" if client else None

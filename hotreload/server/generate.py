@@ -16,7 +16,7 @@ from hotreload.server.answerer import (
 from hotreload.server.bounds import Limits
 from hotreload.server.ports import Fields
 from hotreload.server.problems import problem_fields
-from hotreload.server.requests import BOOLEAN, Kind, is_integer, read_fields
+from hotreload.server.request_body import BOOLEAN, Kind, is_integer, read_fields
 from hotreload.types import Generation
 
 _TYPES = {str: "string", bool: "boolean", dict: "object", int: "integer"}

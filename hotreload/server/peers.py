@@ -1,41 +1,19 @@
-"""Each connection: who is at its other end, and how long its headers may be and take."""
+"""The process at the other end of a unix socket, as the kernel names it."""
 
 import asyncio
 import os
 import socket
 import struct
-import sys
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from http import HTTPStatus
 from pathlib import Path
-from typing import Any
-
-import h11
-from starlette.types import Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from hotreload.server.crowd import Crowd
-from hotreload.server.exchange import generation_header
-from hotreload.server.half_closed import UntilGone
-from hotreload.server.limits import headers_too_long
-from hotreload.server.problems import Refused, problem_of
-from hotreload.server.sse import EVENT_STREAM
-from hotreload.types import Generation
 
 SO_PEERGROUPS = 59
 """Linux; Python's socket module does not name it."""
 
 OVERFLOW = Path("/proc/sys/kernel")
 """The kernel's files with the ids that it shows for those whom our user namespace does not know."""
-NOBODY = 65534
+USUAL_OVERFLOW_ID = 65534
 """The id that it has unless somebody changed it."""
-
-LONGEST_READING = 40
-"""A client may take so many times `write_seconds` in all to read the rest of an answer."""
-COMMENT = b": are you there?\n\n"
-"""A comment in a stream of events: it asks a client that sends no more whether it reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +32,7 @@ def overflow_id(kind: str) -> int:
     try:
         return int((OVERFLOW / f"overflow{kind}").read_text())
     except (OSError, ValueError):
-        return NOBODY
+        return USUAL_OVERFLOW_ID
 
 
 def peer_of(connection: socket.socket) -> Peer:
@@ -73,229 +51,11 @@ def _supplementary(connection: socket.socket) -> tuple[int, ...]:
     return struct.unpack(f"{len(raw) // 4}I", raw)
 
 
-class PeerProtocol(H11Protocol):
-    """uvicorn's protocol, which knows its peer and does not wait for headers for ever.
-
-    On h11 and not httptools, because h11 stops reading headers that are too long.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        arrival_seconds: float,
-        live: Callable[[], Generation | None],
-        crowds: Mapping[bool, Crowd],
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self._arrival_seconds = arrival_seconds
-        self._live = live
-        self._crowds = crowds
-        self._deadline: asyncio.TimerHandle | None = None
-        self._reading: asyncio.TimerHandle | None = None
-        self._was_cut_off = False
-        self._until_gone: UntilGone | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Find out who came, and wait for the first request."""
-        super().connection_made(transport)
-        is_local = transport.get_extra_info("socket").family == socket.AF_UNIX
-        self._crowd = self._crowds[is_local]
-        if not self._crowd.join(self):
-            self._refuse(_crowded())
-            return
-        _send_at_once(transport)
-        self.app = self._introduced = _Introduced(
-            self.app, transport, self._expect_reading, lambda: self._was_cut_off
-        )
-        self._await_headers()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the deadlines of this connection."""
-        self._crowd.leave(self)
-        self._headers_came()
-        self._expect_no_reading()
-        if self._until_gone is not None:
-            self._until_gone.close()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Take a piece of a request; the first one of its headers starts their deadline."""
-        if self._deadline is None and self.is_idle:
-            self._await_headers()
-        super().data_received(data)
-        if not self.is_idle:
-            self._headers_came()
-
-    def eof_received(self) -> bool:  # type: ignore[override]
-        """Stay connected to a client that sends no more and may wait for an answer."""
-        if self._owes_an_answer and not self.sends_no_more:
-            self._until_gone = UntilGone(self.transport, self.transport.abort)
-            self._ask_whether_it_reads()
-        return self._owes_an_answer
-
-    def on_response_complete(self) -> None:
-        """Begin with what was sent meanwhile; hang up on who sends no more and has it all."""
-        super().on_response_complete()
-        if self.sends_no_more and not self._owes_an_answer:
-            self.transport.close()
-
-    @property
-    def sends_no_more(self) -> bool:
-        """True if its client has closed its half."""
-        return self._until_gone is not None
-
-    @property
-    def _owes_an_answer(self) -> bool:
-        """True if a request came whole and is not answered yet."""
-        return not self.is_idle and not self.cycle.more_body
-
-    def _ask_whether_it_reads(self) -> None:
-        """Send what every client passes over; from one that is gone it comes back.
-
-        A unix socket says so by itself. What follows a stream's next piece may be long in coming.
-        """
-        if self._crowd is not self._crowds[False]:
-            return
-        knows_it = (self.conn.their_http_version or b"") >= b"1.1"
-        if knows_it and self.conn.our_state is h11.SEND_RESPONSE:
-            go_on = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
-            self.transport.write(self.conn.send(go_on) or b"")
-        elif self.conn.our_state is h11.SEND_BODY and self._introduced.sends_events:
-            self.transport.write(self.conn.send(h11.Data(data=COMMENT)) or b"")
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are no HTTP, or headers without end; uvicorn calls this for both."""
-        if self.conn.our_state is h11.SEND_BODY:  # an answer is under way: cut it off
-            self.transport.abort()
-            return
-        self._refuse(_fault(sys.exception(), msg))
-
-    def _refuse(self, fault: Refused) -> None:
-        """Answer at once, whatever was asked, and close."""
-        live = self._live()
-        problem = problem_of(fault)
-        problem.headers.update(generation_header(live) if live else {})
-        headers = [*problem.raw_headers, (b"connection", b"close")]
-        status = problem.status_code
-        reason = HTTPStatus(status).phrase.encode()
-        for event in (
-            h11.Response(status_code=status, headers=headers, reason=reason),
-            h11.Data(data=bytes(problem.body)),
-            h11.EndOfMessage(),
-        ):
-            self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
-        self._expect_reading(self._arrival_seconds)
-
-    def cut_off(self) -> None:
-        """Hang up because the daemon leaves, whatever is under way."""
-        self._was_cut_off = True
-        self.transport.abort()
-
-    @property
-    def is_idle(self) -> bool:
-        """True if no request is under way on it."""
-        return self.cycle is None or self.cycle.response_complete
-
-    @property
-    def is_spare(self) -> bool:
-        """True if it may be closed: it is idle, and all it was sent is on its way."""
-        return self.is_idle and not self.transport.get_write_buffer_size()
-
-    def _expect_reading(self, within: float) -> None:
-        """Hang up when the client reads nothing of a written answer for too long.
-
-        A close would wait for it without end, and until then the connection keeps its descriptor.
-        """
-        self._look_at_reading(within, LONGEST_READING)
-
-    def _look_at_reading(self, within: float, looks: int) -> None:
-        self._expect_no_reading()
-        if unsent := self.transport.get_write_buffer_size():
-            check = partial(self._check_read, unsent, within, looks - 1)
-            self._reading = self.loop.call_later(within, check)
-
-    def _check_read(self, unsent: int, within: float, looks: int) -> None:
-        if not self.is_idle:  # each piece of the next answer has a deadline of its own
-            return
-        if self.transport.get_write_buffer_size() >= unsent or not looks:
-            self.transport.abort()
-        else:
-            self._look_at_reading(within, looks)
-
-    def _expect_no_reading(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
-
-    def _await_headers(self) -> None:
-        self._deadline = self.loop.call_later(self._arrival_seconds, self.transport.abort)
-
-    def _headers_came(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-
-class _Introduced:
-    """The app, told who is at the other end of this connection and how to hang up on it."""
-
-    def __init__(
-        self,
-        app: Any,
-        transport: asyncio.Transport,
-        expect_reading: Callable[[float], None],
-        was_cut_off: Callable[[], bool],
-    ) -> None:
-        self._app = app
-        self._extensions: dict[str, Any] = {
-            "hang_up": transport.abort,
-            "expect_reading": expect_reading,
-            "was_cut_off": was_cut_off,
-        }
-        peer = _peer_behind(transport)
-        if peer is not None:
-            self._extensions["peer"] = peer
-        self.sends_events = False
-        """True if the answer that began last is a stream of server-sent events."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def noting(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self.sends_events = EVENT_STREAM in message["headers"]
-            await send(message)
-
-        scope["extensions"] = self._extensions
-        await self._app(scope, receive, noting)
-
-
-def _send_at_once(transport: asyncio.Transport) -> None:
-    """Let no piece wait for the client's word that it has the one before: 40 ms each over TCP.
-
-    asyncio sees to that only on sockets that name their protocol, and accepted ones do not.
-    """
-    wrapped = transport.get_extra_info("socket")
-    if wrapped.family != socket.AF_UNIX:
-        with socket.socket(fileno=os.dup(wrapped.fileno())) as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-def _peer_behind(transport: asyncio.Transport) -> Peer | None:
+def peer_behind(transport: asyncio.Transport) -> Peer | None:
+    """Ask who connected; None over TCP, where nobody can tell."""
     wrapped = transport.get_extra_info("socket")
     if wrapped.family != socket.AF_UNIX:
         return None
     # A duplicate, because asyncio and uvloop wrap the socket in things of their own.
     with socket.socket(fileno=os.dup(wrapped.fileno())) as connection:
         return peer_of(connection)
-
-
-def _crowded() -> Refused:
-    words = "all connections are in use"
-    return Refused(503, "too_many_connections", words, headers={"Retry-After": "1"})
-
-
-def _fault(error: BaseException | None, msg: str) -> Refused:
-    if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431:
-        return headers_too_long()
-    return Refused(400, "bad_http", f"this is not HTTP: {error or msg}")

@@ -19,12 +19,12 @@ from hotreload.server.answerer import (
     oldest_wanted,
 )
 from hotreload.server.bounds import Limits
-from hotreload.server.openai.choices import Choice, NewTokens
+from hotreload.server.openai.answers import Choice, NewTokens
 from hotreload.server.openai.fields import SAMPLING, STOP, TOKENS, drop_unsupported
 from hotreload.server.openai.requests import completion_request, renamed
 from hotreload.server.ports import Fields
 from hotreload.server.problems import TEXT_GENERATION_PATH, Refused, text_generation_fields
-from hotreload.server.requests import (
+from hotreload.server.request_body import (
     BOOLEAN,
     OBJECT,
     STRING,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.events import PhaseEntered, Progress
-from hotreload.server.binding import bind_unix
+from hotreload.server.listening import bind_unix
 from hotreload.types import LOOKING, Phase
 from tests.cli.conftest import Command
 from tests.server.world import FIRST, World, serving

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.server.page import FOLDER
+from hotreload.server.status_page import FOLDER
 from tests.golden.blanks import blanked
 from tests.golden.compare import Golden
 from tests.golden.lives import LIVES

@@ -16,7 +16,7 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import ValidationError
 
 from hotreload.engine.capabilities import Capabilities
-from hotreload.server.binding import bind_tcp
+from hotreload.server.listening import bind_tcp
 from hotreload.types import Outcome
 from tests.integration.running import ENGINE_ARGS, PROMPTS, Running, mixed
 from tests.server.fuzz import fuzz

@@ -11,7 +11,7 @@ import pytest
 
 from hotreload import figures
 from hotreload.json_fields import iso
-from hotreload.server.page import FOLDER
+from hotreload.server.status_page import FOLDER
 from hotreload.types import Phase
 
 pytestmark = pytest.mark.skipif(

@@ -18,12 +18,10 @@ import pytest
 
 from hotreload.errors import ConfigError
 from hotreload.events import GateChanged
-from hotreload.server import turning_away
-from hotreload.server.activation import take_over
-from hotreload.server.binding import bind_unix
+from hotreload.server import listening
 from hotreload.server.bounds import Limits
-from hotreload.server.sockets import HttpServer
-from hotreload.server.turning_away import turn_away
+from hotreload.server.http_server import HttpServer
+from hotreload.server.listening import bind_unix, take_over, turn_away
 from hotreload.types import GateState
 from tests.server.world import FIRST, World, answer_on
 from tests.waiting import PATIENCE
@@ -103,7 +101,7 @@ def test_a_process_takes_what_it_really_inherits(listener: socket.socket) -> Non
     """As systemd does it: descriptor 3, and a pid that is known only after the fork."""
     code = (
         "import os; os.environ['LISTEN_PID'] = str(os.getpid())\n"
-        "from hotreload.server.activation import take_over\n"
+        "from hotreload.server.listening import take_over\n"
         "(taken,) = take_over()\n"
         "print(taken.getsockname(), taken.get_inheritable(), 'LISTEN_FDS' in os.environ)"
     )
@@ -309,7 +307,7 @@ def test_who_has_connected_and_not_yet_asked_is_told_why_too(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Answered before it asks, it would find the connection closed and not read the answer."""
-    monkeypatch.setattr(turning_away, "REQUEST_SECONDS", PATIENCE)
+    monkeypatch.setattr(listening, "REQUEST_SECONDS", PATIENCE)
     with socket.socket(socket.AF_UNIX) as client, ThreadPoolExecutor() as threads:
         client.connect(listener.getsockname())
         turned_away = threads.submit(turn_away, [listener], ConfigError("[engine] tp: is too many"))

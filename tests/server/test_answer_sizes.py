@@ -8,7 +8,7 @@ import pytest
 
 from hotreload.errors import BadRequest, CheckpointRejected
 from hotreload.events import AttemptFinished
-from hotreload.server.described import OPERATIONS
+from hotreload.server.operations import OPERATIONS
 from hotreload.types import Outcome
 from tests.server.world import FIRST, World, answer_on, attempt
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from hotreload.errors import BadRequest, EngineLost
-from hotreload.server import peers
+from hotreload.server import connections
 from hotreload.server.bounds import Limits
 from hotreload.types import Lease
 from tests.server.world import FIRST, LEAVES, SECOND, World, answer_on, serving
@@ -330,7 +330,7 @@ async def test_an_answer_that_is_read_slowly_is_sent_whole(tmp_path: Path) -> No
 async def test_an_answer_that_is_read_drop_by_drop_is_cut_off_at_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "LONGEST_READING", 4)
+    monkeypatch.setattr(connections, "LONGEST_READING", 4)
     loop, got = asyncio.get_running_loop(), 0
     async with serving(tmp_path, limits=Limits(write_seconds=0.2)) as world:
         world.engine.words = [LARGE * 40]

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.server.openai.answers import CHAT, COMPLETION, OpenAIAnswer, Shape
-from hotreload.server.openai.choices import begun_stop
+from hotreload.server.openai.answers import CHAT, COMPLETION, OpenAIAnswer, Shape, begun_stop
 from tests.server.world import FIRST
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import ConfigError
-from hotreload.server.binding import bind_tcp, bind_unix
 from hotreload.server.bounds import Limits
-from hotreload.server.groups import group_id
+from hotreload.server.listening import bind_tcp, bind_unix, group_id
 from tests.server.world import World, answer_on, serving
 from tests.waiting import PATIENCE
 

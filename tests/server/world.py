@@ -24,10 +24,10 @@ from hotreload.picture.picture import Picture
 from hotreload.picture.readings import Readings, ReplicaReading
 from hotreload.picture.status import Status
 from hotreload.server.app import create_app
-from hotreload.server.binding import bind_tcp, bind_unix
 from hotreload.server.bounds import Limits
 from hotreload.server.doors import Doors
-from hotreload.server.sockets import HttpServer
+from hotreload.server.http_server import HttpServer
+from hotreload.server.listening import bind_tcp, bind_unix
 from hotreload.server.webhook import Webhook
 from hotreload.types import (
     Answering,

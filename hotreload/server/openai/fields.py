@@ -6,7 +6,7 @@ from typing import Any
 from hotreload.errors import BadRequest
 from hotreload.server.answerer import MIN_GENERATION
 from hotreload.server.ports import Fields
-from hotreload.server.requests import (
+from hotreload.server.request_body import (
     BOOLEAN,
     OBJECT,
     STRING,

@@ -30,7 +30,7 @@ from hotreload.server.openai.requests import (
 )
 from hotreload.server.ports import Fields
 from hotreload.server.problems import Json, Refused
-from hotreload.server.requests import Kind, is_integer, read_fields
+from hotreload.server.request_body import Kind, is_integer, read_fields
 from hotreload.types import Generation
 
 Live = Callable[[], Generation | None]

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hotreload.server import admin, generate, text_generation
+from hotreload.server.answer_schemas import TEXT as PLAIN
+from hotreload.server.answer_schemas import Schema, a_list, either, named
 from hotreload.server.answerer import GENERATION_NUMBER, MIN_GENERATION_HEADER
 from hotreload.server.openai import fields
-from hotreload.server.requests import BOOLEAN, STRING, Kind, whole_number
-from hotreload.server.shapes import TEXT as PLAIN
-from hotreload.server.shapes import Schema, a_list, either, named
-from hotreload.server.watch import MOST_LISTED
+from hotreload.server.request_body import BOOLEAN, STRING, Kind, whole_number
+from hotreload.server.view_routes import MOST_LISTED
 
 JSON = "application/json"
 EVENTS = "text/event-stream"

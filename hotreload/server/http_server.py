@@ -16,12 +16,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from hotreload.events import Event, GateChanged
-from hotreload.server.activation import is_for_looking
-from hotreload.server.binding import BACKLOG
 from hotreload.server.bounds import Limits
-from hotreload.server.crowd import Crowd
+from hotreload.server.connections import Crowd, PeerProtocol
 from hotreload.server.doors import Doors
-from hotreload.server.peers import PeerProtocol
+from hotreload.server.listening import BACKLOG, is_for_looking
 from hotreload.types import GateState
 
 log = logging.getLogger("hotreload.server")

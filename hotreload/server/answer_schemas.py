@@ -1,4 +1,4 @@
-"""JSON schemas of the answers; `described` says which route gives which."""
+"""JSON schemas of the answers; `operations` says which route gives which."""
 
 from collections.abc import Mapping
 from typing import Any

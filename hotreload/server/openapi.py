@@ -1,4 +1,4 @@
-"""GET /openapi.json: the app's own routes as OpenAPI 3.1, from what `described` says of each."""
+"""GET /openapi.json: the app's own routes as OpenAPI 3.1, from what `operations` says of each."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
@@ -10,13 +10,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from hotreload import __version__
-from hotreload.server.access import REQUEST_ID_HEADER
-from hotreload.server.described import JSON, OPERATIONS, SCHEMES, Content, Operation, Parameter
-from hotreload.server.exchange import GENERATION_HEADER
+from hotreload.server.answer_schemas import SHAPES, named
+from hotreload.server.exchange import GENERATION_HEADER, REQUEST_ID_HEADER
+from hotreload.server.operations import JSON, OPERATIONS, SCHEMES, Content, Operation, Parameter
 from hotreload.server.ports import Fields
 from hotreload.server.problems import OPENAI_PATHS, Json
-from hotreload.server.requests import Kind
-from hotreload.server.shapes import SHAPES, named
+from hotreload.server.request_body import Kind
 
 ANY = (400, 401, 413, 421, 431, 500)
 """Statuses that any request may get: no HTTP, no API key over TCP, too long a body, a browser by a

@@ -1,0 +1,310 @@
+"""Connections: how long each may take to ask and to read, and which of too many are closed."""
+
+import asyncio
+import os
+import resource
+import select
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import h11
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from hotreload.server.exchange import generation_header
+from hotreload.server.limits import headers_too_long
+from hotreload.server.peers import peer_behind
+from hotreload.server.problems import Refused, problem_of
+from hotreload.server.sse import EVENT_STREAM
+from hotreload.types import Generation
+
+LONGEST_READING = 40
+"""A client may take so many times `write_seconds` in all to read the rest of an answer."""
+COMMENT = b": are you there?\n\n"
+"""A comment in a stream of events: it asks a client that sends no more whether it reads."""
+
+
+class Connection(Protocol):
+    """One connection of the crowd."""
+
+    @property
+    def is_spare(self) -> bool:
+        """True if nothing is under way on it."""
+        ...
+
+    def shutdown(self) -> None:
+        """Close it, once nothing is under way any more."""
+        ...
+
+
+class Crowd:
+    """The connections of one kind of socket; those of another do not take their places.
+
+    Over TCP any process of the machine can connect, and none must use up the descriptors that
+    loading and saving need.
+    """
+
+    def __init__(self, most: int) -> None:
+        _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)  # the soft one may be raised
+        is_bound = descriptors != resource.RLIM_INFINITY
+        self._most = min(most, descriptors // 4) if is_bound else most
+        self._there: dict[Connection, None] = {}
+        """The oldest first."""
+
+    def join(self, newcomer: Connection) -> bool:
+        """Take a place, if need be of the oldest that does nothing; False when all are busy."""
+        if len(self._there) >= self._most:
+            spare = next((each for each in self._there if each.is_spare), None)
+            if spare is None:
+                return False
+            self.leave(spare)
+            spare.shutdown()
+        self._there[newcomer] = None
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        """Give the place back; another connection may have taken it already."""
+        self._there.pop(connection, None)
+
+
+class UntilGone:
+    """Says when nobody reads at the other end of a connection any more, from which nothing comes.
+
+    asyncio no longer looks at such a connection. A unix socket tells at once, one of TCP when what
+    was written to it comes back.
+    """
+
+    def __init__(self, transport: asyncio.Transport, gone: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._poll = select.epoll(1)
+        ended = select.EPOLLHUP | select.EPOLLERR
+        self._poll.register(transport.get_extra_info("socket").fileno(), ended)
+        self._loop.add_reader(self._poll.fileno(), gone)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._loop.remove_reader(self._poll.fileno())
+        self._poll.close()
+
+
+class PeerProtocol(H11Protocol):
+    """uvicorn's protocol, which knows its peer and does not wait for headers for ever.
+
+    On h11 and not httptools, because h11 stops reading headers that are too long.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        arrival_seconds: float,
+        live: Callable[[], Generation | None],
+        crowds: Mapping[bool, Crowd],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._arrival_seconds = arrival_seconds
+        self._live = live
+        self._crowds = crowds
+        self._deadline: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None
+        self._was_cut_off = False
+        self._until_gone: UntilGone | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Find out who came, and wait for the first request."""
+        super().connection_made(transport)
+        is_local = transport.get_extra_info("socket").family == socket.AF_UNIX
+        self._crowd = self._crowds[is_local]
+        if not self._crowd.join(self):
+            self._refuse(_crowded())
+            return
+        _send_at_once(transport)
+        self.app = self._introduced = _Introduced(
+            self.app, transport, self._expect_reading, lambda: self._was_cut_off
+        )
+        self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the deadlines of this connection."""
+        self._crowd.leave(self)
+        self._headers_came()
+        self._expect_no_reading()
+        if self._until_gone is not None:
+            self._until_gone.close()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take a piece of a request; the first one of its headers starts their deadline."""
+        if self._deadline is None and self.is_idle:
+            self._await_headers()
+        super().data_received(data)
+        if not self.is_idle:
+            self._headers_came()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Stay connected to a client that sends no more and may wait for an answer."""
+        if self._owes_an_answer and not self.sends_no_more:
+            self._until_gone = UntilGone(self.transport, self.transport.abort)
+            self._ask_whether_it_reads()
+        return self._owes_an_answer
+
+    def on_response_complete(self) -> None:
+        """Begin with what was sent meanwhile; hang up on who sends no more and has it all."""
+        super().on_response_complete()
+        if self.sends_no_more and not self._owes_an_answer:
+            self.transport.close()
+
+    @property
+    def sends_no_more(self) -> bool:
+        """True if its client has closed its half."""
+        return self._until_gone is not None
+
+    @property
+    def _owes_an_answer(self) -> bool:
+        """True if a request came whole and is not answered yet."""
+        return not self.is_idle and not self.cycle.more_body
+
+    def _ask_whether_it_reads(self) -> None:
+        """Send what every client passes over; from one that is gone it comes back.
+
+        A unix socket says so by itself. What follows a stream's next piece may be long in coming.
+        """
+        if self._crowd is not self._crowds[False]:
+            return
+        knows_it = (self.conn.their_http_version or b"") >= b"1.1"
+        if knows_it and self.conn.our_state is h11.SEND_RESPONSE:
+            go_on = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
+            self.transport.write(self.conn.send(go_on) or b"")
+        elif self.conn.our_state is h11.SEND_BODY and self._introduced.sends_events:
+            self.transport.write(self.conn.send(h11.Data(data=COMMENT)) or b"")
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are no HTTP, or headers without end; uvicorn calls this for both."""
+        if self.conn.our_state is h11.SEND_BODY:  # an answer is under way: cut it off
+            self.transport.abort()
+            return
+        self._refuse(_fault(sys.exception(), msg))
+
+    def _refuse(self, fault: Refused) -> None:
+        """Answer at once, whatever was asked, and close."""
+        live = self._live()
+        problem = problem_of(fault)
+        problem.headers.update(generation_header(live) if live else {})
+        headers = [*problem.raw_headers, (b"connection", b"close")]
+        status = problem.status_code
+        reason = HTTPStatus(status).phrase.encode()
+        for event in (
+            h11.Response(status_code=status, headers=headers, reason=reason),
+            h11.Data(data=bytes(problem.body)),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+        self._expect_reading(self._arrival_seconds)
+
+    def cut_off(self) -> None:
+        """Hang up because the daemon leaves, whatever is under way."""
+        self._was_cut_off = True
+        self.transport.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no request is under way on it."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def is_spare(self) -> bool:
+        """True if it may be closed: it is idle, and all it was sent is on its way."""
+        return self.is_idle and not self.transport.get_write_buffer_size()
+
+    def _expect_reading(self, within: float) -> None:
+        """Hang up when the client reads nothing of a written answer for too long.
+
+        A close would wait for it without end, and until then the connection keeps its descriptor.
+        """
+        self._look_at_reading(within, LONGEST_READING)
+
+    def _look_at_reading(self, within: float, looks: int) -> None:
+        self._expect_no_reading()
+        if unsent := self.transport.get_write_buffer_size():
+            check = partial(self._check_read, unsent, within, looks - 1)
+            self._reading = self.loop.call_later(within, check)
+
+    def _check_read(self, unsent: int, within: float, looks: int) -> None:
+        if not self.is_idle:  # each piece of the next answer has a deadline of its own
+            return
+        if self.transport.get_write_buffer_size() >= unsent or not looks:
+            self.transport.abort()
+        else:
+            self._look_at_reading(within, looks)
+
+    def _expect_no_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+    def _await_headers(self) -> None:
+        self._deadline = self.loop.call_later(self._arrival_seconds, self.transport.abort)
+
+    def _headers_came(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class _Introduced:
+    """The app, told who is at the other end of this connection and how to hang up on it."""
+
+    def __init__(
+        self,
+        app: Any,
+        transport: asyncio.Transport,
+        expect_reading: Callable[[float], None],
+        was_cut_off: Callable[[], bool],
+    ) -> None:
+        self._app = app
+        self._extensions: dict[str, Any] = {
+            "hang_up": transport.abort,
+            "expect_reading": expect_reading,
+            "was_cut_off": was_cut_off,
+        }
+        peer = peer_behind(transport)
+        if peer is not None:
+            self._extensions["peer"] = peer
+        self.sends_events = False
+        """True if the answer that began last is a stream of server-sent events."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.sends_events = EVENT_STREAM in message["headers"]
+            await send(message)
+
+        scope["extensions"] = self._extensions
+        await self._app(scope, receive, noting)
+
+
+def _send_at_once(transport: asyncio.Transport) -> None:
+    """Let no piece wait for the client's word that it has the one before: 40 ms each over TCP.
+
+    asyncio sees to that only on sockets that name their protocol, and accepted ones do not.
+    """
+    wrapped = transport.get_extra_info("socket")
+    if wrapped.family != socket.AF_UNIX:
+        with socket.socket(fileno=os.dup(wrapped.fileno())) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _crowded() -> Refused:
+    words = "all connections are in use"
+    return Refused(503, "too_many_connections", words, headers={"Retry-After": "1"})
+
+
+def _fault(error: BaseException | None, msg: str) -> Refused:
+    if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431:
+        return headers_too_long()
+    return Refused(400, "bad_http", f"this is not HTTP: {error or msg}")
