@@ -1,13 +1,20 @@
-"""Figures as they are written for people: one spelling for command, page and messages.
+"""Figures as they are written for people, and durations as people write them.
+
+One spelling for command, page and messages.
 
 The page counts on by itself, so `hotreload/server/page/words.js` has a `duration`, too, which
 writes alike, digit by digit; a test compares the two.
 """
 
+import re
 from decimal import ROUND_HALF_UP, Context, Decimal
 
-UNITS = ("B", "kB", "MB", "GB", "TB")
+SIZE_UNITS = ("B", "kB", "MB", "GB", "TB")
 """Each a thousand of the one before."""
+DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+HOW_TO_WRITE = "write seconds, or '250ms', '30s', '5m', '1h'"
+
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?(ms|s|m|h)?", re.ASCII)
 LEAST_PERCENT, MOST_PERCENT = 0.001, 1e6
 
 
@@ -23,9 +30,9 @@ def duration(seconds: float) -> str:
 def size(count: float) -> str:
     """Write a number of bytes, in the units of the docs: 1 MB is 10^6 bytes."""
     power = 0
-    while count >= 999.5 and power < len(UNITS) - 1:
+    while count >= 999.5 and power < len(SIZE_UNITS) - 1:
         count, power = count / 1000, power + 1
-    return f"{rounded(count, 1 if power and count < 99.5 else 0)} {UNITS[power]}"
+    return f"{rounded(count, 1 if power and count < 99.5 else 0)} {SIZE_UNITS[power]}"
 
 
 def percent(share: float) -> str:
@@ -44,3 +51,9 @@ def percent(share: float) -> str:
 def rounded(number: float, digits: int = 0) -> str:
     """Write a number with so many digits; a half goes up, as JavaScript's `toFixed` does it."""
     return f"{Decimal(number).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)}"
+
+
+def seconds_in(text: str) -> float | None:
+    """The seconds that a text stands for; None when it is no duration."""
+    match = _DURATION.fullmatch(text.strip())
+    return float(match[1]) * DURATION_UNITS[match[2] or "s"] if match else None

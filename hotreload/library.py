@@ -30,8 +30,8 @@ from hotreload.errors import (
 )
 from hotreload.events import Publish
 from hotreload.hub_names import names_a_repo
+from hotreload.sources.hub.client import usual_token
 from hotreload.sources.hub.once import download
-from hotreload.sources.hub.token import usual_token
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Checkpoint, Revision, Served
 

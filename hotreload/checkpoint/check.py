@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hotreload.checkpoint.config import contradictions
 from hotreload.checkpoint.content import Content, examine
 from hotreload.checkpoint.counted import Counted, what_counts
 from hotreload.checkpoint.digests import Digests, identify
@@ -40,7 +41,6 @@ from hotreload.checkpoint.in_memory import InMemory
 from hotreload.checkpoint.memory import survey_memory, with_serving
 from hotreload.checkpoint.reading import Readable
 from hotreload.checkpoint.safetensors import Header
-from hotreload.checkpoint.sizes import contradictions
 from hotreload.checkpoint.survey import Roots, ServingFile, Survey, survey
 from hotreload.errors import HotReloadError
 from hotreload.types import (

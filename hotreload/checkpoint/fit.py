@@ -13,12 +13,12 @@ from typing import Any, Literal
 import xxhash
 
 from hotreload.checkpoint import config
+from hotreload.checkpoint.config import contradictions
 from hotreload.checkpoint.file_findings import read_whole
 from hotreload.checkpoint.file_names import CONFIG, SIDE_FILES, largest
 from hotreload.checkpoint.findings import Finding, Findings, Unfit, most_telling, quoted, shown
 from hotreload.checkpoint.never_loaded import ignorable_names, matches
 from hotreload.checkpoint.safetensors import Tensor
-from hotreload.checkpoint.sizes import contradictions
 from hotreload.checkpoint.survey import Survey, survey
 from hotreload.errors import CheckpointCorrupt
 from hotreload.types import Served, TensorSpec

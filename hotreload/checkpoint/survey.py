@@ -36,9 +36,14 @@ from hotreload.checkpoint.findings import (
 )
 from hotreload.checkpoint.formats import LARGEST_POINTER, disguised, foreign_weights
 from hotreload.checkpoint.in_memory import InMemory
-from hotreload.checkpoint.index import numbered_shards, parse_weight_map
 from hotreload.checkpoint.reading import Identity, Opened, identity_of
-from hotreload.checkpoint.safetensors import Header, read_header, size_finding
+from hotreload.checkpoint.safetensors import (
+    Header,
+    numbered_shards,
+    parse_weight_map,
+    read_header,
+    size_finding,
+)
 
 NO_WEIGHTS = "no *.safetensors or index yet"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from hotreload.cli.exits import NotReady, TimedOut, Unreachable
 from hotreload.errors import Busy, ConfigError, EngineLost, HotReloadError
-from hotreload.settings.toml_file import read_toml
+from hotreload.settings.given import read_toml
 from hotreload.types import LOOKING
 
 DEFAULT_SOCKET = Path("/run/hotreload/hotreload.sock")

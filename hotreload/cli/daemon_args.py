@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from hotreload.settings.durations import HOW_TO_WRITE, seconds_in
+from hotreload.figures import HOW_TO_WRITE, seconds_in
 
 WIDTH = 96
 EPILOG = """\

@@ -32,7 +32,7 @@ def cache_of(args: argparse.Namespace) -> Path:
 def token_of(args: argparse.Namespace) -> Callable[[], str | None]:
     """A function that reads the token."""
     from hotreload.settings.credentials import read_secret
-    from hotreload.sources.hub.token import usual_token
+    from hotreload.sources.hub.client import usual_token
 
     file: Path | None = args.token_file
     return usual_token if file is None else lambda: read_secret(file, "--token-file")

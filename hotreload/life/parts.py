@@ -33,7 +33,7 @@ from hotreload.server.webhook import Webhook
 from hotreload.settings.credentials import read_join_secret, read_keys, read_secret
 from hotreload.settings.load import Settings
 from hotreload.sources.directory import DirectorySource
-from hotreload.sources.hub.token import usual_token
+from hotreload.sources.hub.client import usual_token
 from hotreload.sources.huggingface import HuggingFaceSource
 from hotreload.sources.options import FolderOptions, HubOptions
 from hotreload.types import Mode

@@ -11,7 +11,7 @@ from pathlib import Path
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Source
 from hotreload.errors import HotReloadError, SourceUnavailable
-from hotreload.sources.order import Order, comes_after
+from hotreload.sources.place import Order, comes_after
 from hotreload.threads import deadline, in_thread, left_behind
 from hotreload.types import Revision, holds_weights
 

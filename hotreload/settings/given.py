@@ -1,22 +1,42 @@
 """The values that were given in the file, the environment and by --set, each with its giver."""
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotreload.errors import ConfigError
-from hotreload.settings.toml_file import read_toml
+from hotreload.errors import ConfigError, cut
 
 ENV_PREFIX = "HOTRELOAD__"
+SECRET_NAMES = re.compile(r"token(?!iz|_file)|secret|password|api_?key", re.IGNORECASE)
+"""Names whose values are never shown."""
+
+_AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
+_NAME = re.compile(r"\s*(\[+[^\]]*\]+|[\w.\"'-]+\s*=)")
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_HINTS = (
+    (
+        re.compile(r"=\s*[+-]?0\d"),
+        'a number may not begin with 0; write a file mode in quotes, such as "0660"',
+    ),
+    (re.compile(r"=\s*(True|False|yes|no|on|off)\b"), "write true or false"),
+    (re.compile(r"=\s*[\d.]+\s*(ms|s|m|h)\b"), 'write a duration in quotes, such as "30s"'),
+    (re.compile(r'=\s*"[^"]*\\'), "a \\ in double quotes begins an escape; use single quotes"),
+    (re.compile(r"^\s*\[[^\]]*$"), "close the section's name with ]"),
+    (re.compile(r"^\s*[\w.-]+\s*:"), "write name = value, with = and not with :"),
+    (re.compile(r"=\s*[^\s\"'\[{\d+-]"), 'write text in quotes, such as "/srv/models/qwen3"'),
+    (re.compile(r"=\s*(#|$)"), "there is no value; leave the line out to unset it"),
+)
+"""Mistakes that people make in TOML, and the right spelling of each; the first that fits counts."""
 
 Where = tuple[str | int, ...]
 """A setting's place: ("reload", "drain_timeout"), ("probe", 0, "regex")."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenValue:
     """One value that somebody gave."""
 
     where: Where
@@ -24,9 +44,9 @@ class Given:
     origin: str
 
 
-def from_file(file: Path) -> list[Given]:
+def from_file(file: Path) -> list[GivenValue]:
     """The values that the file sets; ConfigError when it cannot be read."""
-    return [Given(where, value, f"file {file}") for where, value in leaves(read_toml(file))]
+    return [GivenValue(where, value, f"file {file}") for where, value in leaves(read_toml(file))]
 
 
 def leaves(data: Mapping[str, Any], above: Where = ()) -> Iterator[tuple[Where, Any]]:
@@ -38,21 +58,21 @@ def leaves(data: Mapping[str, Any], above: Where = ()) -> Iterator[tuple[Where, 
             yield (*above, key), value
 
 
-def from_env(environ: Mapping[str, str]) -> Iterator[Given]:
+def from_env(environ: Mapping[str, str]) -> Iterator[GivenValue]:
     """The values that the environment sets."""
     for name, text in sorted(environ.items()):
         if name.startswith(ENV_PREFIX):
             where = tuple(name.removeprefix(ENV_PREFIX).lower().split("__"))
-            yield Given(where, _value(text), f"env {name}")
+            yield GivenValue(where, _value(text), f"env {name}")
 
 
-def from_sets(sets: Sequence[str]) -> Iterator[Given]:
+def from_sets(sets: Sequence[str]) -> Iterator[GivenValue]:
     """The values that --set sets."""
     if bad := [f"--set {text}: write it as section.key=value" for text in sets if "=" not in text]:
         raise ConfigError.listing(bad)
     for text in sets:
         key, _, value = text.partition("=")
-        yield Given(tuple(key.strip().split(".")), _value(value.strip()), "--set")
+        yield GivenValue(tuple(key.strip().split(".")), _value(value.strip()), "--set")
 
 
 def _value(text: str) -> Any:
@@ -65,7 +85,7 @@ def _value(text: str) -> Any:
     return value["value"] if simple and len(value) == 1 else text
 
 
-def tree(given: Sequence[Given]) -> dict[str | int, Any]:
+def tree(given: Sequence[GivenValue]) -> dict[str | int, Any]:
     """All of it in tables; of two values in one place the last."""
     root: dict[str | int, Any] = {}
     for item in given:
@@ -76,3 +96,56 @@ def tree(given: Sequence[Given]) -> dict[str | int, Any]:
             node = node[part]
         node[item.where[-1]] = item.value
     return root
+
+
+# --- the file ----------------------------------------------------------------------------
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """The file's tables; ConfigError names the line that is no TOML and what to change in it."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError.listing([f"{file}: cannot be read: {error.strerror}"]) from error
+    try:
+        return tomllib.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError.listing([f"{file}: is not TOML: {_why(error, data)}"]) from error
+
+
+def _why(error: Exception, data: bytes) -> str:
+    if data.startswith(_UTF_16):
+        return "it is UTF-16 text; save it as UTF-8"
+    at = _AT_LINE.search(str(error))
+    if at is None or isinstance(error, UnicodeDecodeError):
+        return str(error)
+    line = data.decode("utf-8-sig").split("\n")[int(at[1]) - 1].strip()
+    shown = f"`{cut(line)}`: " if line and not SECRET_NAMES.search(line) else ""
+    before = data.decode("utf-8-sig").split("\n")[: int(at[1]) - 1]
+    return f"line {at[1]}: {shown}{_hint(str(error), line, before)}"
+
+
+def _hint(said: str, line: str, before: Sequence[str]) -> str:
+    if said.startswith("Cannot"):  # overwrite a value, declare a table twice
+        return _given_before(line, before)
+    if said.startswith(("Illegal character '\\n'", "Unterminated string")):
+        return "close the quotes"
+    return next((hint for found, hint in _HINTS if found.search(line)), said)
+
+
+def _given_before(line: str, before: Sequence[str]) -> str:
+    """Say where the name of this line, a key's or a section's, stands already."""
+    name = _named(line)
+    numbered = list(enumerate(before, 1))
+    if not name.startswith("["):  # a key is looked for in its own section
+        last = max((number for number, each in numbered if _named(each).startswith("[")), default=0)
+        numbered = numbered[last:]
+    there = next((number for number, each in numbered if name and _named(each) == name), None)
+    where = f"in line {there} already" if there else "there before"
+    return f"{name or 'this name'} stands {where}; give it once"
+
+
+def _named(line: str) -> str:
+    """The key or the section that a line begins with; empty for any other."""
+    found = _NAME.match(line)
+    return "".join(found[0].removesuffix("=").split()) if found else ""

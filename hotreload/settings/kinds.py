@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
-from hotreload.settings.durations import HOW_TO_WRITE, seconds_in
+from hotreload.figures import HOW_TO_WRITE, seconds_in
 
 _VARIABLE = re.compile(r"\$[A-Z_]{2,}|\$\{\w+\}|%[A-Z]{2,}%")
 """Text for which a shell would put in a variable's value."""

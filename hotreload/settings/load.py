@@ -15,9 +15,15 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from hotreload.errors import ConfigError
-from hotreload.settings.faults import fault_of, misnamed, origin_of, spelled, table_of
+from hotreload.settings.faults import (
+    fault_of,
+    misnamed,
+    origin_of,
+    spelled,
+    table_of,
+    unfit_for_hosts,
+)
 from hotreload.settings.given import Where, from_env, from_file, from_sets, leaves, tree
-from hotreload.settings.hosts import unfit_for_hosts
 from hotreload.settings.sections import ProbeSettings, Settings
 
 __all__ = ["Loaded", "Settings", "config_file", "default_toml", "load", "missing_to_serve"]

@@ -18,9 +18,8 @@ from hotreload.listed import Listed
 from hotreload.sources.hub.client import SHA, Head, HubClient
 from hotreload.sources.hub.download import Bytes, Download
 from hotreload.sources.hub.faults import FaultKind, HubFault
-from hotreload.sources.hub.listing import listed_commits
 from hotreload.sources.hub.patience import HubCall, Patience
-from hotreload.sources.hub.snapshots import Snapshot, Snapshots
+from hotreload.sources.hub.snapshots import Snapshot, Snapshots, listed_commits
 from hotreload.sources.options import HubOptions
 from hotreload.threads import in_thread
 from hotreload.types import Phase, Revision

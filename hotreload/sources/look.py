@@ -4,15 +4,13 @@ Listing reads nothing of the disk: it tells what the last look has seen.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from hotreload.listed import Listed, Standing
-from hotreload.sources.followed import Followed
-from hotreload.sources.order import SortKey
 from hotreload.sources.passing import Telling
-from hotreload.sources.place import Place
+from hotreload.sources.place import Followed, Place, SortKey
 from hotreload.types import Revision
 
 
@@ -51,6 +49,31 @@ class Look:
         """Note that a look at that time would find something else."""
         if at > self.now:
             self.due = at if self.due is None else min(self.due, at)
+
+
+class LastLook:
+    """The last look and what it went by; a look that would find the same is spared."""
+
+    def __init__(self) -> None:
+        self._look: Look | None = None
+        self._walked: list[Place] = []
+        self._refused: frozenset[str] = frozenset()
+
+    def remember(self, walked: list[Place], refused: frozenset[str], look: Look) -> None:
+        """Note what it found, of these places and while these revisions were refused."""
+        self._walked, self._refused, self._look = walked, refused, look
+
+    def forget(self) -> None:
+        """Have the next look judge everything."""
+        self._look = None
+
+    def again(self, walked: list[Place], refused: frozenset[str], now: float) -> Look | None:
+        """The result of a look now, if it is the same; None when something moved or is due."""
+        look = self._look
+        if look is None or (look.due is not None and now >= look.due):
+            return None
+        is_same = self._refused == refused and self._walked == walked
+        return replace(look, now=now) if is_same else None
 
 
 class Sight(NamedTuple):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotreload.checkpoint.file_names import SERVED_FILES
-from hotreload.sources.hub.remedies import BY_SETTINGS, Remedies
-from hotreload.sources.order import Order
+from hotreload.sources.hub.faults import BY_SETTINGS, Remedies
+from hotreload.sources.place import Order
 
 
 @dataclass(frozen=True, slots=True)

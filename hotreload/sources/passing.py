@@ -15,8 +15,7 @@ from typing import Literal, NamedTuple
 from hotreload.checkpoint.file_names import CONFIG
 from hotreload.checkpoint.formats import shown
 from hotreload.errors import PASSED_OVER
-from hotreload.sources.followed import Followed
-from hotreload.sources.place import Oddity, Place
+from hotreload.sources.place import Followed, Oddity, Place
 from hotreload.types import PassedOver, Reason, Revision
 
 NAMED = 32

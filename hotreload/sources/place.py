@@ -1,13 +1,20 @@
-"""A place: a folder that may hold a checkpoint, as one look at a tree shows it."""
+"""A place: a folder that may hold a checkpoint, as a look at a tree shows it.
+
+A place is followed from look to look, and places have an order: by step, by time or by name.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from hotreload.checkpoint.formats import shown
+from hotreload.checkpoint.survey import Survey
+from hotreload.core.ledger import PastGeneration
 from hotreload.sources.names import Step, is_unfinished, step_of
+from hotreload.types import Revision
 
+_LONG_AGO = 60.0  # no network file system's clock is expected to be off by more
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 
@@ -117,3 +124,94 @@ def below_root(path: Path, root: Path) -> str | None:
 
 def is_weights(name: str) -> bool:
     return name.endswith(_WEIGHTS) and not is_unfinished(name)
+
+
+@dataclass(slots=True)
+class Followed:
+    """One place, and what the looks so far found; times are those of our own clock."""
+
+    place: Place
+    since: float
+    """The time when a look last saw a change in the files that would be loaded."""
+    touched: float
+    """The time when a look last saw a change of anything in the folder."""
+    survey: Survey | None = None
+    claimed: bool = False
+    """The folder came by a rename, which says that its writer has finished it."""
+    has_changed: bool = False
+    """A look saw it change. From then on its files' own times, which may be wrong, do not count."""
+    revision: Revision | None = None
+    oddity: Oddity | None = None
+    """The reason why the source cannot wish for it, as far as that is known."""
+
+    @property
+    def is_incomplete(self) -> bool:
+        """True while some file of the checkpoint is still missing."""
+        return self.survey is not None and self.survey.waiting_for is not None
+
+    def is_vouched_for(self, marker: str | None) -> bool:
+        """Say whether its writer has called it finished, so that nothing need settle.
+
+        A rename vouches for what the folder held on arrival, a marker for what was there before
+        it (a plain copy of a finished folder may well bring the marker first).
+        """
+        marked = self.place.changed_at(marker) if marker else None
+        return self.claimed or (marked is not None and marked >= self.place.last_change(but=marker))
+
+    def begin_anew(self, now: float) -> None:
+        """Have the quiet time begin anew: what is in it may be finished by nobody now."""
+        self.since, self.claimed, self.revision = now, False, None
+
+    def was_quiet(self, span: float, now: float, wall: float) -> bool:
+        """Say whether the files to load stood still for `span`, by our clock or by their times."""
+        return now - self.since >= span or self._is_old(span, wall)
+
+    def was_untouched(self, span: float, now: float, wall: float) -> bool:
+        """Say whether all in the folder stood still for `span`, by our clock or by its times."""
+        return now - self.touched >= span or self._is_old(span, wall)
+
+    def _is_old(self, span: float, wall: float) -> bool:
+        age = wall - self.place.last_change() / 1e9
+        return not self.has_changed and age >= span + _LONG_AGO
+
+
+# --- which of two is the newer one ---------------------------------------------------------
+
+Order = Literal["step", "time", "name"]
+
+SortKey = tuple[tuple[int, int], int, str]
+"""A place's step, time and name; constant where the order ignores one of them."""
+
+_NO_STEP = (-1, -1)
+
+
+def sort_key(order: Order, place: Place) -> SortKey:
+    """Make what places are sorted by, the oldest first; those without a step are the oldest."""
+    step = (place.step or _NO_STEP) if order == "step" else _NO_STEP
+    return step, 0 if order == "name" else place.time, place.label
+
+
+def is_newer(order: Order, place: Place, than: Place) -> bool:
+    """Say whether a place may be meant as the newer one; without a step it goes by its time."""
+    if order == "step" and place.step is not None:
+        return than.step is None or place.step > than.step
+    return place.label > than.label if order == "name" else place.time > than.time
+
+
+def lacks_a_step(order: Order, place: Place, best: Place) -> bool:
+    """Say whether a place is not the newest only since its name says no step."""
+    is_below = sort_key(order, place) < sort_key(order, best)
+    return place.step is None and is_below and is_newer(order, place, best)
+
+
+def comes_after(order: Order, folder: Path, written_at: float, than: PastGeneration) -> bool:
+    """Say whether a folder's checkpoint comes after one that was live, as far as can be told.
+
+    In the order of time one comes after it whose files were written since it went live.
+    """
+    if order == "time":
+        return written_at > than.since
+    if order == "name":
+        return folder.name > Path(than.path).name
+    step, before = step_of(folder.parts), step_of(Path(than.path).parts)
+    return step is None or before is None or step > before

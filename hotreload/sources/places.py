@@ -5,20 +5,72 @@ Looks at names, sizes and times only, and opens no file.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from hotreload.checkpoint.file_names import CONFIG
 from hotreload.checkpoint.formats import foreign_weights, shown
 from hotreload.sources.names import is_unfinished, says_step
 from hotreload.sources.place import Entry, Oddity, Place
-from hotreload.sources.unchanged import Unchanged
 
 _ITSELF = "."
 _NO_FURTHER = -1
 _NEVER_MEANT = ("lost+found",)
+TURNS = 16
+"""Each folder is read at every so many looks, whatever its times say."""
+_FRESH_NS = 2 * 10**9
+"""Times as new as this may not tell of a second change: they tick, on some disks by seconds."""
+
+
+class _Known(NamedTuple):
+    stamp: tuple[int, ...]
+    place: Place
+
+
+class Unchanged:
+    """The places of folders as they were read last; for one look after the other.
+
+    It spares looks what nobody seems to have touched: thousands of folders cost a core else. What
+    is made, renamed or deleted in a folder moves the folder's own times. What is written into a
+    file moves the file's alone, so each folder is read anyhow now and then, in turns.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+        self._may_be_spared: Container[Path] = ()
+        self._turn = 0
+
+    def begin(self, may_be_spared: Container[Path]) -> None:
+        """Begin a look that may spare these folders; the others are read."""
+        self._may_be_spared = may_be_spared
+        self._turn = (self._turn + 1) % TURNS
+
+    def place(self, found: os.DirEntry[str]) -> Place | None:
+        """The place there as it was read last; None where it must be read."""
+        known = self._known.get(found.path)
+        if known is None or known.place.folder not in self._may_be_spared:
+            return None
+        if hash(found.path) % TURNS == self._turn or _stamp_of(found) != known.stamp:
+            return None
+        return known.place
+
+    def noted(self, found: os.DirEntry[str], read: Callable[[], list[Place]]) -> list[Place]:
+        """Read the places of a folder; one that is a checkpoint itself is remembered."""
+        path = found.path
+        stamp, known = _stamp_of(found), self._known.pop(path, None)
+        places = read()
+        if not stamp or max(stamp[:2]) >= time.time_ns() - _FRESH_NS:
+            return places
+        if len(places) == 1 and places[0].weights and str(places[0].path) == path:
+            is_same = known is not None and known.place == places[0]
+            place = known.place if known is not None and is_same else places[0]
+            self._known[path] = _Known(stamp, place)
+            return [place]
+        return places
 
 
 def places(root: Path, depth: int) -> Iterator[Place]:
@@ -166,3 +218,12 @@ def _entry(found: os.DirEntry[str]) -> Entry:
         return Entry(found.name)
     times = status.st_mtime_ns, status.st_ctime_ns
     return Entry(found.name, status.st_dev, status.st_ino, status.st_size, *times)
+
+
+def _stamp_of(found: os.DirEntry[str]) -> tuple[int, ...]:
+    """The folder's own times as it was found; empty if it is gone."""
+    try:
+        status = found.stat()
+    except OSError:
+        return ()
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev

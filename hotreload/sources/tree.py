@@ -16,15 +16,21 @@ from hotreload.checkpoint.survey import survey
 from hotreload.errors import SourceUnavailable
 from hotreload.listed import Listed
 from hotreload.sources import passing
-from hotreload.sources.followed import Followed
-from hotreload.sources.look import Look, Sight, judged, listed, unmatched
+from hotreload.sources.look import LastLook, Look, Sight, judged, listed, unmatched
 from hotreload.sources.options import FolderOptions
-from hotreload.sources.order import SortKey, is_newer, lacks_a_step, sort_key
 from hotreload.sources.passing import Passing
-from hotreload.sources.place import Entry, Oddity, Place
-from hotreload.sources.places import walk
+from hotreload.sources.place import (
+    Entry,
+    Followed,
+    Oddity,
+    Place,
+    SortKey,
+    is_newer,
+    lacks_a_step,
+    sort_key,
+)
+from hotreload.sources.places import Unchanged, walk
 from hotreload.sources.seen import Seen
-from hotreload.sources.unchanged import LastLook, Unchanged
 from hotreload.types import Reason, Revision
 
 

@@ -84,7 +84,9 @@ async def test_the_page_is_on_the_socket_too_and_under_a_strict_policy(world: Wo
         assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-@pytest.mark.parametrize("name", ["nothing.js", "..%2Fstatus_page.py", "%2e%2e/status_page.py", "index"])
+@pytest.mark.parametrize(
+    "name", ["nothing.js", "..%2Fstatus_page.py", "%2e%2e/status_page.py", "index"]
+)
 async def test_what_is_no_file_of_the_page_is_not_found(world: World, name: str) -> None:
     async with world.client() as client:
         assert (await client.get(f"/page/{name}")).status_code == 404

@@ -15,7 +15,7 @@ from huggingface_hub.utils._http import reset_sessions
 from hotreload import threads
 from hotreload.errors import BadRequest, SourceUnavailable
 from hotreload.sources import huggingface
-from hotreload.sources.hub import client, token
+from hotreload.sources.hub import client
 from tests.hub.local_hub import REPO, LocalHub, local_hub
 from tests.sources.following import LONG, Following, checkpoint, following, hub_source
 
@@ -487,8 +487,8 @@ def test_a_token_that_cannot_be_read_is_none_and_is_told_of_once(
         raise why
 
     monkeypatch.setattr("huggingface_hub.get_token", unreadable)
-    token._tell_once.cache_clear()
-    assert [token.usual_token() for _ in range(3)] == [None] * 3
+    client._tell_once.cache_clear()
+    assert [client.usual_token() for _ in range(3)] == [None] * 3
     assert [getattr(record, "why", None) for record in caplog.records] == ["Permission denied"]
     why = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
     assert token.usual_token() is None

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from hotreload.checkpoint.digests import Digests
-from hotreload.sources import unchanged
+from hotreload.sources import places
 from hotreload.sources.options import FolderOptions
+from hotreload.sources.places import TURNS
 from hotreload.sources.seen import Seen
 from hotreload.sources.tree import Tree
-from hotreload.sources.unchanged import TURNS
 from tests.clock import Clock
 from tests.sources.watching import forget, write
 
@@ -23,7 +23,7 @@ def many(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folders whose times are older than those that may not tell of a second change."""
     for step in range(COUNT):
         write(root / f"step_{step}")
-    monkeypatch.setattr(unchanged, "_FRESH_NS", -(10**12))
+    monkeypatch.setattr(places, "_FRESH_NS", -(10**12))
     return root
 
 

@@ -4,23 +4,26 @@ Blocks, so it is called in threads. huggingface_hub makes the requests; `downloa
 """
 
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from hotreload import __version__
 from hotreload.sources.hub.faults import (
+    BY_SETTINGS,
     FaultKind,
     HubFault,
+    Remedies,
     fault_of_answer,
     fault_of_connection,
     wait_asked_for,
 )
-from hotreload.sources.hub.remedies import BY_SETTINGS, Remedies
 
 CONNECT_SECONDS, ANSWER_SECONDS, SILENT_SECONDS = 10.0, 10.0, 30.0
 CHUNK = 1 << 20
@@ -236,3 +239,28 @@ def _hub() -> Any:
     from huggingface_hub import utils
 
     return utils
+
+
+log = logging.getLogger("hotreload.sources")
+
+
+def usual_token() -> str | None:
+    """HF_TOKEN, or what `hf auth login` left; None when there is neither, or it cannot be read."""
+    from huggingface_hub import get_token
+
+    try:
+        token: str | None = get_token()
+    except (OSError, ValueError) as error:  # ValueError: it is not text
+        _tell_once(getattr(error, "strerror", None) or "it is not text")
+        return None
+    return token
+
+
+@cache
+def _tell_once(why: str) -> None:
+    """Warn once: the token is read for each request."""
+    todo = (
+        "make the token file that `hf auth login` wrote readable for this user, or remove it; "
+        "HF_TOKEN and [source] token_file come before it"
+    )
+    log.warning("hub.no_token", extra={"why": why, "todo": todo})

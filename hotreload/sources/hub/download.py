@@ -5,6 +5,7 @@ Runs in a thread, and looks at `cancel` between pieces.
 
 import errno
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -12,19 +13,16 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hotreload.checkpoint.digests import Digests, content_id
-from hotreload.checkpoint.file_names import INDEX, LARGEST_INDEX
+from hotreload.checkpoint.file_names import INDEX, LARGEST_INDEX, PICKLES, SINGLE, WEIGHTS
+from hotreload.checkpoint.formats import foreign_weights, shown
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
 from hotreload.sources.hub.client import CHUNK, HubClient, HubFile
 from hotreload.sources.hub.faults import FaultKind, HubFault
-from hotreload.sources.hub.select import (
-    instead_of_weights,
-    listed_files,
-    serving_files,
-)
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots
 
 TRIES_WITHOUT_A_BYTE = 4
@@ -248,3 +246,49 @@ def _size(path: Path) -> int:
 
 def _mb(count: int) -> str:
     return f"{count / 2**20:,.0f} MiB"
+
+
+def listed_files(files: Sequence[HubFile], allow: Sequence[str]) -> list[HubFile]:
+    """The files at the top of the repo that the patterns allow."""
+    return [file for file in files if _is_plain(file) and _is_allowed(file.name, allow)]
+
+
+def serving_files(files: Sequence[HubFile], index: bytes | None) -> list[HubFile]:
+    """Leave out weights that are not the checkpoint's: many repos hold their weights twice."""
+    chosen = _shards(index) if index is not None else None
+    if chosen is None and any(file.name == SINGLE for file in files):
+        chosen = {SINGLE}
+    if chosen is None:
+        return list(files)
+    return [file for file in files if not file.name.endswith(WEIGHTS) or file.name in chosen]
+
+
+def instead_of_weights(files: Sequence[HubFile]) -> tuple[str, str]:
+    """Say why a commit holds no weights that we read: a code, and what it holds in their place."""
+    names = [file.name for file in files]
+    if foreign := foreign_weights(names, is_meant=False):
+        return "format", f"; it {foreign.words}"
+    nested = [name for name in names if name.endswith(WEIGHTS) and "/" in name]
+    there = f"; only files at its top count, not {shown(nested[0])}" if nested else ""
+    return "missing", there
+
+
+def _is_plain(file: HubFile) -> bool:
+    """True if the name is safe: it comes from elsewhere, and becomes a path here."""
+    name = file.name
+    return name.isprintable() and not name.startswith(".") and not {"/", "\\"} & set(name)
+
+
+def _is_allowed(name: str, allow: Sequence[str]) -> bool:
+    if name.lower().endswith(PICKLES):
+        return False
+    return any(fnmatchcase(name, pattern) for pattern in allow)
+
+
+def _shards(index: bytes) -> set[str] | None:
+    """The files the index names; None when it cannot be read, which the checks will report."""
+    try:
+        names = set(json.loads(index[:LARGEST_INDEX])["weight_map"].values())
+        return {str(name) for name in names}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None

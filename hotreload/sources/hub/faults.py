@@ -1,17 +1,48 @@
-"""A hub's faults, in words that say what to do and hold no header, token or query."""
+"""A hub's faults, in words that say what to do and hold no header, token or query.
+
+The advice differs: a daemon is mended by its settings, a command by its options.
+"""
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Any
 
 from hotreload.errors import SourceUnavailable
-from hotreload.sources.hub.remedies import Remedies
 
 LONGEST_WAIT = 86400.0
 """No hub is waited for longer than a day, whatever it asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedies:
+    """The ends of error messages; the defaults are a daemon's, and name its settings."""
+
+    endpoint: str = "check [source] endpoint"
+    revision: str = "check [source] revision"
+    repo: str = "check [source] repo and token_file"
+    token: str = "set [source] token_file"
+    limited: str = "a larger [source] poll asks less"
+    files: str = "that [source] allow lets through"
+    cache: str = "[source] cache"
+    again: str = "`hotreload reload --force`"
+
+
+BY_SETTINGS = Remedies()
+BY_OPTIONS = Remedies(
+    endpoint="check HF_ENDPOINT",
+    revision="check what stands behind the @",
+    repo="check the name, and --token-file or HF_TOKEN",
+    token="give --token-file or set HF_TOKEN",
+    limited="run it again then",
+    files="at its top",
+    cache="--cache",
+    again="the same command",
+)
+"""The ends of messages of `hotreload check` and `swap`."""
 
 
 class FaultKind(Enum):

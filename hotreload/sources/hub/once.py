@@ -5,8 +5,8 @@ from pathlib import Path
 
 from hotreload.checkpoint.digests import Digests
 from hotreload.events import Publish
-from hotreload.sources.hub.remedies import BY_OPTIONS
-from hotreload.sources.hub.token import usual_token
+from hotreload.sources.hub.client import usual_token
+from hotreload.sources.hub.faults import BY_OPTIONS
 from hotreload.sources.huggingface import HuggingFaceSource
 from hotreload.sources.options import HubOptions
 

@@ -7,7 +7,7 @@ file was compared with the hub's digest.
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,8 +15,10 @@ from urllib.parse import quote
 
 from hotreload.errors import SourceUnavailable
 from hotreload.files import locked, put_folder, replace
+from hotreload.listed import Listed, Standing
 from hotreload.sources.hub.client import HubFile
-from hotreload.sources.hub.remedies import BY_SETTINGS, Remedies
+from hotreload.sources.hub.faults import BY_SETTINGS, Remedies
+from hotreload.types import Revision, holds_weights
 
 MANIFEST = ".snapshot.json"
 PARTIAL = ".partial-"
@@ -133,3 +135,30 @@ class Snapshots:
 
     def _head_file(self, revision: str) -> Path:
         return self.folder / f".head-{quote(revision, safe='')}"
+
+
+def listed_commits(
+    wished: str | None,
+    here: Iterable[tuple[Snapshot, float]],
+    named: Callable[[str], Revision],
+) -> list[Listed]:
+    """The wished commit first, then the others as they came."""
+    commits = [_commit(snapshot, at, wished, named(snapshot.sha)) for snapshot, at in here]
+    newest = [each for each in commits if each.standing is Standing.NEWEST]
+    if wished is not None and not newest:
+        revision = named(wished)
+        newest = [Listed(revision.label, Standing.NEWEST, "not downloaded yet", revision=revision)]
+    return [*newest, *(each for each in commits if each.standing is not Standing.NEWEST)]
+
+
+def _commit(snapshot: Snapshot, at: float, wished: str | None, revision: Revision) -> Listed:
+    is_wished = snapshot.sha == wished
+    return Listed(
+        revision.label,
+        Standing.NEWEST if is_wished else Standing.OLDER,
+        "" if is_wished else "the hub names another commit now",
+        revision=revision,
+        path=str(snapshot.folder),
+        bytes=sum(file.size for file in snapshot.files if holds_weights(file.name)),
+        written_at=at,
+    )
