@@ -491,7 +491,7 @@ def test_a_token_that_cannot_be_read_is_none_and_is_told_of_once(
     assert [client.usual_token() for _ in range(3)] == [None] * 3
     assert [getattr(record, "why", None) for record in caplog.records] == ["Permission denied"]
     why = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
-    assert token.usual_token() is None
+    assert client.usual_token() is None
 
 
 async def test_a_password_in_the_variable_is_not_said(
