@@ -10,7 +10,7 @@ from hotreload.hosts.life.agreement import differences, to_agree_on
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.life.parts import ranks_of, trusting_ranks_of
 from hotreload.settings.load import load, missing_to_serve
-from hotreload.settings.rereading import ALIKE, LIVE, reread
+from hotreload.settings.rereading import ALIKE, NEED_NO_RESTART, reread
 from hotreload.settings.sections import Settings
 
 OPEN = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=10.0.0.1:29500")
@@ -122,7 +122,7 @@ def test_what_hosts_must_have_alike_does_not_change_on_one_of_them_alone() -> No
     assert found.changed == ("[reload] max_held",)
     assert found.waiting == ("[engine] join_timeout", "[checks] max_drift", "[[probe]]")
     assert (found.settings.checks.max_drift, found.settings.probe) == (None, ())
-    assert ALIKE < LIVE
+    assert ALIKE < NEED_NO_RESTART
 
 
 # --- agreement ---------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from hotreload.events import SettingsRead, TroubleTold
 from hotreload.life import rereading
 from hotreload.life.acceptance import accepted
 from hotreload.life.deciding import Deciding
-from hotreload.settings.rereading import LIVE as CAN_CHANGE
+from hotreload.settings.rereading import NEED_NO_RESTART as CAN_CHANGE
 from hotreload.settings.rereading import _flat, reread
 from hotreload.settings.sections import Settings
 from hotreload.troubles import SETTINGS_REFUSED
@@ -26,7 +26,7 @@ from hotreload.types import Generation, Revision
 from tests.fakes import FakeEngine, Steps
 from tests.waiting import Witness
 
-LIVE = Generation(1, Revision("aaaa", "step_1"), "fp", 1.0)
+NEED_NO_RESTART = Generation(1, Revision("aaaa", "step_1"), "fp", 1.0)
 PROBE = Probe("2 + 2 =", 8, contains="4")
 
 
@@ -41,11 +41,11 @@ class Life(Witness):
         self.file.touch()
         self.daemon: Daemon = Daemon(self.read(), self.read)
         self.daemon.events.subscribe(self.note)
-        self.engine = FakeEngine(Steps(), LIVE.revision)
+        self.engine = FakeEngine(Steps(), NEED_NO_RESTART.revision)
         part = self.daemon.part
         assert isinstance(part, Deciding)
         self.part: Deciding = part
-        self.part.join(self.engine, LIVE)
+        self.part.join(self.engine, NEED_NO_RESTART)
 
     def read(self) -> Settings:
         return accepted(self.file, [*self.usual, "metrics.address=''"], {}).settings

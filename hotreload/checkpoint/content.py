@@ -15,7 +15,7 @@ import xxhash
 from hotreload.checkpoint.findings import Finding, bounded, quoted, shown
 from hotreload.checkpoint.fingerprint import TensorSum
 from hotreload.checkpoint.reading import Hashing, Readable
-from hotreload.checkpoint.safetensors import SIZES, Header, Tensor
+from hotreload.checkpoint.safetensors import SIZES, Header, StoredTensor
 from hotreload.types import TensorBytes
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -57,7 +57,7 @@ class _Run:
     dtype: str | None
     begin: int
     end: int
-    tensors: list[Tensor]
+    tensors: list[StoredTensor]
     ends: list[int]
     """The end of each tensor, counted from the run's begin."""
 
@@ -138,12 +138,12 @@ class _Tensors:
                 break
             self._end(tensor, *lies)
 
-    def _take(self, tensor: Tensor, part: memoryview) -> None:
+    def _take(self, tensor: StoredTensor, part: memoryview) -> None:
         self._digest.update(part)
         if tensor.name in self._counted:
             self._sum.update(part)
 
-    def _end(self, tensor: Tensor, begin: int, end: int) -> None:
+    def _end(self, tensor: StoredTensor, begin: int, end: int) -> None:
         self.held[tensor.name] = TensorBytes(self._name, begin, end, self._digest.hexdigest())
         if tensor.name in self._counted:
             self.sums[tensor.name] = self._sum.value
@@ -157,7 +157,7 @@ class _Scan:
     def __init__(self, name: str) -> None:
         self.any_nonzero = False
         self._name = name
-        self._bad: dict[str, tuple[Tensor, int, int]] = {}
+        self._bad: dict[str, tuple[StoredTensor, int, int]] = {}
 
     def look(self, piece: _Bytes, offset: int, run: _Run) -> None:
         if run.dtype is None:
@@ -184,7 +184,7 @@ class _Scan:
                 break
             self._count_tensor(mask, tensor, start // SIZES[tensor.dtype])
 
-    def _count_tensor(self, mask: _Mask, tensor: Tensor, start: int) -> None:
+    def _count_tensor(self, mask: _Mask, tensor: StoredTensor, start: int) -> None:
         """Count a tensor's bad values; it begins at element `start` of the piece, or before it."""
         count = (tensor.end - tensor.begin) // SIZES[tensor.dtype]
         part = mask[max(start, 0) : start + count]
@@ -197,7 +197,7 @@ class _Scan:
     def findings(self) -> tuple[Finding, ...]:
         return bounded(self._finding(*bad) for bad in self._bad.values())
 
-    def _finding(self, tensor: Tensor, count: int, first: int) -> Finding:
+    def _finding(self, tensor: StoredTensor, count: int, first: int) -> Finding:
         values = "1 value" if count == 1 else f"{count} values"
         got = f"{values} NaN or infinite, the first at index {first} of {list(tensor.shape)}"
         words = f"{shown(self._name)}: tensor {quoted(tensor.name)} has {got}"

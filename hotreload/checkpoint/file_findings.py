@@ -16,7 +16,7 @@ from hotreload.checkpoint.reading import (
 )
 from hotreload.errors import NotEnoughMemory
 
-TRIES = 3
+TRIES_OF_A_TOUCHED_FILE = 3
 """Tries at reading a file that is touched each time."""
 
 
@@ -42,7 +42,7 @@ def with_file[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
     The work is done again where the file was touched: perhaps no byte of it was.
     """
     try:
-        for _ in range(TRIES - 1):
+        for _ in range(TRIES_OF_A_TOUCHED_FILE - 1):
             with suppress(Changed):
                 return _done(path, name, work)
         return _done(path, name, work)

@@ -15,9 +15,9 @@ from hotreload.errors import (
 )
 
 _LONGEST_NAME = 160
-SHOWN = 10
+SHOWN_FINDINGS = 10
 """The most findings of a kind that a log line or a status shows."""
-KEPT = 100
+KEPT_FINDINGS = 100
 """The most findings of a kind that are held in memory."""
 
 MOST_TELLING_FIRST = (
@@ -104,7 +104,7 @@ class Findings:
     So no checkpoint can fill our memory, whatever is wrong with it.
     """
 
-    def __init__(self, most: int = KEPT) -> None:
+    def __init__(self, most: int = KEPT_FINDINGS) -> None:
         self._most = most
         self._kept: dict[str, list[Finding]] = {}
         self._more: Counter[str] = Counter()
@@ -130,7 +130,7 @@ class Findings:
             yield Finding(code, f"and {count} more findings of kind {code}", count=count)
 
 
-def bounded(findings: Iterable[Finding], most: int = KEPT) -> tuple[Finding, ...]:
+def bounded(findings: Iterable[Finding], most: int = KEPT_FINDINGS) -> tuple[Finding, ...]:
     """These findings, but not too many of a kind."""
     collected = Findings(most)
     for finding in findings:
@@ -157,4 +157,4 @@ def error_of(finding: Finding, words: str = "", listing: Sequence[str] = ()) -> 
 
 def listed(findings: Iterable[Finding]) -> tuple[str, ...]:
     """The findings' words: a few of each kind, then how many more of it there are."""
-    return tuple(finding.message for finding in bounded(findings, SHOWN))
+    return tuple(finding.message for finding in bounded(findings, SHOWN_FINDINGS))

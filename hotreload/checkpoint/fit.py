@@ -18,7 +18,7 @@ from hotreload.checkpoint.file_findings import read_whole
 from hotreload.checkpoint.file_names import CONFIG, SIDE_FILES, largest
 from hotreload.checkpoint.findings import Finding, Findings, Unfit, most_telling, quoted, shown
 from hotreload.checkpoint.never_loaded import ignorable_names, matches
-from hotreload.checkpoint.safetensors import Tensor
+from hotreload.checkpoint.safetensors import StoredTensor
 from hotreload.checkpoint.survey import Survey, survey
 from hotreload.errors import CheckpointCorrupt
 from hotreload.types import Served, TensorSpec
@@ -43,7 +43,7 @@ class Located:
     """A tensor and the file that holds it."""
 
     file: str
-    tensor: Tensor
+    tensor: StoredTensor
 
 
 def tensors_by_name(survey: Survey) -> tuple[dict[str, Located], tuple[Finding, ...]]:

@@ -17,8 +17,8 @@ from typing import Protocol
 
 import xxhash
 
-TRIES = 4
-FIRST_PAUSE = 0.05
+TRIES_OF_A_READ = 4
+FIRST_READ_PAUSE = 0.05
 PASSING = frozenset({errno.EIO, errno.ESTALE})
 """Faults of the storage that may be over in a moment."""
 OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -145,8 +145,8 @@ class Opened:
             raise Changed("it was written to while it was read")
 
     def _again[T](self, work: Callable[[int], T]) -> T:
-        pause = FIRST_PAUSE
-        for tries_left in reversed(range(TRIES)):
+        pause = FIRST_READ_PAUSE
+        for tries_left in reversed(range(TRIES_OF_A_READ)):
             try:
                 return work(self._open())
             except OSError as fault:

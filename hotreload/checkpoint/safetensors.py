@@ -44,7 +44,7 @@ SIZES: Mapping[str, int] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class StoredTensor:
     """A tensor as the header describes it: its shape, its dtype and its place in the data."""
 
     name: str
@@ -58,7 +58,7 @@ class Tensor:
 class Header:
     """A sound header: its tensors, in the order of their bytes, tile the data."""
 
-    tensors: tuple[Tensor, ...] = field(repr=False)
+    tensors: tuple[StoredTensor, ...] = field(repr=False)
     data_start: int
     data_bytes: int
     metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -151,7 +151,7 @@ def _parse_metadata(metadata: Any, name: str) -> dict[str, str]:
     return metadata
 
 
-def _parse_tensor(tensor: str, entry: Any, name: str) -> Tensor:
+def _parse_tensor(tensor: str, entry: Any, name: str) -> StoredTensor:
     if "\0" in tensor:
         raise _bad(name, f"tensor {quoted(tensor)} has a NUL in its name", tensor=tensor)
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
@@ -164,7 +164,7 @@ def _parse_tensor(tensor: str, entry: Any, name: str) -> Tensor:
     if end - begin != due:
         words = f"tensor {quoted(tensor)} is {list(shape)} of {entry['dtype']}, which takes {due}"
         raise _bad(name, f"{words} bytes; its offsets span {end - begin}", tensor=tensor)
-    return Tensor(tensor, entry["dtype"], shape, begin, end)
+    return StoredTensor(tensor, entry["dtype"], shape, begin, end)
 
 
 def _parse_dtype(tensor: str, dtype: Any, name: str) -> int:
@@ -193,7 +193,7 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63  # bool is an int, and no size
 
 
-def _tiled(tensors: list[Tensor], name: str) -> int:
+def _tiled(tensors: list[StoredTensor], name: str) -> int:
     """The data's size, once it is sure that the tensors cover it without hole or overlap."""
     reached = 0
     for tensor in tensors:

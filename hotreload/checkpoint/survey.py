@@ -27,7 +27,7 @@ from hotreload.checkpoint.file_names import (
     largest,
 )
 from hotreload.checkpoint.findings import (
-    SHOWN,
+    SHOWN_FINDINGS,
     Finding,
     Unfit,
     bounded,
@@ -187,10 +187,10 @@ class _Surveyor:
         self._wait("format" if foreign else "missing", None, NO_WEIGHTS, verdict)
 
     def _note_strays(self, strays: list[str], named_by: str) -> None:
-        names = strays[:SHOWN]
+        names = strays[:SHOWN_FINDINGS]
         self._notes += [f"{shown(name)}: not part of {named_by}, ignored" for name in names]
-        if len(strays) > SHOWN:
-            self._notes.append(f"and {len(strays) - SHOWN} more such files")
+        if len(strays) > SHOWN_FINDINGS:
+            self._notes.append(f"and {len(strays) - SHOWN_FINDINGS} more such files")
 
     def _look_at(self, names: list[str], shards: list[str], absent: str) -> None:
         for name in shards:

@@ -11,7 +11,7 @@ from pathlib import Path
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Source
 from hotreload.errors import HotReloadError, SourceUnavailable
-from hotreload.sources.place import Order, comes_after
+from hotreload.sources.place import Ordering, comes_after
 from hotreload.threads import deadline, in_thread, left_behind
 from hotreload.types import Revision, holds_weights
 
@@ -69,7 +69,7 @@ async def source_has(source: Source, revision: Revision) -> bool:
     return False
 
 
-async def is_newer(order: Order, folder: Path, than: PastGeneration) -> bool:
+async def is_newer(order: Ordering, folder: Path, than: PastGeneration) -> bool:
     """Say whether a checkpoint comes after one that was live; Absent if its files are gone."""
     written = 0.0
     if order == "time":

@@ -22,8 +22,8 @@ from hotreload.server.problems import RETRY_AFTER, Json, Refused
 from hotreload.server.request_body import (
     BOOLEAN,
     INTEGER,
-    NAME,
-    SECONDS,
+    NAME_OF_WEIGHTS,
+    POSITIVE_SECONDS,
     Kind,
     is_integer,
     is_number,
@@ -35,17 +35,17 @@ from hotreload.types import Attempt, By, Generation, Noise, Outcome
 log = logging.getLogger("hotreload.server")
 
 LONGEST_REASON = 500
-REASON = Kind(
+OPERATOR_REASON = Kind(
     f"one line of at most {LONGEST_REASON} characters",
     lambda value: isinstance(value, str) and len(value) <= LONGEST_REASON and value.isprintable(),
     {"type": "string", "maxLength": LONGEST_REASON},
 )
 """The operator's reason for a change; it is kept and shown with who asked."""
-PINNING: Mapping[str, Kind] = {"timeout": SECONDS, "reason": REASON}
-WAITING: Mapping[str, Kind] = {"wait": BOOLEAN, **PINNING}
+PINNING: Mapping[str, Kind] = {"timeout": POSITIVE_SECONDS, "reason": OPERATOR_REASON}
+WAIT_FIELDS: Mapping[str, Kind] = {"wait": BOOLEAN, **PINNING}
 RELOAD: Mapping[str, Kind] = {
-    "model_path": NAME,
-    "revision": NAME,
+    "model_path": NAME_OF_WEIGHTS,
+    "revision": NAME_OF_WEIGHTS,
     "load_format": Kind(
         "'auto' or 'safetensors'",
         lambda value: value in ("auto", "safetensors"),
@@ -53,9 +53,9 @@ RELOAD: Mapping[str, Kind] = {
     ),
     "force": BOOLEAN,
     "dry_run": BOOLEAN,
-    **WAITING,
+    **WAIT_FIELDS,
 }
-ROLLBACK: Mapping[str, Kind] = {"generation": INTEGER, **WAITING}
+ROLLBACK: Mapping[str, Kind] = {"generation": INTEGER, **WAIT_FIELDS}
 PERTURB: Mapping[str, Kind] = {
     "seed": whole_number(0, 2**31 - 1),
     "scale": Kind(
@@ -68,7 +68,7 @@ PERTURB: Mapping[str, Kind] = {
         lambda value: is_integer(value) and value > 0,
         {"type": "integer", "minimum": 1},
     ),
-    **WAITING,
+    **WAIT_FIELDS,
 }
 PendingAttempt = Coroutine[Any, Any, asyncio.Future[Attempt]]
 """A coroutine that takes an order, or refuses it, and returns the future of its attempt."""
@@ -158,7 +158,7 @@ def admin_routes[P](
     @router.post("/perturb_weights")
     async def perturb_weights(request: Request) -> Response:
         fields = await read_fields(request, PERTURB, may_be_empty=True)
-        noise = Noise(**{name: fields[name] for name in fields if name not in WAITING})
+        noise = Noise(**{name: fields[name] for name in fields if name not in WAIT_FIELDS})
         pending = control.perturb(noise, by=_by("perturb", request, fields))
         return await _answer(pending, fields, request, view)
 

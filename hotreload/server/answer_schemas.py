@@ -5,12 +5,12 @@ from typing import Any
 
 Schema = Mapping[str, Any]
 
-TEXT: Schema = {"type": "string"}
+PLAIN_TEXT: Schema = {"type": "string"}
 MAYBE_TEXT: Schema = {"type": ["string", "null"]}
-INTEGER: Schema = {"type": "integer"}
-NUMBER: Schema = {"type": "number"}
-BOOLEAN: Schema = {"type": "boolean"}
-ANY_OBJECT: Schema = {"type": "object"}
+_INTEGER: Schema = {"type": "integer"}
+_NUMBER: Schema = {"type": "number"}
+_BOOLEAN: Schema = {"type": "boolean"}
+_ANY_OBJECT: Schema = {"type": "object"}
 
 
 def an_object(more: Mapping[str, Schema] | None = None, /, **properties: Schema) -> Schema:
@@ -35,14 +35,19 @@ def either(*schemas: Schema) -> Schema:
 
 
 MAYBE_INTEGER: Schema = {"type": ["integer", "null"]}
-_STAMP = an_object(generation=INTEGER, revision=TEXT, fingerprint=TEXT)
-_MODEL_STAMP = {"id": TEXT, "created": INTEGER, "hotreload": named("Stamp")}
-_USAGE = an_object(prompt_tokens=INTEGER, completion_tokens=INTEGER, total_tokens=INTEGER)
-_CHOICE = {"index": INTEGER, "finish_reason": MAYBE_TEXT, "logprobs": {"type": ["object", "null"]}}
-_ANSWERED = {"model": TEXT, "system_fingerprint": TEXT, "usage": named("Usage"), **_MODEL_STAMP}
-_MESSAGE = an_object(role={"const": "assistant"}, content=TEXT, refusal=MAYBE_TEXT)
+_STAMP = an_object(generation=_INTEGER, revision=PLAIN_TEXT, fingerprint=PLAIN_TEXT)
+_MODEL_STAMP = {"id": PLAIN_TEXT, "created": _INTEGER, "hotreload": named("Stamp")}
+_USAGE = an_object(prompt_tokens=_INTEGER, completion_tokens=_INTEGER, total_tokens=_INTEGER)
+_CHOICE = {"index": _INTEGER, "finish_reason": MAYBE_TEXT, "logprobs": {"type": ["object", "null"]}}
+_ANSWERED = {
+    "model": PLAIN_TEXT,
+    "system_fingerprint": PLAIN_TEXT,
+    "usage": named("Usage"),
+    **_MODEL_STAMP,
+}
+_MESSAGE = an_object(role={"const": "assistant"}, content=PLAIN_TEXT, refusal=MAYBE_TEXT)
 MAYBE_BY = either(named("By"), {"type": "null"})
-_GATE = an_object(state={"enum": ["open", "holding", "sealed"]}, inside=INTEGER, held=INTEGER)
+_GATE = an_object(state={"enum": ["open", "holding", "sealed"]}, inside=_INTEGER, held=_INTEGER)
 _LOADING: Mapping[str, Schema] = {
     "loader": {"enum": ["own", "upstream", None]},
     "loader_reason": MAYBE_TEXT,
@@ -55,44 +60,51 @@ _LOADING: Mapping[str, Schema] = {
 }
 _ATTEMPT: Mapping[str, Schema] = {
     **_LOADING,
-    "revision": TEXT,
+    "revision": PLAIN_TEXT,
     "label": MAYBE_TEXT,
-    "outcome": TEXT,
+    "outcome": PLAIN_TEXT,
     "reason": MAYBE_TEXT,
-    "phases": ANY_OBJECT,
-    "pause_seconds": NUMBER,
-    "finished_at": TEXT,
+    "phases": _ANY_OBJECT,
+    "pause_seconds": _NUMBER,
+    "finished_at": PLAIN_TEXT,
     "generation": MAYBE_INTEGER,
     "by": MAYBE_BY,
-    "dry_run": BOOLEAN,
+    "dry_run": _BOOLEAN,
     "unproven": MAYBE_TEXT,
 }
 _MODE: Schema = {"enum": ["overlap", "drain", None]}
-_ANSWERING = a_list(an_object(generation=INTEGER, requests=INTEGER))
+_ANSWERING = a_list(an_object(generation=_INTEGER, requests=_INTEGER))
 
 SHAPES: Mapping[str, Schema] = {
     "Problem": an_object(
-        type=TEXT, title=TEXT, status=INTEGER, detail=TEXT, code=TEXT, reasons=a_list(TEXT)
+        type=PLAIN_TEXT,
+        title=PLAIN_TEXT,
+        status=_INTEGER,
+        detail=PLAIN_TEXT,
+        code=PLAIN_TEXT,
+        reasons=a_list(PLAIN_TEXT),
     ),
-    "OpenAIError": an_object(error=an_object(message=TEXT, type=TEXT, param=MAYBE_TEXT, code=TEXT)),
+    "OpenAIError": an_object(
+        error=an_object(message=PLAIN_TEXT, type=PLAIN_TEXT, param=MAYBE_TEXT, code=PLAIN_TEXT)
+    ),
     "Stamp": _STAMP,
     "Usage": _USAGE,
-    "Answer": an_object(text=TEXT, meta_info=named("Stamp")),
-    "TextGeneration": an_object(generated_text=TEXT, hotreload=named("Stamp")),
+    "Answer": an_object(text=PLAIN_TEXT, meta_info=named("Stamp")),
+    "TextGeneration": an_object(generated_text=PLAIN_TEXT, hotreload=named("Stamp")),
     "Completion": an_object(
         _ANSWERED,
         object={"const": "text_completion"},
-        choices=a_list(an_object(_CHOICE, text=TEXT)),
+        choices=a_list(an_object(_CHOICE, text=PLAIN_TEXT)),
     ),
     "ChatCompletion": an_object(
         _ANSWERED,
         object={"const": "chat.completion"},
         choices=a_list(an_object(_CHOICE, message=_MESSAGE)),
     ),
-    "Model": an_object(_MODEL_STAMP, object={"const": "model"}, owned_by=TEXT),
+    "Model": an_object(_MODEL_STAMP, object={"const": "model"}, owned_by=PLAIN_TEXT),
     "ModelList": an_object(object={"const": "list"}, data=a_list(named("Model"))),
     "Status": an_object(
-        state=TEXT,
+        state=PLAIN_TEXT,
         generation=MAYBE_INTEGER,
         revision=MAYBE_TEXT,
         label=MAYBE_TEXT,
@@ -106,31 +118,31 @@ SHAPES: Mapping[str, Schema] = {
         phase=MAYBE_TEXT,
         boot=either(named("Boot"), {"type": "null"}),
         last_attempt=either(named("Attempt"), {"type": "null"}),
-        refused=a_list(ANY_OBJECT),
-        passed_over=a_list(an_object(label=TEXT, code=TEXT, reason=TEXT)),
-        passed_over_total=INTEGER,
+        refused=a_list(_ANY_OBJECT),
+        passed_over=a_list(an_object(label=PLAIN_TEXT, code=PLAIN_TEXT, reason=PLAIN_TEXT)),
+        passed_over_total=_INTEGER,
         gate=_GATE,
-        pinned=BOOLEAN,
+        pinned=_BOOLEAN,
         pin=MAYBE_BY,
         overruled=MAYBE_BY,
         loading=either(named("Loading"), {"type": "null"}),
-        loader=an_object(trusted=BOOLEAN, reason=MAYBE_TEXT),
+        loader=an_object(trusted=_BOOLEAN, reason=MAYBE_TEXT),
         drifted={"type": ["object", "null"]},
         verified_at=MAYBE_TEXT,
-        noise=BOOLEAN,
-        state_file=an_object(saved=BOOLEAN, error=MAYBE_TEXT, since=MAYBE_TEXT),
-        settings=an_object(read_at=MAYBE_TEXT, waiting=a_list(TEXT), error=MAYBE_TEXT),
-        replicas=a_list(ANY_OBJECT),
-        rank=either(an_object(own=INTEGER, of=INTEGER, leader=TEXT), {"type": "null"}),
+        noise=_BOOLEAN,
+        state_file=an_object(saved=_BOOLEAN, error=MAYBE_TEXT, since=MAYBE_TEXT),
+        settings=an_object(read_at=MAYBE_TEXT, waiting=a_list(PLAIN_TEXT), error=MAYBE_TEXT),
+        replicas=a_list(_ANY_OBJECT),
+        rank=either(an_object(own=_INTEGER, of=_INTEGER, leader=PLAIN_TEXT), {"type": "null"}),
     ),
     "Boot": an_object(
-        step=TEXT,
-        doing=TEXT,
+        step=PLAIN_TEXT,
+        doing=PLAIN_TEXT,
         revision=MAYBE_TEXT,
         label=MAYBE_TEXT,
-        since=TEXT,
-        step_since=TEXT,
-        step_seconds=NUMBER,
+        since=PLAIN_TEXT,
+        step_since=PLAIN_TEXT,
+        step_seconds=_NUMBER,
         usual_seconds={"type": ["number", "null"]},
         done=MAYBE_INTEGER,
         total=MAYBE_INTEGER,
@@ -139,17 +151,17 @@ SHAPES: Mapping[str, Schema] = {
     "Loading": an_object(_LOADING),
     "Attempt": an_object(_ATTEMPT),
     "PastAttempt": an_object(_ATTEMPT, replaced={"type": ["object", "null"]}),
-    "By": an_object(verb=TEXT, uid=INTEGER, pid=INTEGER, at=TEXT, reason=TEXT),
+    "By": an_object(verb=PLAIN_TEXT, uid=_INTEGER, pid=_INTEGER, at=PLAIN_TEXT, reason=PLAIN_TEXT),
     "History": an_object(attempts=a_list(named("PastAttempt")), pins=a_list(named("By"))),
     "Listing": an_object(
         checkpoints=a_list(named("Listed")),
-        total=INTEGER,
-        states=ANY_OBJECT,
+        total=_INTEGER,
+        states=_ANY_OBJECT,
         looked_at=MAYBE_TEXT,
         error=MAYBE_TEXT,
     ),
     "Listed": an_object(
-        name=TEXT,
+        name=PLAIN_TEXT,
         state={
             "enum": [
                 "live",
@@ -172,12 +184,12 @@ SHAPES: Mapping[str, Schema] = {
         revision=MAYBE_TEXT,
         path=MAYBE_TEXT,
     ),
-    "Leaves": an_object(leaves=ANY_OBJECT, changed=a_list(TEXT)),
-    "Change": an_object(ok=BOOLEAN, outcome=MAYBE_TEXT),
-    "Pinned": an_object(ok=BOOLEAN, pinned=BOOLEAN, generation=INTEGER, daemon=ANY_OBJECT),
-    "Checksum": an_object(fingerprint=MAYBE_TEXT, generation=INTEGER, changed=a_list(TEXT)),
+    "Leaves": an_object(leaves=_ANY_OBJECT, changed=a_list(PLAIN_TEXT)),
+    "Change": an_object(ok=_BOOLEAN, outcome=MAYBE_TEXT),
+    "Pinned": an_object(ok=_BOOLEAN, pinned=_BOOLEAN, generation=_INTEGER, daemon=_ANY_OBJECT),
+    "Checksum": an_object(fingerprint=MAYBE_TEXT, generation=_INTEGER, changed=a_list(PLAIN_TEXT)),
     "ReloadStatus": an_object(
-        state=TEXT,
+        state=PLAIN_TEXT,
         generation=MAYBE_INTEGER,
         mode=_MODE,
         answering=_ANSWERING,

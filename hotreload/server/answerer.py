@@ -22,7 +22,7 @@ from hotreload.server.request_body import Kind, whole_number
 from hotreload.server.sse import EventWriter
 from hotreload.types import FOR_A_SWAP, Generation
 
-Item = Fields | list[Fields]
+EngineAnswer = Fields | list[Fields]
 
 REPLAYS = 2
 """The most replays of a request: swaps in close succession must not keep it from its answer."""
@@ -36,7 +36,7 @@ MIN_GENERATION: Mapping[str, Kind] = {"min_generation": GENERATION_NUMBER}
 class AnswerForm(Protocol):
     """Puts what the engine answers to one request into the words of one API."""
 
-    def whole(self, item: Item, generation: Generation) -> Any:
+    def whole(self, item: EngineAnswer, generation: Generation) -> Any:
         """The whole answer."""
         ...
 
@@ -125,7 +125,7 @@ class Answerer[P]:
         await client.send_json(told, generation)
         return True
 
-    def _is_to_replay(self, item: Item) -> bool:
+    def _is_to_replay(self, item: EngineAnswer) -> bool:
         """True if a drain ended it ([reload] on_drain_timeout = 'replay')."""
         return self._replay and any(_was_ended_for_a_swap(answer) for answer in _answers(item))
 
@@ -151,7 +151,7 @@ class Answerer[P]:
     @asynccontextmanager
     async def _answering(
         self, asked: ModelRequest, client: "_Client"
-    ) -> AsyncIterator[tuple[Generation, AsyncGenerator[Item, None]]]:
+    ) -> AsyncIterator[tuple[Generation, AsyncGenerator[EngineAnswer, None]]]:
         """Be inside the gate while the engine answers, no longer than allowed or waited for."""
         try:
             async with (
@@ -176,7 +176,7 @@ class Answerer[P]:
 
     async def _pump(
         self,
-        items: AsyncIterator[Item],
+        items: AsyncIterator[EngineAnswer],
         form: AnswerForm,
         generation: Generation,
         out: EventWriter,
@@ -212,7 +212,7 @@ class _Client:
         if ended.get("type") == "abort":
             ended_as(self.scope, int(ended.get("status_code") or CUT_SHORT))
 
-    async def hearing_of(self, pieces: AsyncIterator[Item]) -> AsyncIterator[Item]:
+    async def hearing_of(self, pieces: AsyncIterator[EngineAnswer]) -> AsyncIterator[EngineAnswer]:
         """The pieces of a stream, each passed on after a look at how it ends."""
         async for piece in pieces:
             for answer in _answers(piece):
@@ -258,11 +258,13 @@ def oldest_wanted(request: Request, fields: Fields) -> int:
     return max(wanted, int(header))
 
 
-def _answers(item: Item) -> list[Fields]:
+def _answers(item: EngineAnswer) -> list[Fields]:
     return item if isinstance(item, list) else [item]
 
 
-async def _chained(first: Item, rest: AsyncIterator[Item]) -> AsyncIterator[Item]:
+async def _chained(
+    first: EngineAnswer, rest: AsyncIterator[EngineAnswer]
+) -> AsyncIterator[EngineAnswer]:
     yield first
     async for item in rest:
         yield item

@@ -16,7 +16,7 @@ from hotreload.events import Publish, SocketBoundAnew
 from hotreload.server.listening import bind_unix
 from hotreload.troubles import SOCKET_GONE, Trouble
 
-EVERY_SECONDS = 2.0
+DOOR_LOOK_SECONDS = 2.0
 """The longest time that a name is gone before it is noticed."""
 
 SEE_TO_IT = "see to what it names; hotreload tries again every few seconds"
@@ -101,7 +101,7 @@ class Doors:
         """Look every few seconds until we leave; `serve` takes what was bound anew."""
         while self._doors:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(EVERY_SECONDS):
+                async with asyncio.timeout(DOOR_LOOK_SECONDS):
                     await self._asked.wait()
             self._asked.clear()
             for door in self._doors:

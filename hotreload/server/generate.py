@@ -8,7 +8,7 @@ from starlette.requests import Request
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.server.answerer import (
     MIN_GENERATION,
-    Item,
+    EngineAnswer,
     ModelRequest,
     check_batch,
     oldest_wanted,
@@ -81,7 +81,7 @@ async def read_generate(request: Request, limits: Limits) -> ModelRequest:
 class AsTheEngine:
     """Tells answers as the engine gives them, with their generation in `meta_info`."""
 
-    def whole(self, item: Item, generation: Generation) -> Any:
+    def whole(self, item: EngineAnswer, generation: Generation) -> Any:
         """The answer, or the list of them."""
         for answer in item if isinstance(item, list) else [item]:
             _stamp(answer, generation)

@@ -13,18 +13,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hotreload.errors import ConfigError, NotEnoughMemory
 from hotreload.server.problems import Refused
-from hotreload.server.webhook import PATH as WEBHOOK
+from hotreload.server.webhook import WEBHOOK_PATH as WEBHOOK
 from hotreload.threads import in_thread
 
 log = logging.getLogger("hotreload.server")
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health", WEBHOOK})
 """Paths that need no key: load balancers have none, and the webhook has a secret of its own."""
-FRESH_SECONDS = 1.0
+KEYS_FRESH_SECONDS = 1.0
 """The greatest age of what is known of the file."""
-READ_SECONDS = 1.0
+KEYS_READ_SECONDS = 1.0
 """The longest wait of a request for the file, which may lie on a mount that hangs."""
-TELL_SECONDS = 60.0
+FAILURES_TOLD_SECONDS = 60.0
 MOST_SENDERS = 8
 
 
@@ -55,11 +55,11 @@ class ApiKeys:
     async def _look_again(self) -> None:
         now = self._clock()
         is_looking = self._looking is not None and not self._looking.done()
-        if is_looking or now - self._looked_at < FRESH_SECONDS:
+        if is_looking or now - self._looked_at < KEYS_FRESH_SECONDS:
             return
         self._looked_at = now
         self._looking = asyncio.create_task(self._look(), name="a look at the API keys")
-        await asyncio.wait({self._looking}, timeout=READ_SECONDS)
+        await asyncio.wait({self._looking}, timeout=KEYS_READ_SECONDS)
 
     async def _look(self) -> None:
         try:
@@ -124,8 +124,8 @@ class Failures:
         if scope.get("client") and len(self._senders) < MOST_SENDERS:
             self._senders.add(str(scope["client"][0]))
         now = self._clock()
-        if self._told_at is None or now - self._told_at >= TELL_SECONDS:
-            since = TELL_SECONDS if self._told_at is None else now - self._told_at
+        if self._told_at is None or now - self._told_at >= FAILURES_TOLD_SECONDS:
+            since = FAILURES_TOLD_SECONDS if self._told_at is None else now - self._told_at
             senders = {"requests": self._untold, "from": sorted(self._senders)}
             log.warning("api_keys.refused", extra={**senders, "within_seconds": round(since)})
             self._told_at, self._untold, self._senders = now, 0, set()

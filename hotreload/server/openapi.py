@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 from hotreload import __version__
 from hotreload.server.answer_schemas import SHAPES, named
 from hotreload.server.exchange import GENERATION_HEADER, REQUEST_ID_HEADER
-from hotreload.server.operations import JSON, OPERATIONS, SCHEMES, Content, Operation, Parameter
+from hotreload.server.operations import JSON_TYPE, OPERATIONS, SCHEMES, Media, Operation, Parameter
 from hotreload.server.ports import Fields
 from hotreload.server.problems import OPENAI_PATHS, Json
 from hotreload.server.request_body import Kind
@@ -92,7 +92,7 @@ def _body(body: Mapping[str, Kind], operation: Operation) -> Fields:
         schema["required"] = list(operation.required)
     if operation.one_of:
         schema["oneOf"] = [{"required": [name]} for name in operation.one_of]
-    return {"required": not operation.may_be_empty, "content": {JSON: {"schema": schema}}}
+    return {"required": not operation.may_be_empty, "content": {JSON_TYPE: {"schema": schema}}}
 
 
 def _field(kind: Kind, *, may_be_null: bool) -> Fields:
@@ -112,19 +112,19 @@ def _parameter(parameter: Parameter) -> Fields:
 
 def _answers(path: str, operation: Operation) -> Fields:
     refusal = _refusal(path)
-    answers: dict[int, Content] = dict.fromkeys((*ANY, *operation.refusals), refusal)
+    answers: dict[int, Media] = dict.fromkeys((*ANY, *operation.refusals), refusal)
     for status, content in operation.others.items():
         answers[status] = {**content, **answers.get(status, {})}
     answers[operation.success] = operation.answer
     return {str(status): _answer(status, answers[status]) for status in sorted(answers)}
 
 
-def _refusal(path: str) -> Content:
+def _refusal(path: str) -> Media:
     is_openai = path.startswith(OPENAI_PATHS)
-    return {JSON: named("OpenAIError")} if is_openai else {PROBLEM: named("Problem")}
+    return {JSON_TYPE: named("OpenAIError")} if is_openai else {PROBLEM: named("Problem")}
 
 
-def _answer(status: int, content: Content) -> Fields:
+def _answer(status: int, content: Media) -> Fields:
     number: Any = {"description": "Which generation answered.", "schema": {"type": "integer"}}
     name: Any = {"description": "The request's name.", "schema": {"type": "string"}}
     told: Fields = {

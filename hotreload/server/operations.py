@@ -5,19 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hotreload.server import admin, generate, text_generation
-from hotreload.server.answer_schemas import TEXT as PLAIN
-from hotreload.server.answer_schemas import Schema, a_list, either, named
+from hotreload.server.answer_schemas import PLAIN_TEXT, Schema, a_list, either, named
 from hotreload.server.answerer import GENERATION_NUMBER, MIN_GENERATION_HEADER
 from hotreload.server.openai import fields
 from hotreload.server.request_body import BOOLEAN, STRING, Kind, whole_number
 from hotreload.server.view_routes import MOST_LISTED
 
-JSON = "application/json"
-EVENTS = "text/event-stream"
-TEXT = "text/plain"
-HTML = "text/html"
+JSON_TYPE = "application/json"
+EVENT_STREAM_TYPE = "text/event-stream"
+TEXT_TYPE = "text/plain"
+HTML_TYPE = "text/html"
 
-Content = Mapping[str, Schema]
+Media = Mapping[str, Schema]
 Security = tuple[Mapping[str, tuple[str, ...]], ...]
 """Ways to be let in, one of which is enough: a scheme by its name, or nothing."""
 
@@ -37,8 +36,8 @@ SCHEMES: Mapping[str, Mapping[str, str]] = {
     },
 }
 KEY_OVER_TCP: Security = ({"ApiKey": ()}, {})
-OPEN: Security = ()
-SECRET: Security = ({"WebhookSecret": ()},)
+TO_ALL: Security = ()
+BY_SECRET: Security = ({"WebhookSecret": ()},)
 ADMINISTRATORS = (
     "On the unix socket alone, for root, the daemon's own user and members of [server] "
     "admin_group: the kernel says who comes (SO_PEERCRED). No key opens it."
@@ -60,7 +59,7 @@ class Operation:
     """One method of one path."""
 
     words: str
-    answer: Content
+    answer: Media
     refusals: tuple[int, ...] = ()
     """Statuses beside 200 and those that any request may get."""
     body: Mapping[str, Kind] | None = None
@@ -68,7 +67,7 @@ class Operation:
     one_of: tuple[str, ...] = ()
     """Fields of which a body has exactly one."""
     parameters: tuple[Parameter, ...] = ()
-    others: Mapping[int, Content] = field(default_factory=dict)
+    others: Mapping[int, Media] = field(default_factory=dict)
     """Answers that are no problem and have another status than 200."""
     may_be_empty: bool = False
     success: int = 200
@@ -77,21 +76,25 @@ class Operation:
     """Those who may use it, if no scheme says so."""
 
 
-def _json(name: str) -> Content:
-    return {JSON: named(name)}
+def _json(name: str) -> Media:
+    return {JSON_TYPE: named(name)}
 
 
-MIN_GENERATION = Parameter(
+MIN_GENERATION_PARAMETER = Parameter(
     MIN_GENERATION_HEADER,
     "header",
     GENERATION_NUMBER,
     "Wait for this generation or a later one; 409 when it does not come in time.",
 )
-LEAVES = Parameter("leaves", "query", BOOLEAN, "Name every leaf.")
-MOST = Parameter("most", "query", whole_number(1, MOST_LISTED), "How many are shown; 100.")
-MOST_ATTEMPTS = Parameter("most", "query", MOST.kind, "How many are shown; all.")
-MODEL = Parameter("name", "path", STRING, "What [server] model_name says.")
-FILE = Parameter("name", "path", STRING, "A file of the page.")
+LEAVES_PARAMETER = Parameter("leaves", "query", BOOLEAN, "Name every leaf.")
+MOST_PARAMETER = Parameter(
+    "most", "query", whole_number(1, MOST_LISTED), "How many are shown; 100."
+)
+MOST_ATTEMPTS_PARAMETER = Parameter(
+    "most", "query", MOST_PARAMETER.kind, "How many are shown; all."
+)
+MODEL_PARAMETER = Parameter("name", "path", STRING, "What [server] model_name says.")
+FILE_PARAMETER = Parameter("name", "path", STRING, "A file of the page.")
 
 ONE_OR_EACH = either(named("Answer"), a_list(named("Answer")))
 ASKED = (404, 408, 409, 503, 504)
@@ -102,11 +105,11 @@ UNFIT = {422: _json("Change"), 202: _json("Change"), 409: _json("Change"), 503: 
 def _asks(words: str, whole: Schema, body: Mapping[str, Kind], *required: str) -> Operation:
     return Operation(
         words,
-        {JSON: whole, EVENTS: PLAIN},
+        {JSON_TYPE: whole, EVENT_STREAM_TYPE: PLAIN_TEXT},
         ASKED,
         body=body,
         required=required,
-        parameters=(MIN_GENERATION,),
+        parameters=(MIN_GENERATION_PARAMETER,),
     )
 
 
@@ -122,7 +125,7 @@ def _pins(words: str) -> Operation:
 
 
 def _for_administrators(operation: Operation) -> Operation:
-    return replace(operation, security=OPEN, who=ADMINISTRATORS)
+    return replace(operation, security=TO_ALL, who=ADMINISTRATORS)
 
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
@@ -144,39 +147,43 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("GET", "/v1/models"): Operation("The one model there is.", _json("ModelList"), (503,)),
     ("GET", "/v1/models/{name}"): Operation(
-        "The model, by its name.", _json("Model"), (404, 503), parameters=(MODEL,)
+        "The model, by its name.", _json("Model"), (404, 503), parameters=(MODEL_PARAMETER,)
     ),
     ("GET", "/livez"): Operation(
-        "Is the process there?", {JSON: {"type": "object"}}, security=OPEN
+        "Is the process there?", {JSON_TYPE: {"type": "object"}}, security=TO_ALL
     ),
     ("GET", "/readyz"): Operation(
-        "Are requests answered?", {JSON: {"type": "object"}}, (503,), security=OPEN
+        "Are requests answered?", {JSON_TYPE: {"type": "object"}}, (503,), security=TO_ALL
     ),
-    ("GET", "/health"): Operation("The same, as sglang asks it.", {}, (503,), security=OPEN),
+    ("GET", "/health"): Operation("The same, as sglang asks it.", {}, (503,), security=TO_ALL),
     ("GET", "/status"): Operation("What is live, wanted and under way.", _json("Status")),
     ("GET", "/history"): Operation(
-        "Attempts, newest first.", _json("History"), parameters=(MOST_ATTEMPTS,)
+        "Attempts, newest first.", _json("History"), parameters=(MOST_ATTEMPTS_PARAMETER,)
     ),
     ("GET", "/checkpoints"): Operation(
-        "What the source sees, and why each is not live.", _json("Listing"), parameters=(MOST,)
+        "What the source sees, and why each is not live.",
+        _json("Listing"),
+        parameters=(MOST_PARAMETER,),
     ),
     ("GET", "/leaves"): Operation("Checksums of the live leaves.", _json("Leaves")),
-    ("GET", "/events"): Operation("Every event as it happens.", {EVENTS: PLAIN}, (403, 503)),
-    ("GET", "/metrics"): Operation("Prometheus metrics.", {TEXT: PLAIN}),
-    ("GET", "/openapi.json"): Operation("This document.", {JSON: {"type": "object"}}),
-    ("GET", "/"): Operation("The status page.", {HTML: PLAIN}),
+    ("GET", "/events"): Operation(
+        "Every event as it happens.", {EVENT_STREAM_TYPE: PLAIN_TEXT}, (403, 503)
+    ),
+    ("GET", "/metrics"): Operation("Prometheus metrics.", {TEXT_TYPE: PLAIN_TEXT}),
+    ("GET", "/openapi.json"): Operation("This document.", {JSON_TYPE: {"type": "object"}}),
+    ("GET", "/"): Operation("The status page.", {HTML_TYPE: PLAIN_TEXT}),
     ("GET", "/page/{name}"): Operation(
         "A file of it.",
-        dict.fromkeys((HTML, "text/css", "text/javascript", "image/svg+xml"), PLAIN),
+        dict.fromkeys((HTML_TYPE, "text/css", "text/javascript", "image/svg+xml"), PLAIN_TEXT),
         (404,),
-        parameters=(FILE,),
+        parameters=(FILE_PARAMETER,),
     ),
     ("POST", "/webhook/huggingface"): Operation(
         "The hub says that something is new.",
-        {JSON: {"type": "object"}},
+        {JSON_TYPE: {"type": "object"}},
         (401, 403, 404),
         success=202,
-        security=SECRET,
+        security=BY_SECRET,
     ),
     ("POST", "/admin/reload_weights"): _changes("Make a revision live.", admin.RELOAD),
     ("POST", "/admin/rollback"): _changes("Go back to a generation.", admin.ROLLBACK),
@@ -187,6 +194,8 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         Operation("What of the status is about reloading.", _json("ReloadStatus"), (403, 503))
     ),
     ("GET", "/admin/weights_checksum"): _for_administrators(
-        Operation("Checksums computed now.", _json("Checksum"), (403, 503), parameters=(LEAVES,))
+        Operation(
+            "Checksums computed now.", _json("Checksum"), (403, 503), parameters=(LEAVES_PARAMETER,)
+        )
     ),
 }

@@ -58,11 +58,11 @@ def short(name: str) -> str:
 
 BOOLEAN = Kind("true or false", lambda value: isinstance(value, bool), {"type": "boolean"})
 STRING = Kind("a string", lambda value: isinstance(value, str), {"type": "string"})
-NAME = text(most=4096)
+NAME_OF_WEIGHTS = text(most=4096)
 """Of a path or a revision; no path is longer."""
 INTEGER = Kind("an integer", is_integer, {"type": "integer"})
 OBJECT = Kind("an object", lambda value: isinstance(value, dict), {"type": "object"})
-SECONDS = Kind(
+POSITIVE_SECONDS = Kind(
     "a positive number of seconds",
     lambda value: is_number(value) and 0 < value < 1e9,
     {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e9},

@@ -13,7 +13,7 @@ from hotreload.errors import BadRequest, HotReloadError
 from hotreload.server.answerer import (
     MIN_GENERATION,
     Answerer,
-    Item,
+    EngineAnswer,
     ModelRequest,
     ModelRoute,
     oldest_wanted,
@@ -138,7 +138,7 @@ class TextGeneration:
         self._text = ""
         self._pieces = 0
 
-    def whole(self, item: Item, generation: Generation) -> list[Fields]:
+    def whole(self, item: EngineAnswer, generation: Generation) -> list[Fields]:
         """The answer, in a list as the client's own server has it."""
         assert isinstance(item, dict)
         self._text, ended = self._choice.news(item)

@@ -15,7 +15,7 @@ from hotreload.server.problems import Json, Refused, problem_of
 
 log = logging.getLogger("hotreload.server")
 
-PATH = "/webhook/huggingface"
+WEBHOOK_PATH = "/webhook/huggingface"
 _HEADER = "X-Webhook-Secret"
 
 
@@ -39,7 +39,7 @@ def webhook_route(webhook: Webhook | None) -> Route:
         webhook.wake("webhook")
         return Json({"ok": True}, 202)
 
-    return Route(PATH, called, methods=["POST"])
+    return Route(WEBHOOK_PATH, called, methods=["POST"])
 
 
 def _refusal(webhook: Webhook | None, given: str | None) -> Refused | None:

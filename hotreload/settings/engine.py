@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from hotreload.owned_args import refused_args
-from hotreload.settings.kinds import Count, Deadline, Location, MeetingPoint, Table
+from hotreload.settings.kinds import AtLeastOne, Deadline, Location, MeetingPoint, SettingsTable
 
 
-class EngineSettings(Table):
+class EngineSettings(SettingsTable):
     """The engine and what it starts with."""
 
     model: Location | None = Field(
@@ -36,7 +36,7 @@ class EngineSettings(Table):
         description="Where to run the engine; auto takes what JAX_PLATFORMS says, else what JAX "
         "finds. A device other than the first that JAX_PLATFORMS names is refused.",
     )
-    tp: Count = Field(default=1, description="How many devices share one copy of the weights.")
+    tp: AtLeastOne = Field(default=1, description="How many devices share one copy of the weights.")
     replicas: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(
         default=1,
         description="How many engines to run, each on devices of its own (tp each). A request goes "
@@ -88,7 +88,7 @@ class EngineSettings(Table):
         "once it has made what the engine's makes, bit by bit, and the engine's for what ours "
         "does not understand; upstream is always the engine's.",
     )
-    staging_threads: Count = Field(
+    staging_threads: AtLeastOne = Field(
         default=1, description="How many threads our own loader reads and places tensors in."
     )
     staging_priority: Literal["idle", "normal"] = Field(

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from hotreload.settings.given import ENV_PREFIX, SECRET_NAMES, Where
+from hotreload.settings.given import ENV_PREFIX, SECRET_NAMES, SettingPath
 from hotreload.settings.kinds import is_local
 from hotreload.settings.sections import Settings
 
@@ -21,7 +21,7 @@ OUR_WORDS = {
 _ONE_UNDERSCORE = "HOTRELOAD_"
 
 
-def fault_of(detail: ErrorDetails, origins: Mapping[Where, str]) -> str:
+def fault_of(detail: ErrorDetails, origins: Mapping[SettingPath, str]) -> str:
     """Say what pydantic found, in the spelling of the one who gave the value."""
     where = detail["loc"]
     origin = origin_of(where, origins)
@@ -30,14 +30,14 @@ def fault_of(detail: ErrorDetails, origins: Mapping[Where, str]) -> str:
     return f"{spelled(where, origin)}: {_said(detail, origin)}".removeprefix(": ")
 
 
-def origin_of(where: Where, origins: Mapping[Where, str]) -> str:
+def origin_of(where: SettingPath, origins: Mapping[SettingPath, str]) -> str:
     """Say where a value came from: who gave it, or the table that holds it, or a part of it."""
     starts = [where[:length] for length in range(len(where), 0, -1)]
     parts = [given for given in origins if where and given[: len(where)] == where]
     return next((origins[given] for given in (*starts, *parts) if given in origins), "default")
 
 
-def spelled(where: Where, origin: str) -> str:
+def spelled(where: SettingPath, origin: str) -> str:
     """Name a setting as the one who gave it wrote it."""
     if origin.startswith("env "):
         return ENV_PREFIX + "__".join(map(str, where)).upper()
@@ -47,7 +47,7 @@ def spelled(where: Where, origin: str) -> str:
     return f"{origin.removeprefix('file ')}: {name}" if origin != "default" else name
 
 
-def _in_toml(where: Where) -> str:
+def _in_toml(where: SettingPath) -> str:
     match where:
         case ():
             return ""
@@ -72,7 +72,7 @@ def _said(detail: ErrorDetails, origin: str) -> str:
     return f"{detail['msg'].removeprefix('Input ')}, not {value[:80]}"
 
 
-def _hint(where: Where, origin: str) -> str:
+def _hint(where: SettingPath, origin: str) -> str:
     homes, variable = _homes(str(where[-1])), origin.removeprefix("env ")
     if homes and len(where) > 1:
         return f"it belongs to {' or '.join(homes)}"
@@ -84,7 +84,7 @@ def _hint(where: Where, origin: str) -> str:
     return f"known are {', '.join(_names_in(where[:-1]))}"
 
 
-def _outside_any_section(where: Where, origin: str) -> str:
+def _outside_any_section(where: SettingPath, origin: str) -> str:
     """The fault of a value that stands outside of every section."""
     (name,) = where
     if origin.startswith("file "):
@@ -124,14 +124,14 @@ def _homes(key: str) -> list[str]:
     ]
 
 
-def _every(above: Where) -> Iterator[Where]:
+def _every(above: SettingPath) -> Iterator[SettingPath]:
     """The place of every setting."""
     for name in _names_in(above):
         where = (*above, name)
         yield from _every(where) if _names_in(where) else [where]
 
 
-def _names_in(where: Where) -> list[str]:
+def _names_in(where: SettingPath) -> list[str]:
     model: type[BaseModel] | None = Settings
     for part in where:
         if model is not None and isinstance(part, str):
@@ -158,7 +158,7 @@ def masked(name: str, value: Any) -> Any:
 
 # --- an engine over several hosts: what it needs, and what it cannot do -------------------
 
-HostFault = tuple[Where, str]
+HostFault = tuple[SettingPath, str]
 """A setting, and why it cannot be so."""
 
 

@@ -31,7 +31,7 @@ _HINTS = (
 )
 """Mistakes that people make in TOML, and the right spelling of each; the first that fits counts."""
 
-Where = tuple[str | int, ...]
+SettingPath = tuple[str | int, ...]
 """A setting's place: ("reload", "drain_timeout"), ("probe", 0, "regex")."""
 
 
@@ -39,7 +39,7 @@ Where = tuple[str | int, ...]
 class GivenValue:
     """One value that somebody gave."""
 
-    where: Where
+    where: SettingPath
     value: Any
     origin: str
 
@@ -49,7 +49,7 @@ def from_file(file: Path) -> list[GivenValue]:
     return [GivenValue(where, value, f"file {file}") for where, value in leaves(read_toml(file))]
 
 
-def leaves(data: Mapping[str, Any], above: Where = ()) -> Iterator[tuple[Where, Any]]:
+def leaves(data: Mapping[str, Any], above: SettingPath = ()) -> Iterator[tuple[SettingPath, Any]]:
     """Each value in these tables that is no table itself, with its place."""
     for key, value in data.items():
         if isinstance(value, dict):

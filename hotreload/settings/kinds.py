@@ -103,14 +103,16 @@ def origin(value: str) -> str:
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
 Deadline = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Count = Annotated[int, Field(strict=True, ge=1)]
+AtLeastOne = Annotated[int, Field(strict=True, ge=1)]
 Location = Annotated[Path, BeforeValidator(_named), AfterValidator(_path)]
-Mode = Annotated[int, BeforeValidator(_mode), PlainSerializer("{:04o}".format, when_used="json")]
-Address = Annotated[str, AfterValidator(host_port)]
+FileMode = Annotated[
+    int, BeforeValidator(_mode), PlainSerializer("{:04o}".format, when_used="json")
+]
+HostPort = Annotated[str, AfterValidator(host_port)]
 MeetingPoint = Annotated[str, AfterValidator(_meeting_point)]
 
 
-class Table(BaseModel):
+class SettingsTable(BaseModel):
     """A TOML table: no unknown keys, nothing changes once it is read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)

@@ -23,7 +23,7 @@ from hotreload.settings.faults import (
     table_of,
     unfit_for_hosts,
 )
-from hotreload.settings.given import Where, from_env, from_file, from_sets, leaves, tree
+from hotreload.settings.given import SettingPath, from_env, from_file, from_sets, leaves, tree
 from hotreload.settings.sections import ProbeSettings, Settings
 
 __all__ = ["Loaded", "Settings", "config_file", "default_toml", "load", "missing_to_serve"]
@@ -83,19 +83,21 @@ def missing_to_serve(settings: Settings) -> Iterator[str]:
 # --- what came of it ---------------------------------------------------------------------
 
 
-def _all_origins(settings: Settings, origins: Mapping[Where, str]) -> dict[str, str]:
+def _all_origins(settings: Settings, origins: Mapping[SettingPath, str]) -> dict[str, str]:
     data = settings.model_dump(mode="json")
     return {".".join(map(str, where)): origin_of(where, origins) for where, _ in leaves(data)}
 
 
-def _with_absolute_paths(settings: Settings, origins: Mapping[Where, str], base: Path) -> Settings:
+def _with_absolute_paths(
+    settings: Settings, origins: Mapping[SettingPath, str], base: Path
+) -> Settings:
     tables = {name: table for name, table in settings if isinstance(table, BaseModel)}
     changed = {name: _anchored(name, table, origins, base) for name, table in tables.items()}
     return settings.model_copy(update=changed)
 
 
 def _anchored(
-    section: str, table: BaseModel, origins: Mapping[Where, str], base: Path
+    section: str, table: BaseModel, origins: Mapping[SettingPath, str], base: Path
 ) -> BaseModel:
     paths = {}
     for name, value in table:

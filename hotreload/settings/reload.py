@@ -5,12 +5,12 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from hotreload.core.rules import Rules
-from hotreload.settings.kinds import Deadline, Seconds, Table
+from hotreload.settings.kinds import Deadline, Seconds, SettingsTable
 
-RULES = Rules()
+DEFAULT_RULES = Rules()
 
 
-class ReloadSettings(Table):
+class ReloadSettings(SettingsTable):
     """The way in which a checkpoint goes live."""
 
     mode: Literal["overlap", "drain"] = Field(
@@ -27,7 +27,7 @@ class ReloadSettings(Table):
         "all prove it, then all go live at once, which takes room for one more set on each.",
     )
     sets: Annotated[int, Field(strict=True, ge=2, le=3)] = Field(
-        default=RULES.sets,
+        default=DEFAULT_RULES.sets,
         description="How many sets of weights may be on the device, the live ones and those that "
         "still answer older requests included; 2 or 3. A checkpoint is loaded when there is room "
         "for its set. For mode = 'overlap'.",
@@ -40,21 +40,21 @@ class ReloadSettings(Table):
         examples=["2m"],
     )
     fetch_timeout: Deadline = Field(
-        default=RULES.fetch_timeout,
+        default=DEFAULT_RULES.fetch_timeout,
         description="How long the source may take to bring a checkpoint's files to this disk.",
     )
     validate_timeout: Deadline = Field(
-        default=RULES.validate_timeout,
+        default=DEFAULT_RULES.validate_timeout,
         description="How long the checks of a checkpoint may take; they read each byte that "
         "was not read for its name.",
     )
     stage_timeout: Deadline = Field(
-        default=RULES.stage_timeout,
+        default=DEFAULT_RULES.stage_timeout,
         description="How long copying and loading a checkpoint may take. An attempt that takes "
         "longer than one of these three timeouts is given up and tried again later.",
     )
     drain_timeout: Deadline = Field(
-        default=RULES.drain_timeout,
+        default=DEFAULT_RULES.drain_timeout,
         description="How long requests under way may take to end before a swap, in mode = 'drain'; "
         "and before the KV pool is cleaned of NaN.",
     )
@@ -76,7 +76,7 @@ class ReloadSettings(Table):
         "they ask for; the rest get 503 with Retry-After.",
     )
     probe_timeout: Deadline = Field(
-        default=RULES.probe_timeout,
+        default=DEFAULT_RULES.probe_timeout,
         description="How long all probes together may take; if they take longer, the answers "
         "count as bad.",
     )
@@ -85,7 +85,7 @@ class ReloadSettings(Table):
         description="How long after a swap the source's next wish is left alone.",
     )
     keep_previous: Literal["device", "host", "none"] = Field(
-        default=RULES.keep_previous.value,
+        default=DEFAULT_RULES.keep_previous.value,
         description="Where the weights of the previous generation are kept for a rollback, once "
         "its last request has ended.",
     )

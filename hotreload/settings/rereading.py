@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from hotreload.settings.sections import Settings
 
-LIVE = frozenset(
+NEED_NO_RESTART = frozenset(
     {
         "checks.dtype_change",
         "checks.extra_tensors",
@@ -61,7 +61,7 @@ class Reread:
 
 def reread(running: Settings, wished: Settings) -> Reread:
     """Compare the settings that run with those that are wished now."""
-    live = LIVE if running.engine.nnodes == 1 else LIVE - ALIKE
+    live = NEED_NO_RESTART if running.engine.nnodes == 1 else NEED_NO_RESTART - ALIKE
     names = [where for where, value in _flat(running) if value != _at(wished, where)]
     return Reread(
         _merged(running, wished, live),

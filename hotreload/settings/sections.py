@@ -12,13 +12,13 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from hotreload.server.bounds import Limits
 from hotreload.settings.engine import EngineSettings
 from hotreload.settings.kinds import (
-    Address,
-    Count,
+    AtLeastOne,
     Deadline,
+    FileMode,
+    HostPort,
     Location,
-    Mode,
     Number,
-    Table,
+    SettingsTable,
     host_port,
     origin,
 )
@@ -33,7 +33,7 @@ def _factor(value: float) -> float:
     return value
 
 
-class CheckSettings(Table):
+class CheckSettings(SettingsTable):
     """The checks that a checkpoint must pass to be loaded at all."""
 
     extra_tensors: tuple[str, ...] = Field(
@@ -69,7 +69,7 @@ class CheckSettings(Table):
     )
 
 
-class ProbeSettings(Table):
+class ProbeSettings(SettingsTable):
     """A prompt the new weights must answer well before they answer anybody, or they are refused.
 
     Repeat the table for more probes. A probe without expectations accepts any answer. Without any
@@ -77,7 +77,7 @@ class ProbeSettings(Table):
     """
 
     prompt: str = Field(min_length=1, description="The prompt.", examples=["2 + 2 ="])
-    max_new_tokens: Count = Field(default=32, description="How long the answer may be.")
+    max_new_tokens: AtLeastOne = Field(default=32, description="How long the answer may be.")
     contains: str | None = Field(
         default=None, description="Text that the answer must hold.", examples=["4"], min_length=1
     )
@@ -95,7 +95,7 @@ class ProbeSettings(Table):
         description="The least that the mean log-probability of the answer's tokens may be.",
         examples=[-4.0],
     )
-    max_repeat: Count | None = Field(
+    max_repeat: AtLeastOne | None = Field(
         default=None, description="How often one token may come in a row.", examples=[8]
     )
 
@@ -118,48 +118,50 @@ class ProbeSettings(Table):
         return self
 
 
-LIMITS = Limits()
+DEFAULT_LIMITS = Limits()
 
 
-class LimitSettings(Table):
+class LimitSettings(SettingsTable):
     """The most that one client may ask of the server."""
 
-    body_bytes: Count = Field(
-        default=LIMITS.body_bytes,
+    body_bytes: AtLeastOne = Field(
+        default=DEFAULT_LIMITS.body_bytes,
         description="How long a request's body may be; a longer one is answered 413.",
     )
-    bodies_bytes: Count = Field(
-        default=LIMITS.bodies_bytes,
+    bodies_bytes: AtLeastOne = Field(
+        default=DEFAULT_LIMITS.bodies_bytes,
         description="How much memory the bodies of all requests under way, and what is made of "
         "them, may take; 64 KiB of each do not count. A request that needs more is answered 503.",
     )
-    header_bytes: Count = Field(
-        default=LIMITS.header_bytes,
+    header_bytes: AtLeastOne = Field(
+        default=DEFAULT_LIMITS.header_bytes,
         description="How long a request's headers may be; longer ones are answered 431.",
     )
-    concurrent: Count = Field(
-        default=LIMITS.concurrent,
+    concurrent: AtLeastOne = Field(
+        default=DEFAULT_LIMITS.concurrent,
         description="How many requests may be under way at a time; one more is answered 503.",
     )
     request_seconds: Deadline = Field(
-        default=LIMITS.request_seconds,
+        default=DEFAULT_LIMITS.request_seconds,
         description="How long a request may take; one that takes longer is ended.",
     )
     generation_seconds: Deadline = Field(
-        default=LIMITS.generation_seconds,
+        default=DEFAULT_LIMITS.generation_seconds,
         description="How long a request with X-Hotreload-Min-Generation waits for that "
         "generation; after that it is answered 409.",
     )
-    batch: Count = Field(default=LIMITS.batch, description="How many prompts one request may hold.")
+    batch: AtLeastOne = Field(
+        default=DEFAULT_LIMITS.batch, description="How many prompts one request may hold."
+    )
 
 
-class ServerSettings(Table):
+class ServerSettings(SettingsTable):
     """The HTTP API."""
 
     socket: Location = Field(
         default=Path("/run/hotreload/hotreload.sock"), description="The unix socket's path."
     )
-    mode: Mode = Field(
+    mode: FileMode = Field(
         default=0o660, description="Who may connect to the socket, as a file mode in quotes."
     )
     group: str | None = Field(
@@ -173,7 +175,7 @@ class ServerSettings(Table):
         "user may.",
         examples=["llm-admin"],
     )
-    tcp: Address | None = Field(
+    tcp: HostPort | None = Field(
         default=None,
         description="A host:port to listen on too, without the admin routes.",
         examples=["127.0.0.1:8000"],
@@ -212,7 +214,7 @@ class ServerSettings(Table):
     limits: LimitSettings = LimitSettings()
 
 
-class MetricsSettings(Table):
+class MetricsSettings(SettingsTable):
     """Prometheus metrics."""
 
     address: Annotated[str, AfterValidator(lambda text: text and host_port(text, 9479))] = Field(
@@ -223,7 +225,7 @@ class MetricsSettings(Table):
     per_leaf: bool = Field(
         default=True, description="Export a checksum for each leaf of the weights."
     )
-    max_leaves: Count = Field(
+    max_leaves: AtLeastOne = Field(
         default=1000,
         description="Of how many leaves the checksum is exported at most, the first ones; the log "
         "and hotreload_leaf_checksums_left_out say when there are more.",
@@ -236,7 +238,7 @@ class MetricsSettings(Table):
     )
 
 
-class StateSettings(Table):
+class StateSettings(SettingsTable):
     """The state that survives a restart."""
 
     directory: Location = Field(
@@ -245,7 +247,7 @@ class StateSettings(Table):
     )
 
 
-class LogSettings(Table):
+class LogSettings(SettingsTable):
     """The log on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
@@ -256,7 +258,7 @@ class LogSettings(Table):
     )
 
 
-class Settings(Table):
+class Settings(SettingsTable):
     """Everything an operator can decide."""
 
     engine: EngineSettings = EngineSettings()

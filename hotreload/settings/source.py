@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from hotreload.checkpoint.file_names import PICKLES, SERVED_FILES
-from hotreload.settings.kinds import Deadline, Location, Seconds, Table
+from hotreload.settings.kinds import Deadline, Location, Seconds, SettingsTable
 
 OF_KIND = {
     "directory": ("path", "pattern", "marker", "settle", "rescan", "order", "patience"),
@@ -24,7 +24,7 @@ OF_KIND = {
     ),
 }
 """The settings that go with each kind of source."""
-NEVER = "(?!)"
+FITS_NOTHING = "(?!)"
 """The regular expression that an empty range of characters becomes."""
 
 
@@ -66,7 +66,7 @@ def _patterns(value: tuple[str, ...]) -> tuple[str, ...]:
 def _fits_some(value: str) -> str:
     parts = value.split("/")
     is_elsewhere = not {"", ".", ".."}.isdisjoint(parts) or "\0" in value
-    if is_elsewhere or NEVER in fnmatch.translate(value):
+    if is_elsewhere or FITS_NOTHING in fnmatch.translate(value):
         words = "write it as a folder's name, or its path below [source] path, such as 'step_*'"
         raise ValueError(f"{value!r} fits no folder: {words}")
     return value
@@ -85,7 +85,7 @@ SecretFile = Annotated[Location, AfterValidator(_secret)]
 Patterns = Annotated[tuple[str, ...], AfterValidator(_patterns)]
 
 
-class SourceSettings(Table):
+class SourceSettings(SettingsTable):
     """The source of checkpoints: a watched folder, or a repo on a Hugging Face Hub.
 
     The settings from path to patience are for a folder, those after them for a hub.

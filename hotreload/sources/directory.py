@@ -24,7 +24,7 @@ from hotreload.errors import (
 from hotreload.events import FoldersPassedOver, Publish, SourceScanned, Waiting
 from hotreload.listed import Listed
 from hotreload.sources.alarm import Alarm
-from hotreload.sources.emptied import TODO, Emptied
+from hotreload.sources.emptied import EMPTIED_TODO, Emptied
 from hotreload.sources.look import Look
 from hotreload.sources.options import FolderOptions
 from hotreload.sources.passing import Telling
@@ -209,7 +209,7 @@ class DirectorySource:
             self._rest_until = ended + min(ended - started, 1.0)
         self._publish(SourceScanned(cause, look.error))
         self._say(look.error or look.waiting)
-        self._trouble.now(look.emptied, TODO)
+        self._trouble.now(look.emptied, EMPTIED_TODO)
         if look.error is None and not at_all:
             self._say_passed_over(look.passed_over)
         return look

@@ -11,7 +11,7 @@ from hotreload.core.ledger import PastGeneration
 from hotreload.mount_table import Mount, mount_of
 from hotreload.sources.look import Look
 
-TODO = (
+EMPTIED_TODO = (
     "look at its mount, and mount it again or copy the checkpoints back; the next checkpoint ends "
     "this, too"
 )

@@ -16,7 +16,7 @@ from hotreload.errors import BadRequest, CheckpointChanged, CheckpointRejected, 
 from hotreload.events import Progress, Publish, SourceScanned, Waiting
 from hotreload.listed import Listed
 from hotreload.sources.hub.client import SHA, Head, HubClient
-from hotreload.sources.hub.download import Bytes, Download
+from hotreload.sources.hub.download import Download, DownloadedBytes
 from hotreload.sources.hub.faults import FaultKind, HubFault
 from hotreload.sources.hub.patience import HubCall, Patience
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots, listed_commits
@@ -24,7 +24,7 @@ from hotreload.sources.options import HubOptions
 from hotreload.threads import in_thread
 from hotreload.types import Phase, Revision
 
-TELL_SECONDS = 0.25
+DOWNLOAD_TOLD_SECONDS = 0.25
 """Seconds between two reports of how far a download is."""
 LOOKS_APART = 0.5
 """The fewest seconds between two looks, however often somebody wakes us."""
@@ -278,7 +278,7 @@ class HuggingFaceSource:
 
     async def _download(self, revision: Revision, kept: Collection[str] | None) -> Snapshot:
         self._respect_silence(str(revision))
-        count = Bytes()
+        count = DownloadedBytes()
 
         def run(cancel: threading.Event) -> Snapshot:
             return Download(
@@ -304,7 +304,7 @@ class HuggingFaceSource:
         return snapshot
 
     @asynccontextmanager
-    async def _telling(self, revision: Revision, count: Bytes) -> AsyncIterator[None]:
+    async def _telling(self, revision: Revision, count: DownloadedBytes) -> AsyncIterator[None]:
         """Report how far the download is until the end of the block."""
         told: tuple[int, int] | None = None
 
@@ -321,7 +321,7 @@ class HuggingFaceSource:
         async def go_on() -> None:
             while True:
                 tell()
-                await asyncio.sleep(TELL_SECONDS)
+                await asyncio.sleep(DOWNLOAD_TOLD_SECONDS)
 
         telling = asyncio.create_task(go_on(), name="tell the progress")
         try:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-Step = tuple[int, int]
+StepNumber = tuple[int, int]
 """The epoch (0 where no name gives one beside the step) and the step; later ones are greater."""
 
 _EDGE = r"(?<![a-z])"  # a digit may stand before the word: step900bf16
@@ -33,7 +33,7 @@ _UNFINISHED = re.compile(
 )
 
 
-def step_of(parts: Iterable[str]) -> Step | None:
+def step_of(parts: Iterable[str]) -> StepNumber | None:
     """The step that a path names, its parts given from the root down; None when it names none.
 
     A number in the folder's own name counts first. Without one, the nearest folder above counts

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hotreload.checkpoint.file_names import SERVED_FILES
 from hotreload.sources.hub.faults import BY_SETTINGS, Remedies
-from hotreload.sources.place import Order
+from hotreload.sources.place import Ordering
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class FolderOptions:
     marker: str | None = None
     settle: float = 2.0
     rescan: float = 5.0
-    order: Order = "step"
+    order: Ordering = "step"
     patience: float = 60.0
     depth: int = 3
     roots: Sequence[Path] = ()

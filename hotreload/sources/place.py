@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from hotreload.checkpoint.formats import shown
 from hotreload.checkpoint.survey import Survey
 from hotreload.core.ledger import PastGeneration
-from hotreload.sources.names import Step, is_unfinished, step_of
+from hotreload.sources.names import StepNumber, is_unfinished, step_of
 from hotreload.types import Revision
 
 _LONG_AGO = 60.0  # no network file system's clock is expected to be off by more
@@ -74,7 +74,7 @@ class Place:
         return below_root(self.folder, self.root) is None
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> StepNumber | None:
         """The step that its path names; of a link that leads out of the root, the link's own path.
 
         The root's name does not count: it is the name of a run.
@@ -177,7 +177,7 @@ class Followed:
 
 # --- which of two is the newer one ---------------------------------------------------------
 
-Order = Literal["step", "time", "name"]
+Ordering = Literal["step", "time", "name"]
 
 SortKey = tuple[tuple[int, int], int, str]
 """A place's step, time and name; constant where the order ignores one of them."""
@@ -185,26 +185,26 @@ SortKey = tuple[tuple[int, int], int, str]
 _NO_STEP = (-1, -1)
 
 
-def sort_key(order: Order, place: Place) -> SortKey:
+def sort_key(order: Ordering, place: Place) -> SortKey:
     """Make what places are sorted by, the oldest first; those without a step are the oldest."""
     step = (place.step or _NO_STEP) if order == "step" else _NO_STEP
     return step, 0 if order == "name" else place.time, place.label
 
 
-def is_newer(order: Order, place: Place, than: Place) -> bool:
+def is_newer(order: Ordering, place: Place, than: Place) -> bool:
     """Say whether a place may be meant as the newer one; without a step it goes by its time."""
     if order == "step" and place.step is not None:
         return than.step is None or place.step > than.step
     return place.label > than.label if order == "name" else place.time > than.time
 
 
-def lacks_a_step(order: Order, place: Place, best: Place) -> bool:
+def lacks_a_step(order: Ordering, place: Place, best: Place) -> bool:
     """Say whether a place is not the newest only since its name says no step."""
     is_below = sort_key(order, place) < sort_key(order, best)
     return place.step is None and is_below and is_newer(order, place, best)
 
 
-def comes_after(order: Order, folder: Path, written_at: float, than: PastGeneration) -> bool:
+def comes_after(order: Ordering, folder: Path, written_at: float, than: PastGeneration) -> bool:
     """Say whether a folder's checkpoint comes after one that was live, as far as can be told.
 
     In the order of time one comes after it whose files were written since it went live.

@@ -19,7 +19,7 @@ import xxhash
 from hotreload.checkpoint import reading
 from hotreload.checkpoint.check import check_checkpoint, findings
 from hotreload.checkpoint.digests import Digests, content_id, identify
-from hotreload.checkpoint.findings import KEPT, MOST_TELLING_FIRST, Finding, Unfit, total
+from hotreload.checkpoint.findings import KEPT_FINDINGS, MOST_TELLING_FIRST, Finding, Unfit, total
 from hotreload.checkpoint.fit import Policy, served_by
 from hotreload.checkpoint.reading import Cancelled, Hashing, Identity, Opened
 from hotreload.checkpoint.survey import survey
@@ -377,7 +377,7 @@ def test_whatever_is_wrong_so_much_of_a_kind_is_held_and_all_of_it_counted(
     report = findings(folder, served, Policy())
     kinds = Counter(codes(report.findings))
     assert kinds.keys() == {"duplicate", "index", "missing", "extra", "nonfinite"}
-    assert max(kinds.values()) == KEPT + 1
+    assert max(kinds.values()) == KEPT_FINDINGS + 1
     counts = {code: total(f for f in report.findings if f.code == code) for code in kinds}
     assert counts == {"duplicate": 500, "index": 500, "missing": 3, "extra": 500, "nonfinite": 1000}
     error = refused(folder, served)
@@ -409,7 +409,7 @@ def test_a_tensor_not_in_the_file_the_index_says_is_refused(tmp_path: Path) -> N
 def test_unreadable_files_are_refused_as_io_whatever_the_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(reading, "FIRST_READ_PAUSE", 0.0)
 
     def preadv(*_: object) -> int:
         raise OSError(5, "Input/output error")

@@ -51,7 +51,7 @@ class Storage:
         """The descriptor and the place of each read that went well."""
         self._real, self._code, self._left, self._first = os.preadv, code, times, first
         patch.setattr(os, "preadv", self._preadv)
-        patch.setattr(reading, "FIRST_PAUSE", 0)
+        patch.setattr(reading, "FIRST_READ_PAUSE", 0)
 
     def _preadv(self, fd: int, buffers: Any, offset: int) -> int:
         if offset == 5 * PIECE and self._left:
@@ -73,15 +73,17 @@ def test_after_a_passing_fault_the_reading_goes_on_where_it_was(
         return real(*args)
 
     monkeypatch.setattr(os, "open", counted)
-    storage = Storage(monkeypatch, code, times=reading.TRIES - 1)
+    storage = Storage(monkeypatch, code, times=reading.TRIES_OF_A_READ - 1)
     with opened(file, file.name) as source:
         assert digest_of(source, PIECE) == xxhash.xxh3_128_hexdigest(CONTENT)
         source.check_unchanged()
     assert [offset for _, offset in storage.read] == list(range(0, len(CONTENT), PIECE))
-    assert next(opens) == reading.TRIES  # a stale handle stays stale
+    assert next(opens) == reading.TRIES_OF_A_READ  # a stale handle stays stale
 
 
-@pytest.mark.parametrize(("code", "times"), [(errno.EIO, reading.TRIES), (errno.EMFILE, 1)])
+@pytest.mark.parametrize(
+    ("code", "times"), [(errno.EIO, reading.TRIES_OF_A_READ), (errno.EMFILE, 1)]
+)
 def test_a_fault_that_stays_is_told(
     file: Path, monkeypatch: pytest.MonkeyPatch, code: int, times: int
 ) -> None:
@@ -127,7 +129,7 @@ def test_nobody_waits_for_the_storage_once_it_is_cancelled(
 ) -> None:
     cancel = threading.Event()
     Storage(monkeypatch, errno.EIO, times=10**6, first=cancel.set)
-    monkeypatch.setattr(reading, "FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr(reading, "FIRST_READ_PAUSE", 3600.0)
     with pytest.raises(Cancelled), opened(file, file.name, cancel) as source:
         digest_of(source, PIECE)
 

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from hotreload.engine.versions import SUPPORTED
 from hotreload.settings.load import to_toml
-from hotreload.settings.rereading import LIVE
+from hotreload.settings.rereading import NEED_NO_RESTART
 from hotreload.settings.sections import Settings
 from tests.docs.pages import PAGES, ROOT, marked
 from tests.monitoring.page import whole_page
@@ -63,7 +63,7 @@ def about(field: FieldInfo) -> str:
 def live() -> str:
     """Every setting that can change while the daemon runs, a line for each section of the file."""
     keys: dict[str, list[str]] = {}
-    for section, _, key in (name.rpartition(".") for name in sorted(LIVE)):
+    for section, _, key in (name.rpartition(".") for name in sorted(NEED_NO_RESTART)):
         keys.setdefault(section, []).append(f"`{key}`")
     assert keys.pop("") == ["`probe`"], "it alone is no part of a section"
     lines = (f"- `[{section}]` {', '.join(named)}" for section, named in keys.items())

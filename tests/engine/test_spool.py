@@ -98,14 +98,14 @@ def failing_reads(monkeypatch: pytest.MonkeyPatch, code: int, times: int) -> Non
         return real(*args)
 
     monkeypatch.setattr(os, "preadv", preadv)
-    monkeypatch.setattr(reading, "FIRST_PAUSE", 0)
+    monkeypatch.setattr(reading, "FIRST_READ_PAUSE", 0)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
 def test_a_storage_fault_that_passes_is_not_noticed(
     checkpoint: Checkpoint, room: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    failing_reads(monkeypatch, code, reading.TRIES - 1)
+    failing_reads(monkeypatch, code, reading.TRIES_OF_A_READ - 1)
     with copy(checkpoint, room) as folder:
         assert (folder / NAME).read_bytes() == CONTENT
 

@@ -54,7 +54,7 @@ class Watched(Witness):
 
 @pytest.fixture
 async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
-    monkeypatch.setattr(doors, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(doors, "DOOR_LOOK_SECONDS", 0.01)
     async with serving(tmp_path / "run") as world:
         yield Watched(world)
 
@@ -116,7 +116,7 @@ def _listener(watched: Watched) -> socket.socket:
 async def test_a_folder_whose_own_folder_is_gone_is_told_until_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(doors, "DOOR_LOOK_SECONDS", 0.01)
     above = tmp_path / "above"
     above.mkdir()
     async with serving(above / "run") as world:
@@ -192,7 +192,7 @@ async def test_a_name_that_leads_to_our_socket_by_a_link_is_left_as_it_is(
 async def test_it_is_looked_at_once_when_somebody_asks(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors, "EVERY_SECONDS", 3600)
+    monkeypatch.setattr(doors, "DOOR_LOOK_SECONDS", 3600)
     await asyncio.sleep(0.02)
     watched.path.unlink()
     watched.world.doors.look_again()
@@ -215,7 +215,7 @@ async def test_it_may_be_removed_again_and_again_and_nothing_is_left_behind(
 async def test_leaving_removes_the_one_that_was_bound_anew_and_binds_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(doors, "DOOR_LOOK_SECONDS", 0.01)
     async with serving(tmp_path) as world:
         watched = Watched(world)
         watched.path.unlink()
@@ -225,7 +225,7 @@ async def test_leaving_removes_the_one_that_was_bound_anew_and_binds_no_other(
 
 @needs_root
 async def test_the_group_is_that_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(doors, "DOOR_LOOK_SECONDS", 0.01)
     async with serving(tmp_path) as world:
         watched = Watched(world)
         os.chown(watched.path, -1, 4242)

@@ -14,7 +14,8 @@ import pytest
 
 from hotreload.errors import ConfigError
 from hotreload.server import keys
-from hotreload.server.keys import FRESH_SECONDS, TELL_SECONDS, ApiKeys, Failures
+from hotreload.server.keys import FAILURES_TOLD_SECONDS as TELL_SECONDS
+from hotreload.server.keys import KEYS_FRESH_SECONDS, ApiKeys, Failures
 from tests.clock import Clock
 from tests.server.world import World, serving
 from tests.waiting import PATIENCE
@@ -123,29 +124,29 @@ async def test_a_file_that_changes_is_read_anew_and_one_that_breaks_changes_noth
     kept = Kept(GOOD)
     kept.keys = (OTHER,)
     assert (await kept.api.admit(GOOD), kept.reads) == (True, 1)  # too soon to look again
-    kept.clock.now += FRESH_SECONDS
+    kept.clock.now += KEYS_FRESH_SECONDS
     assert [await kept.api.admit(key) for key in (GOOD, OTHER)] == [False, True]
     assert kept.reads == 2
     kept.keys = ConfigError("api-keys: holds no key")
     for _ in range(2):
-        kept.clock.now += FRESH_SECONDS
+        kept.clock.now += KEYS_FRESH_SECONDS
         assert [await kept.api.admit(key) for key in (GOOD, OTHER)] == [False, True]
     faults = [each.message for each in caplog.records if each.levelno >= logging.ERROR]
     assert faults == ["api_keys.unreadable"]
     kept.keys = (GOOD,)
-    kept.clock.now += FRESH_SECONDS
+    kept.clock.now += KEYS_FRESH_SECONDS
     assert [await kept.api.admit(key) for key in (GOOD, OTHER)] == [True, False]
 
 
 async def test_a_file_that_hangs_holds_up_nobody_and_counts_once_it_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keys, "READ_SECONDS", 0.05)
+    monkeypatch.setattr(keys, "KEYS_READ_SECONDS", 0.05)
     kept = Kept(GOOD)
     kept.answers.clear()
     kept.keys = (OTHER,)
     for _ in range(3):
-        kept.clock.now += FRESH_SECONDS
+        kept.clock.now += KEYS_FRESH_SECONDS
         assert await kept.api.admit(GOOD)
     assert kept.reads == 2  # the one at the start, and the one that hangs
     kept.answers.set()

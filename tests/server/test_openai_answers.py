@@ -4,11 +4,17 @@ from typing import Any
 
 import pytest
 
-from hotreload.server.openai.answers import CHAT, COMPLETION, OpenAIAnswer, Shape, begun_stop
+from hotreload.server.openai.answers import (
+    CHAT_SHAPE,
+    COMPLETION_SHAPE,
+    AnswerShape,
+    OpenAIAnswer,
+    begun_stop,
+)
 from tests.server.world import FIRST
 
 
-def form(shape: Shape = COMPLETION, *stops: str, copies: int = 1) -> OpenAIAnswer:
+def form(shape: AnswerShape = COMPLETION_SHAPE, *stops: str, copies: int = 1) -> OpenAIAnswer:
     return OpenAIAnswer(shape, model="m", stops=stops, copies=copies, has_usage=False)
 
 
@@ -40,25 +46,25 @@ def test_the_begin_of_a_stop_string_is_seen(text: str, stops: list[str], size: i
 def test_a_stop_string_is_cut_out_of_a_stream_though_it_came_in_pieces() -> None:
     matched = {"type": "stop", "matched": "by step"}
     pieces = [answer("served"), answer("served by"), answer("served by step", matched)]
-    assert "".join(streamed(form(COMPLETION, "by step"), pieces)) == "served "
-    whole = form(COMPLETION, "by step").whole(pieces[-1], FIRST)
+    assert "".join(streamed(form(COMPLETION_SHAPE, "by step"), pieces)) == "served "
+    whole = form(COMPLETION_SHAPE, "by step").whole(pieces[-1], FIRST)
     assert whole["choices"][0]["text"] == "served "
 
 
 def test_of_two_stop_strings_in_one_piece_the_first_in_the_text_ends_it() -> None:
     matched = {"type": "stop", "matched": "two"}
-    told = form(COMPLETION, "two", "one").whole(answer("zero one two", matched), FIRST)
+    told = form(COMPLETION_SHAPE, "two", "one").whole(answer("zero one two", matched), FIRST)
     assert told["choices"][0]["text"] == "zero "
 
 
 def test_what_was_no_stop_string_after_all_is_told_later() -> None:
     pieces = [answer("a by"), answer("a by the"), answer("a by the way", {"type": "length"})]
-    assert streamed(form(COMPLETION, "by step"), pieces) == ["a ", "by the", " way"]
+    assert streamed(form(COMPLETION_SHAPE, "by step"), pieces) == ["a ", "by the", " way"]
 
 
 def test_text_before_a_stop_string_that_overlaps_itself_is_kept() -> None:
     pieces = [answer("aa"), answer("aaab", {"type": "stop", "matched": "aab"})]
-    assert "".join(streamed(form(COMPLETION, "aab"), pieces)) == "a"
+    assert "".join(streamed(form(COMPLETION_SHAPE, "aab"), pieces)) == "a"
 
 
 def test_log_probabilities_of_a_stream_are_told_once_each() -> None:
@@ -68,7 +74,7 @@ def test_log_probabilities_of_a_stream_are_told_once_each() -> None:
         answer("a", output_token_logprobs=tokens[:1], output_top_logprobs=tops[:1]),
         answer("aé", {"type": "stop"}, output_token_logprobs=tokens, output_top_logprobs=tops),
     ]
-    told = form(CHAT)
+    told = form(CHAT_SHAPE)
     first, second = (told.piece(piece, FIRST)[0]["choices"][0]["logprobs"] for piece in pieces)
     likely = {"token": "a", "logprob": -0.5, "bytes": [97]}
     other = {"token": "z", "logprob": -2.0, "bytes": [122]}
@@ -80,7 +86,7 @@ def test_log_probabilities_of_a_stream_are_told_once_each() -> None:
 
 def test_log_probabilities_of_a_completion_have_tokens_and_where_they_begin() -> None:
     tokens = [(-0.5, 7, "ab"), (-0.25, 8, "c")]
-    told = form(COMPLETION)
+    told = form(COMPLETION_SHAPE)
     first = told.piece(answer("ab", output_token_logprobs=tokens[:1]), FIRST)[0]
     second = told.piece(answer("abc", output_token_logprobs=tokens), FIRST)[0]
     assert first["choices"][0]["logprobs"] == {
@@ -94,7 +100,7 @@ def test_log_probabilities_of_a_completion_have_tokens_and_where_they_begin() ->
 
 def test_a_prompt_that_was_answered_twice_counts_once() -> None:
     one = answer("x", {"type": "stop"}, prompt_tokens=5, cached_tokens=3, completion_tokens=2)
-    told = form(COMPLETION, copies=2).whole([one, one], FIRST)
+    told = form(COMPLETION_SHAPE, copies=2).whole([one, one], FIRST)
     assert told["usage"] == {
         "prompt_tokens": 5,
         "completion_tokens": 4,

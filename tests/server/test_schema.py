@@ -11,7 +11,7 @@ from starlette.routing import Route
 from hotreload.server.bounds import Limits
 from hotreload.server.keys import OPEN_PATHS, ApiKeys
 from hotreload.server.operations import OPERATIONS
-from hotreload.server.webhook import PATH as WEBHOOK
+from hotreload.server.webhook import WEBHOOK_PATH as WEBHOOK
 from tests.server.fuzz import fuzz
 from tests.server.world import FIRST, World, attempt, serving
 

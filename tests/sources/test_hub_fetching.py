@@ -44,7 +44,7 @@ def hub() -> Iterator[LocalHub]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(download, "FIRST_RETRY_PAUSE", 0.001)
 
 
 def large(content: str = "one") -> dict[str, bytes]:
@@ -233,7 +233,7 @@ async def test_a_list_of_files_that_does_not_end_fills_no_memory(
 async def test_a_body_that_stalls_is_asked_for_again_from_there(
     hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(client, "SILENT_READ_SECONDS", 0.2)
     files = large()
     hub.push(files)
     hub.fault("/cdn/", hold=1 << 20)
@@ -437,7 +437,7 @@ def given_up(
         allow=sorted(SERVED),
         kept=kept,
         digests=NotAsked(),
-        bytes=download.Bytes(),
+        bytes=download.DownloadedBytes(),
         cancel=cancel,
     )
     try:

@@ -209,7 +209,7 @@ async def test_a_name_that_is_not_known_and_a_port_where_nobody_listens_are_told
 async def test_a_hub_that_takes_connections_and_answers_nothing_is_said_to(
     hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(client, "HEAD_SECONDS", 0.1)
     hub.push(checkpoint("one"))
     hub.fault("HEAD", silent=True)
     with pytest.raises(SourceUnavailable, match=r"the hub at http.* does not answer in time") as no:

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from hotreload.errors import HotReloadError
-from hotreload.server.answerer import Item
+from hotreload.server.answerer import EngineAnswer
 from hotreload.server.ports import Fields
 from hotreload.server.problems import openai_fields
 from hotreload.types import Generation
@@ -108,7 +108,7 @@ def _token(entry: Sequence[Any]) -> Fields:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class AnswerShape:
     """The form of one route's answers."""
 
     prefix: str
@@ -121,7 +121,7 @@ class Shape:
     logprobs: Callable[[NewTokens | None], Fields | None]
 
 
-COMPLETION = Shape(
+COMPLETION_SHAPE = AnswerShape(
     prefix="cmpl",
     whole_object="text_completion",
     piece_object="text_completion",
@@ -129,7 +129,7 @@ COMPLETION = Shape(
     piece=lambda text, is_first: {"text": text},
     logprobs=completion_logprobs,
 )
-CHAT = Shape(
+CHAT_SHAPE = AnswerShape(
     prefix="chatcmpl",
     whole_object="chat.completion",
     piece_object="chat.completion.chunk",
@@ -145,7 +145,7 @@ class OpenAIAnswer:
     """Tells one answer; it remembers what of each choice was told already."""
 
     def __init__(
-        self, shape: Shape, *, model: str, stops: Sequence[str], copies: int, has_usage: bool
+        self, shape: AnswerShape, *, model: str, stops: Sequence[str], copies: int, has_usage: bool
     ) -> None:
         self._shape = shape
         self._model = model
@@ -156,7 +156,7 @@ class OpenAIAnswer:
         self._created = int(time.time())
         self._choices: dict[int, Choice] = {}
 
-    def whole(self, item: Item, generation: Generation) -> Fields:
+    def whole(self, item: EngineAnswer, generation: Generation) -> Fields:
         """Every choice at once, and the usage."""
         answers = item if isinstance(item, list) else [item]
         choices = [self._whole_choice(at, answer) for at, answer in enumerate(answers)]

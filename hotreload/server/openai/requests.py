@@ -13,7 +13,7 @@ from hotreload.server.request_body import short
 
 COMPLETION_TOKENS = 16
 """OpenAI's default for /v1/completions; a chat may fill the context."""
-ANY_OBJECT = '{"type":"object"}'
+ANY_OBJECT_SCHEMA = '{"type":"object"}'
 
 _ENGINE_NAMES = {
     **{f"sampling_params.{theirs}": ours for ours, (theirs, _) in SAMPLING.items()},
@@ -131,7 +131,7 @@ def _format(wanted: Fields) -> Fields:
         case {"type": "text", **more} if not more:
             return {}
         case {"type": "json_object", **more} if not more:
-            return {"json_schema": ANY_OBJECT}
+            return {"json_schema": ANY_OBJECT_SCHEMA}
         case {"type": "json_object", "value": dict(schema), **more} if not more:
             return {"json_schema": json.dumps(schema)}  # huggingface_hub's client says it so
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)}, **more} if not more:

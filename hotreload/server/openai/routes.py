@@ -20,7 +20,7 @@ from hotreload.server.answerer import (
 )
 from hotreload.server.bounds import Limits
 from hotreload.server.openai import fields
-from hotreload.server.openai.answers import CHAT, COMPLETION, OpenAIAnswer, Shape
+from hotreload.server.openai.answers import CHAT_SHAPE, COMPLETION_SHAPE, AnswerShape, OpenAIAnswer
 from hotreload.server.openai.fields import ASKS_FOR_NOTHING, drop_unsupported
 from hotreload.server.openai.requests import (
     chat_request,
@@ -33,7 +33,7 @@ from hotreload.server.problems import Json, Refused
 from hotreload.server.request_body import Kind, is_integer, read_fields
 from hotreload.types import Generation
 
-Live = Callable[[], Generation | None]
+LiveNow = Callable[[], Generation | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Dialect:
 
     kinds: Mapping[str, Kind]
     to_engine: Callable[[Fields], Fields]
-    shape: Shape
+    shape: AnswerShape
 
 
 NO_NAME = frozenset({"dummy", "tgi"})
@@ -52,12 +52,12 @@ _GIVEN = "hotreload.given"
 """The key of a request's scope under which the names of its fields are kept, for later refusals."""
 
 DIALECTS = {
-    "/v1/completions": Dialect(fields.COMPLETION, completion_request, COMPLETION),
-    "/v1/chat/completions": Dialect(fields.CHAT, chat_request, CHAT),
+    "/v1/completions": Dialect(fields.COMPLETION, completion_request, COMPLETION_SHAPE),
+    "/v1/chat/completions": Dialect(fields.CHAT, chat_request, CHAT_SHAPE),
 }
 
 
-def openai_routes[P](answerer: Answerer[P], model: str, live: Live) -> APIRouter:
+def openai_routes[P](answerer: Answerer[P], model: str, live: LiveNow) -> APIRouter:
     """Build the routes; the model is known by this one name."""
     router = APIRouter()
     for path, dialect in DIALECTS.items():

@@ -25,8 +25,8 @@ from hotreload.sources.hub.faults import (
     wait_asked_for,
 )
 
-CONNECT_SECONDS, ANSWER_SECONDS, SILENT_SECONDS = 10.0, 10.0, 30.0
-CHUNK = 1 << 20
+CONNECT_SECONDS, HEAD_SECONDS, SILENT_READ_SECONDS = 10.0, 10.0, 30.0
+DOWNLOAD_CHUNK = 1 << 20
 LARGEST_LISTING = 64 << 20
 SHA = re.compile(r"[0-9a-f]{40}")
 PUBLIC_HUB = "https://huggingface.co"
@@ -128,7 +128,7 @@ class HubClient:
     def _short_body(self, answer: Any, sha: str) -> bytes:
         """Read the whole answer, unless it is so long that it could fill the daemon's memory."""
         body = bytearray()
-        for piece in answer.iter_content(CHUNK):
+        for piece in answer.iter_content(DOWNLOAD_CHUNK):
             body += piece
             if len(body) > LARGEST_LISTING:
                 words = f"the hub's list of files is longer than {LARGEST_LISTING >> 20} MiB"
@@ -138,7 +138,7 @@ class HubClient:
     def _pieces(self, answer: Any, name: str) -> Iterator[bytes]:
         """Yield bytes as they come: those that wait for a full piece would die with the process."""
         try:
-            while piece := answer.raw.read1(CHUNK):
+            while piece := answer.raw.read1(DOWNLOAD_CHUNK):
                 yield piece
         except Exception as error:
             raise fault_of_connection(error, name, self._shown) from None
@@ -165,7 +165,7 @@ class HubClient:
 
     def _request(self, method: str, url: str, revision: str, headers: Mapping[str, str]) -> Any:
         session = _hub().get_session()
-        silent = ANSWER_SECONDS if method == "HEAD" else SILENT_SECONDS
+        silent = HEAD_SECONDS if method == "HEAD" else SILENT_READ_SECONDS
         try:
             answer = session.request(
                 method,

@@ -21,19 +21,19 @@ from hotreload.checkpoint.file_names import INDEX, LARGEST_INDEX, PICKLES, SINGL
 from hotreload.checkpoint.formats import foreign_weights, shown
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
-from hotreload.sources.hub.client import CHUNK, HubClient, HubFile
+from hotreload.sources.hub.client import DOWNLOAD_CHUNK, HubClient, HubFile
 from hotreload.sources.hub.faults import FaultKind, HubFault
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots
 
 TRIES_WITHOUT_A_BYTE = 4
 TRIES_OF_BAD_BYTES = 3
-FIRST_PAUSE = 0.5
+FIRST_RETRY_PAUSE = 0.5
 ROOM_LEFT = 64 * 2**20
 """Bytes of the disk that stay free, because others write to it, too."""
 
 
 @dataclass(slots=True)
-class Bytes:
+class DownloadedBytes:
     """The bytes of a download; written by its thread, read by the loop."""
 
     there: int = 0
@@ -54,7 +54,7 @@ class Download:
         allow: Sequence[str],
         kept: Collection[str] | None,
         digests: Digests,
-        bytes: Bytes,
+        bytes: DownloadedBytes,
         cancel: threading.Event,
     ) -> None:
         self._client, self._snapshots, self._sha = client, snapshots, sha
@@ -178,7 +178,7 @@ class Download:
                 is_passing = fault.kind is FaultKind.PASSING and fault.retry_after is None
                 if not is_passing or in_vain >= TRIES_WITHOUT_A_BYTE:
                     raise
-                self._cancel.wait(FIRST_PAUSE * 2**in_vain * (0.5 + random.random()))
+                self._cancel.wait(FIRST_RETRY_PAUSE * 2**in_vain * (0.5 + random.random()))
             self._leave_if_cancelled()
 
     def _pour(self, file: HubFile, path: Path, offset: int) -> None:
@@ -204,7 +204,7 @@ class Download:
         if kind == "git":
             digest = hashlib.sha1(b"blob %d\0" % _size(path), usedforsecurity=False)
         with path.open("rb", 0) as opened:
-            while piece := opened.read(CHUNK):
+            while piece := opened.read(DOWNLOAD_CHUNK):
                 digest.update(piece)
                 self._leave_if_cancelled()
         return f"{kind}:{digest.hexdigest()}"

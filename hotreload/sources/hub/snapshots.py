@@ -22,7 +22,7 @@ from hotreload.types import Revision, holds_weights
 
 MANIFEST = ".snapshot.json"
 PARTIAL = ".partial-"
-VERSION = 1
+MANIFEST_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,11 @@ class Snapshots:
     def finish(self, sha: str, files: Sequence[HubFile], content: str) -> Snapshot:
         """Give the unfinished snapshot its manifest, then its name, in this order on disk too."""
         partial, folder = self.partial(sha), self.folder / sha
-        manifest = {"version": VERSION, "content": content, "files": [asdict(f) for f in files]}
+        manifest = {
+            "version": MANIFEST_VERSION,
+            "content": content,
+            "files": [asdict(f) for f in files],
+        }
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=1))
         put_folder(partial, folder)  # in the place of one that is no longer whole
         return Snapshot(folder, tuple(files), content)
