@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from hotreload.checkpoint.findings import Finding, bounded, quoted, shown
+from hotreload.checkpoint.findings import Finding, bounded, quoted, shown_name
 from hotreload.checkpoint.fingerprint import TensorSum
 from hotreload.checkpoint.reading import Hashing, Readable
 from hotreload.checkpoint.safetensors import SIZES, Header, StoredTensor
@@ -200,5 +200,5 @@ class _Scan:
     def _finding(self, tensor: StoredTensor, count: int, first: int) -> Finding:
         values = "1 value" if count == 1 else f"{count} values"
         got = f"{values} NaN or infinite, the first at index {first} of {list(tensor.shape)}"
-        words = f"{shown(self._name)}: tensor {quoted(tensor.name)} has {got}"
+        words = f"{shown_name(self._name)}: tensor {quoted(tensor.name)} has {got}"
         return Finding("nonfinite", words, self._name, tensor.name, "finite values", got)

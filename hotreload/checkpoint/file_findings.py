@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from hotreload.checkpoint.findings import Finding, Unfit, shown, size_words
+from hotreload.checkpoint.findings import Finding, Unfit, shown_name, size_words
 from hotreload.checkpoint.reading import (
     OURS,
     Changed,
@@ -27,13 +27,13 @@ def not_regular(name: str, status: os.stat_result) -> Finding | None:
 
 
 def _trap(name: str, kind: str) -> Finding:
-    words = f"{shown(name)}: is {kind}, a checkpoint holds regular files only"
+    words = f"{shown_name(name)}: is {kind}, a checkpoint holds regular files only"
     return Finding("unsafe_path", words, name, expected="a regular file", got=kind)
 
 
 def changed(name: str, what: str) -> Unfit:
     """The finding that a file changed while it was read."""
-    return Unfit(Finding("changed", f"{shown(name)}: {what}", name))
+    return Unfit(Finding("changed", f"{shown_name(name)}: {what}", name))
 
 
 def with_file[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
@@ -54,9 +54,9 @@ def with_file[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
         raise changed(name, "it is not there any more") from gone
     except OSError as error:
         if error.errno in OURS:
-            words = f"{shown(name)}: cannot be read now: {error.strerror}"
+            words = f"{shown_name(name)}: cannot be read now: {error.strerror}"
             raise NotEnoughMemory(words) from error
-        words = f"{shown(name)}: cannot be read: {error.strerror}"
+        words = f"{shown_name(name)}: cannot be read: {error.strerror}"
         raise Unfit(Finding("io", words, name)) from error
 
 
@@ -69,7 +69,7 @@ def _done[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
 
 def too_large(name: str, size: int, limit: int) -> Finding:
     """The finding that a file is larger than any such file has reason to be."""
-    words = f"{shown(name)}: is {size_words(size)}, no more than {size_words(limit)} are read"
+    words = f"{shown_name(name)}: is {size_words(size)}, no more than {size_words(limit)} are read"
     return Finding("io", words, name)
 
 

@@ -15,9 +15,9 @@ from hotreload.errors import (
 )
 
 _LONGEST_NAME = 160
-SHOWN_FINDINGS = 10
+SHOWN_OF_A_KIND = 10
 """The most findings of a kind that a log line or a status shows."""
-KEPT_FINDINGS = 100
+KEPT_OF_A_KIND = 100
 """The most findings of a kind that are held in memory."""
 
 MOST_TELLING_FIRST = (
@@ -72,7 +72,7 @@ class Unfit(Exception):
         self.unfinished = unfinished
 
 
-def shown(name: str) -> str:
+def shown_name(name: str) -> str:
     """A file's name as it may be printed: escapes and line breaks never reach a terminal."""
     cut = name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME] + "…"
     return cut if cut.isprintable() else repr(cut)
@@ -104,7 +104,7 @@ class Findings:
     So no checkpoint can fill our memory, whatever is wrong with it.
     """
 
-    def __init__(self, most: int = KEPT_FINDINGS) -> None:
+    def __init__(self, most: int = KEPT_OF_A_KIND) -> None:
         self._most = most
         self._kept: dict[str, list[Finding]] = {}
         self._more: Counter[str] = Counter()
@@ -130,7 +130,7 @@ class Findings:
             yield Finding(code, f"and {count} more findings of kind {code}", count=count)
 
 
-def bounded(findings: Iterable[Finding], most: int = KEPT_FINDINGS) -> tuple[Finding, ...]:
+def bounded(findings: Iterable[Finding], most: int = KEPT_OF_A_KIND) -> tuple[Finding, ...]:
     """These findings, but not too many of a kind."""
     collected = Findings(most)
     for finding in findings:
@@ -157,4 +157,4 @@ def error_of(finding: Finding, words: str = "", listing: Sequence[str] = ()) -> 
 
 def listed(findings: Iterable[Finding]) -> tuple[str, ...]:
     """The findings' words: a few of each kind, then how many more of it there are."""
-    return tuple(finding.message for finding in bounded(findings, SHOWN_FINDINGS))
+    return tuple(finding.message for finding in bounded(findings, SHOWN_OF_A_KIND))

@@ -68,7 +68,7 @@ def foreign_weights(names: Iterable[str], *, is_meant: bool) -> Foreign | None:
     names = sorted(names)
     for each in (*FORMATS, *(_LOOSE if is_meant else ())):
         if telling := tuple(name for name in names if each.names.fullmatch(name)):
-            name = shown(telling[0])
+            name = as_one_line(telling[0])
             words = f"holds {name}, which hotreload does not read: {each.todo}"
             return Foreign(telling, words, each.todo)
     return None
@@ -104,7 +104,7 @@ def disguised(begin: bytes) -> str | None:
     )
 
 
-def shown(name: str) -> str:
+def as_one_line(name: str) -> str:
     """A name from outside, made fit to stand in a line of the log."""
     name = name.encode(errors="backslashreplace").decode()
     name = name if name.isprintable() else ascii(name)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotreload.checkpoint.file_names import MAX_SHARDS
-from hotreload.checkpoint.findings import Finding, Unfit, bounded, quoted, shown, size_words
+from hotreload.checkpoint.findings import Finding, Unfit, bounded, quoted, shown_name, size_words
 from hotreload.checkpoint.formats import LONGEST_DISGUISE, disguised
 from hotreload.checkpoint.reading import Opened
 
@@ -213,7 +213,7 @@ def _bad(
     tensor: str | None = None,
     unfinished: bool = False,
 ) -> Unfit:
-    finding = Finding(code, f"{shown(name)}: {words}", name, tensor)
+    finding = Finding(code, f"{shown_name(name)}: {words}", name, tensor)
     return Unfit(finding, unfinished=unfinished)
 
 

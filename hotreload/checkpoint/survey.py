@@ -27,11 +27,11 @@ from hotreload.checkpoint.file_names import (
     largest,
 )
 from hotreload.checkpoint.findings import (
-    SHOWN_FINDINGS,
+    SHOWN_OF_A_KIND,
     Finding,
     Unfit,
     bounded,
-    shown,
+    shown_name,
     size_words,
 )
 from hotreload.checkpoint.formats import LARGEST_POINTER, disguised, foreign_weights
@@ -187,10 +187,10 @@ class _Surveyor:
         self._wait("format" if foreign else "missing", None, NO_WEIGHTS, verdict)
 
     def _note_strays(self, strays: list[str], named_by: str) -> None:
-        names = strays[:SHOWN_FINDINGS]
-        self._notes += [f"{shown(name)}: not part of {named_by}, ignored" for name in names]
-        if len(strays) > SHOWN_FINDINGS:
-            self._notes.append(f"and {len(strays) - SHOWN_FINDINGS} more such files")
+        names = strays[:SHOWN_OF_A_KIND]
+        self._notes += [f"{shown_name(name)}: not part of {named_by}, ignored" for name in names]
+        if len(strays) > SHOWN_OF_A_KIND:
+            self._notes.append(f"and {len(strays) - SHOWN_OF_A_KIND} more such files")
 
     def _look_at(self, names: list[str], shards: list[str], absent: str) -> None:
         for name in shards:
@@ -208,11 +208,11 @@ class _Surveyor:
             status = os.stat(real)
         except FileNotFoundError:
             by = "named by the index, " if absent == "index" else ""
-            words = f"{shown(name)}: {by}not there"
-            self._wait(absent, name, f"waiting for {shown(name)}", words)
+            words = f"{shown_name(name)}: {by}not there"
+            self._wait(absent, name, f"waiting for {shown_name(name)}", words)
             return False
         except OSError as error:
-            self._wait("io", name, f"{shown(name)}: {error.strerror}")
+            self._wait("io", name, f"{shown_name(name)}: {error.strerror}")
             return False
         if not _inside(real, self._roots):
             self._escape(name, real)
@@ -240,8 +240,8 @@ class _Surveyor:
     def _progress(self, file: ServingFile) -> str:
         header, size = self._headers.get(file.name), size_words(file.identity.size)
         if header is None:
-            return f"{shown(file.name)}: {size} written, no whole header yet"
-        return f"{shown(file.name)}: {size} of {size_words(header.file_size)} written"
+            return f"{shown_name(file.name)}: {size} written, no whole header yet"
+        return f"{shown_name(file.name)}: {size} of {size_words(header.file_size)} written"
 
     def _look_at_end(self, file: ServingFile) -> None:
         if pointer := _pointer(file):
@@ -260,7 +260,7 @@ class _Surveyor:
             self._waiting.append(words)
 
     def _escape(self, name: str, real: str) -> None:
-        words = f"{shown(name)}: leads to {shown(real)}, outside of the allowed folders"
+        words = f"{shown_name(name)}: leads to {shown_name(real)}, outside of the allowed folders"
         self._findings.append(Finding("unsafe_path", words, name, got=real))
 
     def _wait(self, code: str | None, name: str | None, words: str, verdict: str = "") -> None:

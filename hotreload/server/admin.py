@@ -14,10 +14,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hotreload.errors import BadRequest, NotServing
+from hotreload.json_fields import Fields
 from hotreload.server.browsers import is_from_a_page
 from hotreload.server.exchange import generation_header, while_connected
 from hotreload.server.peers import Peer, overflow_id
-from hotreload.server.ports import Control, Fields, Gate, View
+from hotreload.server.ports import Control, Gate, View
 from hotreload.server.problems import RETRY_AFTER, Json, Refused
 from hotreload.server.request_body import (
     BOOLEAN,

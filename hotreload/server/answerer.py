@@ -14,9 +14,10 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from hotreload.errors import BadRequest, EngineLost, HotReloadError, shown
+from hotreload.json_fields import Fields
 from hotreload.server.bounds import Limits
 from hotreload.server.exchange import CUT_SHORT, ended_as, generation_header, while_connected
-from hotreload.server.ports import Fields, Gate, Metrics
+from hotreload.server.ports import Gate, Metrics
 from hotreload.server.problems import Json, Refused, status_of
 from hotreload.server.request_body import Kind, whole_number
 from hotreload.server.sse import EventWriter

@@ -6,6 +6,7 @@ from typing import Any
 from starlette.requests import Request
 
 from hotreload.errors import BadRequest, HotReloadError
+from hotreload.json_fields import Fields
 from hotreload.server.answerer import (
     MIN_GENERATION,
     EngineAnswer,
@@ -14,7 +15,6 @@ from hotreload.server.answerer import (
     oldest_wanted,
 )
 from hotreload.server.bounds import Limits
-from hotreload.server.ports import Fields
 from hotreload.server.problems import problem_fields
 from hotreload.server.request_body import BOOLEAN, Kind, is_integer, read_fields
 from hotreload.types import Generation

@@ -10,10 +10,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from hotreload import __version__
+from hotreload.json_fields import Fields
 from hotreload.server.answer_schemas import SHAPES, named
 from hotreload.server.exchange import GENERATION_HEADER, REQUEST_ID_HEADER
 from hotreload.server.operations import JSON_TYPE, OPERATIONS, SCHEMES, Media, Operation, Parameter
-from hotreload.server.ports import Fields
 from hotreload.server.problems import OPENAI_PATHS, Json
 from hotreload.server.request_body import Kind
 

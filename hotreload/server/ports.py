@@ -7,10 +7,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
 from hotreload.events import Event
+from hotreload.json_fields import Fields
 from hotreload.types import Attempt, By, Generation, Lease, Noise, Staged
-
-Fields = dict[str, Any]
-"""A JSON object."""
 
 
 class Preparer[P](Protocol):

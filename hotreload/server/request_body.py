@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, NoReturn
 from starlette.requests import Request
 
 from hotreload.errors import BadRequest, cut, did_you_mean, shown
+from hotreload.json_fields import Fields
 from hotreload.server.browsers import check_sender
-from hotreload.server.ports import Fields
 
 LOOKED_AT = 1000
 """Items of a list in which one that is wrong is looked for: a client may send millions."""

@@ -10,6 +10,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from hotreload.errors import BadRequest, HotReloadError
+from hotreload.json_fields import Fields
 from hotreload.server.answerer import (
     MIN_GENERATION,
     Answerer,
@@ -22,7 +23,6 @@ from hotreload.server.bounds import Limits
 from hotreload.server.openai.answers import Choice, NewTokens
 from hotreload.server.openai.fields import SAMPLING, STOP, TOKENS, drop_unsupported
 from hotreload.server.openai.requests import completion_request, renamed
-from hotreload.server.ports import Fields
 from hotreload.server.problems import TEXT_GENERATION_PATH, Refused, text_generation_fields
 from hotreload.server.request_body import (
     BOOLEAN,

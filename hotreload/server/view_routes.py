@@ -11,11 +11,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from hotreload.events import Event, Events
+from hotreload.json_fields import Fields
 from hotreload.server.bounds import Limits
 from hotreload.server.browsers import check_same_site
 from hotreload.server.exchange import while_connected
 from hotreload.server.peers import Peer
-from hotreload.server.ports import Fields, Metrics, View
+from hotreload.server.ports import Metrics, View
 from hotreload.server.problems import Json, Refused
 from hotreload.server.sse import EventWriter
 

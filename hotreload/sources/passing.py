@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from hotreload.checkpoint.file_names import CONFIG
-from hotreload.checkpoint.formats import shown
+from hotreload.checkpoint.formats import as_one_line
 from hotreload.errors import PASSED_OVER
 from hotreload.sources.place import Followed, Oddity, Place
 from hotreload.types import PassedOver, Reason, Revision
@@ -108,7 +108,7 @@ def outside(place: Place, roots: Iterable[Path]) -> Oddity | None:
     if not place.is_outside or any(place.folder.is_relative_to(root) for root in roots):
         return None
     words = (
-        f"is a link that leads out of the watched folder, to {shown(str(place.folder))}: "
+        f"is a link that leads out of the watched folder, to {as_one_line(str(place.folder))}: "
         "move or copy the checkpoint into the watched folder"
     )
     return Oddity("unsafe_path", words)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from hotreload.checkpoint.formats import shown
+from hotreload.checkpoint.formats import as_one_line
 from hotreload.checkpoint.survey import Survey
 from hotreload.core.ledger import PastGeneration
 from hotreload.sources.names import StepNumber, is_unfinished, step_of
@@ -56,7 +56,7 @@ class Place:
     @property
     def name(self) -> str:
         """Its path below the root, fit for a line of the log."""
-        return shown("/".join(self._parts(self.path)))
+        return as_one_line("/".join(self._parts(self.path)))
 
     @property
     def weights(self) -> tuple[Entry, ...]:

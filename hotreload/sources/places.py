@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hotreload.checkpoint.file_names import CONFIG
-from hotreload.checkpoint.formats import foreign_weights, shown
+from hotreload.checkpoint.formats import as_one_line, foreign_weights
 from hotreload.sources.names import is_unfinished, says_step
 from hotreload.sources.place import Entry, Oddity, Place
 
@@ -179,7 +179,7 @@ class _Walk:
         if not says_step(entry.name) or is_unfinished(entry.name):
             return []
         if entry.is_symlink() and not path.exists():
-            words = f"is a link that leads nowhere: {shown(os.readlink(path))}"
+            words = f"is a link that leads nowhere: {as_one_line(os.readlink(path))}"
             return [self._odd(path, path, "missing", words)]
         if foreign_weights([entry.name], is_meant=True) is None:
             return []

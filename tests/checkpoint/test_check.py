@@ -19,7 +19,7 @@ import xxhash
 from hotreload.checkpoint import reading
 from hotreload.checkpoint.check import check_checkpoint, findings
 from hotreload.checkpoint.digests import Digests, content_id, identify
-from hotreload.checkpoint.findings import KEPT_FINDINGS, MOST_TELLING_FIRST, Finding, Unfit, total
+from hotreload.checkpoint.findings import KEPT_OF_A_KIND, MOST_TELLING_FIRST, Finding, Unfit, total
 from hotreload.checkpoint.fit import Policy, served_by
 from hotreload.checkpoint.reading import Cancelled, Hashing, Identity, Opened
 from hotreload.checkpoint.survey import survey
@@ -377,7 +377,7 @@ def test_whatever_is_wrong_so_much_of_a_kind_is_held_and_all_of_it_counted(
     report = findings(folder, served, Policy())
     kinds = Counter(codes(report.findings))
     assert kinds.keys() == {"duplicate", "index", "missing", "extra", "nonfinite"}
-    assert max(kinds.values()) == KEPT_FINDINGS + 1
+    assert max(kinds.values()) == KEPT_OF_A_KIND + 1
     counts = {code: total(f for f in report.findings if f.code == code) for code in kinds}
     assert counts == {"duplicate": 500, "index": 500, "missing": 3, "extra": 500, "nonfinite": 1000}
     error = refused(folder, served)

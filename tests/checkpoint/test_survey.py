@@ -11,7 +11,7 @@ from hotreload.checkpoint import reading
 from hotreload.checkpoint import survey as files
 from hotreload.checkpoint.digests import Digests, content_id
 from hotreload.checkpoint.file_names import INDEX, MAX_SHARDS
-from hotreload.checkpoint.findings import KEPT_FINDINGS, SHOWN_FINDINGS, total
+from hotreload.checkpoint.findings import KEPT_OF_A_KIND, SHOWN_OF_A_KIND, total
 from hotreload.checkpoint.reading import Opened
 from hotreload.checkpoint.safetensors import Header, read_header
 from hotreload.checkpoint.survey import survey
@@ -77,7 +77,7 @@ def test_as_many_shards_as_are_ever_read_are_waited_for_in_bounded_words(tmp_pat
     looked = survey(tmp_path)
     assert looked.waiting_for is not None
     assert len(looked.shards) == MAX_SHARDS
-    assert len(looked.findings) <= 2 * (KEPT_FINDINGS + 1)
+    assert len(looked.findings) <= 2 * (KEPT_OF_A_KIND + 1)
     assert total(looked.findings) == MAX_SHARDS
 
 
@@ -91,10 +91,10 @@ def test_an_index_of_too_many_shards_is_judged_at_once(tmp_path: Path) -> None:
 
 def test_files_that_are_ignored_are_noted_in_few_words(tmp_path: Path) -> None:
     checkpoint(tmp_path)
-    for number in range(SHOWN_FINDINGS + 90):
+    for number in range(SHOWN_OF_A_KIND + 90):
         (tmp_path / f"stray-{number}.safetensors").touch()
     looked = survey(tmp_path)
-    assert len(looked.notes) == SHOWN_FINDINGS + 1
+    assert len(looked.notes) == SHOWN_OF_A_KIND + 1
     assert looked.notes[-1] == "and 90 more such files"
 
 

@@ -8,8 +8,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from hotreload.errors import HotReloadError
+from hotreload.json_fields import Fields
 from hotreload.server.answerer import EngineAnswer
-from hotreload.server.ports import Fields
 from hotreload.server.problems import openai_fields
 from hotreload.types import Generation
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotreload.errors import BadRequest
+from hotreload.json_fields import Fields
 from hotreload.server.answerer import MIN_GENERATION
-from hotreload.server.ports import Fields
 from hotreload.server.request_body import (
     BOOLEAN,
     OBJECT,

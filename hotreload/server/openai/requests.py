@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from hotreload.errors import BadRequest
+from hotreload.json_fields import Fields
 from hotreload.server.openai.fields import SAMPLING
-from hotreload.server.ports import Fields
 from hotreload.server.request_body import short
 
 COMPLETION_TOKENS = 16

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from hotreload.errors import NotServing, shown
+from hotreload.json_fields import Fields
 from hotreload.server.answerer import (
     Answerer,
     ModelRequest,
@@ -28,7 +29,6 @@ from hotreload.server.openai.requests import (
     in_openai_words,
     includes_usage,
 )
-from hotreload.server.ports import Fields
 from hotreload.server.problems import Json, Refused
 from hotreload.server.request_body import Kind, is_integer, read_fields
 from hotreload.types import Generation

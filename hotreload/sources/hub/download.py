@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hotreload.checkpoint.digests import Digests, content_id
 from hotreload.checkpoint.file_names import INDEX, LARGEST_INDEX, PICKLES, SINGLE, WEIGHTS
-from hotreload.checkpoint.formats import foreign_weights, shown
+from hotreload.checkpoint.formats import as_one_line, foreign_weights
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
 from hotreload.sources.hub.client import DOWNLOAD_CHUNK, HubClient, HubFile
@@ -269,7 +269,7 @@ def instead_of_weights(files: Sequence[HubFile]) -> tuple[str, str]:
     if foreign := foreign_weights(names, is_meant=False):
         return "format", f"; it {foreign.words}"
     nested = [name for name in names if name.endswith(WEIGHTS) and "/" in name]
-    there = f"; only files at its top count, not {shown(nested[0])}" if nested else ""
+    there = f"; only files at its top count, not {as_one_line(nested[0])}" if nested else ""
     return "missing", there
 
 
