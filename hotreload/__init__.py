@@ -32,7 +32,7 @@ _HOMES = {
     "Probe": "hotreload.engine.answering.probe",
     "StagedWeights": "hotreload.hot.synchronous",
 }
-"""Imported when they are asked for: who asks for the version alone waits for no JAX."""
+"""Imported when they are asked for: a program that asks for the version alone waits for no JAX."""
 
 
 def __getattr__(name: str) -> Any:

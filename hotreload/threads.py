@@ -218,7 +218,7 @@ class _Job[T]:
 def forget_locals(error: BaseException) -> None:
     """Let go of what the functions held that an error has ended; where they stood stays known.
 
-    Whoever keeps the error would keep it all: half a set of weights. Only for an error that nobody
+    One that keeps the error would keep it all: half a set of weights. Only for an error that nobody
     else has heard of: a coroutine that handles it elsewhere, and waits, would be closed.
     """
     chain: list[BaseException | None] = [error]

@@ -318,7 +318,7 @@ class Attempt:
     fingerprints: tuple[str, str] | None = None
     """Of what was live before and after it, if it went live."""
     by: By | None = None
-    """The operator who asked for it, or the start; nobody did where the source wished it."""
+    """The operator who asked for it, or the start; None if the source wished it."""
     loading: Loading | None = None
     """The way its weights were staged, if they were."""
     dry_run: bool = False

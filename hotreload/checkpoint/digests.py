@@ -1,6 +1,6 @@
 """Names a checkpoint by its bytes: the digest of each file, and the id that all of them give.
 
-Who reads a shard for its name looks at its values, too: the checks need not read it once more.
+While a shard is read for its name its values are looked at, too: the checks need not read it again.
 """
 
 import json
@@ -27,9 +27,9 @@ KEPT_TENSORS = 2**18
 class Digests:
     """Each file's digest, remembered by its identity, so that a rescan reads nothing twice.
 
-    The rest of what a reading for a name found waits for the checks, which take it over once. So
-    whoever checks the same bytes again reads them again: stores through a mapping move no time of
-    a file, and nobody believes for ever in what was once read.
+    The rest of what a reading for a name found waits for the checks, which take it over once. The
+    next check of the same bytes reads them again: stores through a mapping move no time of a file,
+    so what was once read is not believed for ever.
     """
 
     def __init__(self) -> None:

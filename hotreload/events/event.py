@@ -1,4 +1,4 @@
-"""An event and its name, level and fields; and how events reach those who observe them."""
+"""An event and its name, level and fields; and the way events reach their observers."""
 
 import dataclasses
 import logging

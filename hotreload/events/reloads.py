@@ -138,7 +138,7 @@ class GenerationLive(Event):
 
 @dataclass(frozen=True, slots=True)
 class GenerationEnded(Event):
-    """These weights answer nobody any more: all who began under them have their answer."""
+    """These weights answer nobody any more: all requests that began under them are answered."""
 
     generation: Generation
     replica: int = 0
@@ -181,7 +181,7 @@ class AnswersWithheld(Event):
 class LoaderDistrusted(Event):
     """Our own loader made other weights of a checkpoint than upstream's: it is switched off.
 
-    Until the daemon is started anew every checkpoint goes through upstream's.
+    Until the daemon is restarted every checkpoint goes through upstream's.
     """
 
     reason: str
@@ -195,7 +195,7 @@ class LoaderDistrusted(Event):
 
 @dataclass(frozen=True, slots=True)
 class LiveVerified(Event):
-    """The checksums of the live weights were computed anew, and are those that went live."""
+    """The checksums of the live weights were computed again, and are those that went live."""
 
     generation: Generation
     replica: int = 0

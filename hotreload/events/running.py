@@ -76,7 +76,7 @@ class ReplicaMoved(Event):
 
 @dataclass(frozen=True, slots=True)
 class Leaving(Event):
-    """The daemon was told to stop; who is inside the gate is still answered."""
+    """The daemon was told to stop; requests inside the gate are still answered."""
 
     name = "daemon.stopping"
 

@@ -57,8 +57,8 @@ def check_sender(headers: Headers) -> None:
 class KnownHost:
     """Refuses browsers that come by a name which is not ours.
 
-    Whoever owns a name may let it mean this machine, and then a page of theirs counts as one of
-    ours to a browser. Other clients are not asked: they come by the name they were given.
+    The owner of a name may let it mean this machine, and then to a browser a page of theirs counts
+    as one of ours. Other clients are not asked: they come by the name they were given.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:

@@ -72,7 +72,7 @@ class Crowd:
 
 
 class UntilGone:
-    """Says when nobody reads at the other end of a connection any more, from which nothing comes.
+    """Says when the other end of a connection, from which nothing comes, is not read any more.
 
     asyncio no longer looks at such a connection. A unix socket tells at once, one of TCP when what
     was written to it comes back.
@@ -153,7 +153,7 @@ class PeerProtocol(H11Protocol):
         return self._owes_an_answer
 
     def on_response_complete(self) -> None:
-        """Begin with what was sent meanwhile; hang up on who sends no more and has it all."""
+        """Begin with what was sent meanwhile; hang up if the client sends no more and has all."""
         super().on_response_complete()
         if self.sends_no_more and not self._owes_an_answer:
             self.transport.close()

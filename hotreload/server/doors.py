@@ -98,7 +98,7 @@ class Doors:
         self._asked.set()
 
     async def watch(self, serve: Callable[[socket.socket], Awaitable[None]]) -> None:
-        """Look every few seconds until we leave; `serve` takes what was bound anew."""
+        """Look every few seconds until we leave; `serve` takes what was bound again."""
         while self._doors:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DOOR_LOOK_SECONDS):

@@ -1,4 +1,4 @@
-"""POST /generate: the engine's own schema, in and out, each answer naming who made it."""
+"""POST /generate: the engine's own schema, in and out, each answer naming its generation."""
 
 from collections.abc import Mapping
 from typing import Any

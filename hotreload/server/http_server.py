@@ -25,7 +25,7 @@ from hotreload.types import GateState
 log = logging.getLogger("hotreload.server")
 
 ACCEPT_SECONDS = 0.02
-"""Seconds after the name is removed in which the loop accepts those who had connected."""
+"""Seconds after the name is removed in which the loop accepts clients that had connected."""
 FLUSH_SECONDS = 0.01
 LINGER_SECONDS = 0.5
 """Seconds a connection may be silent before its first request and between two."""
@@ -101,7 +101,7 @@ class HttpServer(uvicorn.Server):
     async def _serve_instead(self, listener: socket.socket) -> None:
         """Serve on this one too, and no more on the one whose name it has now.
 
-        Who had connected to that one is accepted first, and stays connected.
+        Clients that had connected to that one are accepted first, and stay connected.
         """
         name = listener.getsockname()
         former = [

@@ -84,7 +84,7 @@ def _digests(keys: Collection[str]) -> list[bytes]:
 
 
 class WantsKey:
-    """Answers 401 to who comes over TCP without a key."""
+    """Answers 401 to clients that come over TCP without a key."""
 
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
         self._app = app
@@ -110,7 +110,7 @@ class WantsKey:
 
 
 class Failures:
-    """Counts who came without a good key, and logs how many did, once a minute at most."""
+    """Counts requests without a good key, and logs how many there were, once a minute at most."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,7 +1,7 @@
 """The sockets that we listen on: those we bind, and those systemd opened for us.
 
-systemd keeps its sockets open from one of us to the next. When nobody will serve a socket, those
-who wait in it are told so, and why.
+systemd keeps its sockets open from one of us to the next. When a socket will not be served, the
+clients that wait in it are told why.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ FIRST_DESCRIPTOR = 3
 SYSTEMD_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 SYSTEMD_NAME = "http"
 REQUEST_SECONDS = 0.5
-"""Seconds in which those who are turned away may still send what they ask."""
+"""Seconds in which clients that are turned away may still send their request."""
 
 
 def bind_unix(path: Path, mode: int = 0o660, group: str | int | None = None) -> socket.socket:
@@ -121,7 +121,7 @@ def take_over(
 ) -> list[socket.socket]:
     """Take the listening sockets that systemd passed to this process; there may be none.
 
-    Whoever we start inherits neither the sockets nor the variables that tell of them.
+    Processes that we start inherit neither the sockets nor the variables that tell of them.
     """
     pid, count, names = (environ.pop(name, "") for name in SYSTEMD_VARIABLES)
     if not pid.isdecimal() or int(pid) != os.getpid() or not count.isdecimal():
@@ -131,7 +131,7 @@ def take_over(
 
 
 def is_for_looking(listener: socket.socket) -> bool:
-    """True if it is the socket for those who only look while the daemon starts."""
+    """True if it is the socket for clients that only look while the daemon starts."""
     name = listener.getsockname() if listener.family == socket.AF_UNIX else ""
     return isinstance(name, str) and name.endswith(LOOKING)  # an abstract one's is bytes
 
@@ -170,9 +170,9 @@ def group_id(group: str | int, setting: str) -> int:
 
 
 def turn_away(listeners: Sequence[socket.socket], fault: ConfigError) -> None:
-    """Answer 503, and why, to all who wait in these sockets, which nobody will serve.
+    """Answer 503, and why, to all clients that wait in these sockets, which will not be served.
 
-    systemd starts the service anew for each connection that is left in a socket of its own, even
+    systemd starts the service again for each connection that is left in a socket of its own, even
     for one whose client is gone.
     """
     answer = _refusal(fault)

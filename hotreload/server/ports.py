@@ -58,7 +58,7 @@ class Gate[P](Protocol):
     def passing(
         self, at_least: int = 0, within: float = 0.0
     ) -> AbstractAsyncContextManager[Lease[AnsweringEngine[P]]]:
-        """Wait while holding, then yield who answers; NotServing when sealed, full or booting.
+        """Wait while holding, then yield what answers; NotServing when sealed, full or booting.
 
         An older generation than `at_least` is waited out so long; NotNewEnough when in vain.
         """

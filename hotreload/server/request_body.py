@@ -144,7 +144,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _check_nesting(body: bytes, value: Any, nesting: int) -> None:
-    """Refuse what would exhaust the stack of whoever copies or pickles it further in."""
+    """Refuse what would exhaust the stack when it is copied or pickled further in."""
     if body.count(b"[") + body.count(b"{") <= nesting:
         return
     level = [value]

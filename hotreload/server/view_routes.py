@@ -76,7 +76,7 @@ def _check_ready(view: View) -> None:
 
 
 class Feeds:
-    """Everyone who reads /events. Events are published on the loop's own thread."""
+    """The readers of /events. Events are published on the loop's own thread."""
 
     def __init__(self, events: Events, to_fields: Callable[[Event], Fields], limits: Limits):
         self._events = events
@@ -101,7 +101,7 @@ class Feeds:
             del self._feeds[feed]
 
     def _check_place(self, peer: Peer | None) -> None:
-        """One user has half of the places at most, and so have all together who come over TCP."""
+        """One user has half of the places at most, and so have all clients of TCP together."""
         uid = peer and peer.uid
         same = sum((each and each.uid) == uid for each in self._feeds.values())
         most = self._limits.listeners

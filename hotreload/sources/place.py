@@ -159,7 +159,7 @@ class Followed:
         return self.claimed or (marked is not None and marked >= self.place.last_change(but=marker))
 
     def begin_anew(self, now: float) -> None:
-        """Have the quiet time begin anew: what is in it may be finished by nobody now."""
+        """Have the quiet time begin again: perhaps its writer is not finished."""
         self.since, self.claimed, self.revision = now, False, None
 
     def was_quiet(self, span: float, now: float, wall: float) -> bool:

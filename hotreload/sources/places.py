@@ -34,7 +34,7 @@ class _Known(NamedTuple):
 class Unchanged:
     """The places of folders as they were read last; for one look after the other.
 
-    It spares looks what nobody seems to have touched: thousands of folders cost a core else. What
+    It spares looks what seems untouched: else thousands of folders would cost a core. What
     is made, renamed or deleted in a folder moves the folder's own times. What is written into a
     file moves the file's alone, so each folder is read anyhow now and then, in turns.
     """

@@ -133,7 +133,7 @@ class Tree:
         return self._passing.revision(each) if each is not None and is_foreign else None
 
     def doubt(self, folder: Path) -> None:
-        """Name it anew at the next look, once it is quiet: its bytes are not what they were."""
+        """Name it again at the next look, once it is quiet: its bytes are not what they were."""
         self._doubted.add(folder)
 
     def leave_older(self, look: Look) -> None:
@@ -175,7 +175,7 @@ class Tree:
         return matching
 
     def _note_change(self, candidate: Followed, now: float) -> None:
-        """Note that something changed; if it would be loaded, the quiet time begins anew."""
+        """Note that something changed; if it would be loaded, the quiet time begins again."""
         seen, candidate.has_changed, candidate.touched = candidate.survey, True, now
         candidate.survey = survey(candidate.place.folder, self._roots) if seen is not None else None
         if seen is None or candidate.survey is None or candidate.survey.files != seen.files:

@@ -148,7 +148,7 @@ class Download:
     # --- one file ----------------------------------------------------------------------
 
     def _get(self, file: HubFile) -> None:
-        """Have the file whole, with the hub's own digest; bad bytes are asked for anew."""
+        """Have the file whole, with the hub's own digest; bad bytes are asked for again."""
         if file.name in self._verified:
             return
         path = self._folder / file.name
