@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 import h11
 from starlette.types import Message, Receive, Scope, Send
@@ -28,19 +28,6 @@ COMMENT = b": are you there?\n\n"
 """A comment in a stream of events: it asks a client that sends no more whether it reads."""
 
 
-class Connection(Protocol):
-    """One connection of the crowd."""
-
-    @property
-    def is_spare(self) -> bool:
-        """True if nothing is under way on it."""
-        ...
-
-    def shutdown(self) -> None:
-        """Close it, once nothing is under way any more."""
-        ...
-
-
 class Crowd:
     """The connections of one kind of socket; those of another do not take their places.
 
@@ -52,10 +39,10 @@ class Crowd:
         _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)  # the soft one may be raised
         is_bound = descriptors != resource.RLIM_INFINITY
         self._most = min(most, descriptors // 4) if is_bound else most
-        self._there: dict[Connection, None] = {}
+        self._there: dict[PeerProtocol, None] = {}
         """The oldest first."""
 
-    def join(self, newcomer: Connection) -> bool:
+    def join(self, newcomer: "PeerProtocol") -> bool:
         """Take a place, if need be of the oldest that does nothing; False when all are busy."""
         if len(self._there) >= self._most:
             spare = next((each for each in self._there if each.is_spare), None)
@@ -66,7 +53,7 @@ class Crowd:
         self._there[newcomer] = None
         return True
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: "PeerProtocol") -> None:
         """Give the place back; another connection may have taken it already."""
         self._there.pop(connection, None)
 
