@@ -26,7 +26,7 @@ from hotreload.types import Generation, Revision
 from tests.fakes import FakeEngine, Steps
 from tests.waiting import Witness
 
-NEED_NO_RESTART = Generation(1, Revision("aaaa", "step_1"), "fp", 1.0)
+LIVE = Generation(1, Revision("aaaa", "step_1"), "fp", 1.0)
 PROBE = Probe("2 + 2 =", 8, contains="4")
 
 
@@ -41,11 +41,11 @@ class Life(Witness):
         self.file.touch()
         self.daemon: Daemon = Daemon(self.read(), self.read)
         self.daemon.events.subscribe(self.note)
-        self.engine = FakeEngine(Steps(), NEED_NO_RESTART.revision)
+        self.engine = FakeEngine(Steps(), LIVE.revision)
         part = self.daemon.part
         assert isinstance(part, Deciding)
         self.part: Deciding = part
-        self.part.join(self.engine, NEED_NO_RESTART)
+        self.part.join(self.engine, LIVE)
 
     def read(self) -> Settings:
         return accepted(self.file, [*self.usual, "metrics.address=''"], {}).settings
