@@ -20,4 +20,4 @@ class EngineOptions:
     """Arguments of upstream's, handed on as they are."""
     first_device: int = 0
     engines: int = 1
-    """How many there are in all: there must be devices for each."""
+    """Number of engines in all: there must be devices for each."""

@@ -1,4 +1,4 @@
-"""What the installed sglang-jax takes and serves, read off its source: an import takes seconds.
+"""Reads off its source what the installed sglang-jax takes and serves: an import takes seconds.
 
 What cannot be read is unknown, and nothing is said about it; the engine itself decides.
 """
@@ -13,11 +13,11 @@ from hotreload.engine.versions import installed
 from hotreload.errors import did_you_mean, shown
 
 GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-"""How the names of models end that answer prompts; the others are drafts and encoders."""
+"""Ends of the names of models that answer prompts; the others are drafts and encoders."""
 
 
 def unknown_arguments(names: Iterable[str], known: Iterable[str] | None = None) -> list[str]:
-    """What to say of each name that is no server argument of sglang-jax, in words.
+    """Say of each name that is no server argument of sglang-jax so, in words.
 
     `known` are those of the imported engine, where it is imported.
     """
@@ -28,7 +28,7 @@ def unknown_arguments(names: Iterable[str], known: Iterable[str] | None = None) 
 
 
 def unserved(architectures: object) -> str | None:
-    """Why no engine can serve a model of these architectures, in words; None when one can."""
+    """Say why no engine can serve a model of these architectures; None when one can."""
     served, named = models(), architectures if isinstance(architectures, list) else [architectures]
     if not served or any(each in served for each in named):
         return None
@@ -74,6 +74,6 @@ def _parsed(file: str) -> list[ast.stmt]:
 
 
 def _folders() -> list[Path]:
-    """Where the package lies; finding it imports nothing."""
+    """Find the folders of the package; that imports nothing."""
     spec = find_spec("sgl_jax")
     return [Path(each) for each in (spec.submodule_search_locations or ())] if spec else []

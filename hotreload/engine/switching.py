@@ -57,7 +57,7 @@ class SwitchingEngine(StagingEngine):
         comparison = first.comparison if isinstance(first, Original) else Comparison()
         super().__init__(runner, terms, comparison)
         self.last_exchange_seconds: float | None = None
-        """How long the scheduler thread took for the last change of weights."""
+        """Time that the scheduler thread took for the last change of weights."""
         self._scheduler = scheduler
         self._watch = watch
         self._shadow_pool: ShadowPool | None = None

@@ -1,4 +1,4 @@
-"""Which releases of sglang-jax are supported, with which jax, and which are installed here.
+"""Supported releases of sglang-jax, each with its jax, and those that are installed here.
 
 Imports neither of them: it says in words why they cannot be imported. What an engine can do is
 found by looking at it (facts.py); the table here tells it to programs that start none.
@@ -21,7 +21,7 @@ class Release:
     install: str
     """The command that installs it, with a jax that it can be imported with."""
     can: Mapping[str, bool]
-    """What its engine can do, by the names of `Capabilities.named`."""
+    """Things its engine can do, by the names of `Capabilities.named`."""
 
 
 SUPPORTED: Mapping[str, Release] = {
@@ -53,7 +53,7 @@ SUPPORTED: Mapping[str, Release] = {
 
 
 def installed(name: str) -> str | None:
-    """Which version of a package is installed; None without one."""
+    """Find the installed version of a package; None without one."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -66,7 +66,7 @@ def supported() -> str:
 
 
 def why_untested() -> str | None:
-    """Why nobody has tested what is installed here; None for a release with its jax."""
+    """Say why nobody has tested what is installed here; None for a release with its jax."""
     engine, jax = installed("sglang-jax"), installed("jax")
     if engine is None:
         return f"sglang-jax is not installed; hotreload is tested with {supported()}"

@@ -60,7 +60,7 @@ class Ballot:
     said: Said = Said.DONE
     reason: Reason | None = None
     says: Mapping[str, str] = field(default_factory=dict)
-    """What the step made, for rank 0 to compare."""
+    """Things that the step made, for rank 0 to compare."""
 
     def to_text(self) -> str:
         """As a store holds it."""

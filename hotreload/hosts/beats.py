@@ -23,7 +23,7 @@ SILENT_LOOKS = 30
 """After so many looks at which a rank had nothing new to say it counts as gone."""
 AT_ONCE = 0.01
 LEAVES, LOST = "leaves: ", "has lost its part: "
-"""How a rank begins to say why it goes, in order or not; no number does."""
+"""Words with which a rank begins to say why it goes, in order or not; no number does."""
 LONGEST = 2000
 """Characters of why it goes."""
 

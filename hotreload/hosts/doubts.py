@@ -5,7 +5,7 @@ import logging
 log = logging.getLogger("hotreload.ranks")
 
 MOST = 100
-"""Whoever writes what nobody believes may write it under ever new keys."""
+"""The most keys it is told of: it may be written under ever new ones."""
 TODO = (
     "see who reaches the port of [engine] dist_init_addr, and whether all hosts have the same "
     "[engine] join_secret_file: `hotreload doctor --meet` compares them"

@@ -13,7 +13,7 @@ from hotreload.hosts.bounds import revision_of
 from hotreload.types import Checkpoint, Revision, Staged
 
 FIRST = "first"
-"""How all ranks call the weights they started with."""
+"""The ranks' name for the weights they started with."""
 
 About = Mapping[str, str]
 

@@ -11,7 +11,7 @@ from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread
 
 LOOK_SECONDS = 0.5
-"""How long a thread waits in the store at a time: a cancel waits for its end."""
+"""Time that a thread waits in the store without a break: a cancel waits for its end."""
 
 
 class Ear:

@@ -18,7 +18,7 @@ from hotreload.hosts.hearing import Ear
 from hotreload.hosts.upstream.store import Store
 
 AGAIN_SECONDS = 0.05
-"""How often what is not signed is looked at again: it may be written over."""
+"""Time until what is not signed is looked at again: it may be written over."""
 NONCE_BYTES = 16
 BEFORE_LIFE = "joining"
 

@@ -35,7 +35,7 @@ class InVain(Enum):
     """Fate of a step that one rank did not do."""
 
     STAYS = auto()
-    """Those who did it have done it."""
+    """Ranks that did it have done it."""
     DROPPED = auto()
     """All others give it up, and free what they made in it."""
     DROPPED_OR_LOST = auto()
@@ -52,14 +52,14 @@ class StepKind:
     """One line of the table."""
 
     name: str
-    """What ranks call it to each other, and messages."""
+    """The ranks' name for it to each other, and in messages."""
     does: Does
-    """What a follower does."""
+    """A follower's part of it."""
     within: Within = lambda seconds: seconds.other
-    """How long it may take."""
+    """Time that it may take."""
     in_vain: InVain = InVain.STAYS
     tells: bool = False
-    """Whether what a follower made of it goes with its vote."""
+    """True if what a follower made of it goes with its vote."""
     before: str | None = None
     after: str | None = None
     """The failpoints of an attempt that a follower passes in it."""

@@ -51,7 +51,7 @@ from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Mode
 
 ADMISSION_SECONDS = 60.0
-"""How long a request waits for a generation that is new enough."""
+"""Time that a request waits for a generation that is new enough."""
 
 
 class AsyncHotEngine:
@@ -182,7 +182,7 @@ class AsyncHotEngine:
 
     @property
     def generation(self) -> Generation:
-        """What answers new requests."""
+        """The generation that answers new requests."""
         return self._replica.live
 
     @property
@@ -197,7 +197,7 @@ class AsyncHotEngine:
 
     @property
     def mode(self) -> Mode:
-        """How new weights take over; `drain` where the engine cannot overlap."""
+        """The way new weights take over; `drain` where the engine cannot overlap."""
         return self._replica.mode
 
     @property
@@ -271,7 +271,7 @@ class AsyncHotEngine:
         at_least: int,
         more: Mapping[str, Any],
     ) -> AsyncGenerator[Any]:
-        """What the engine answers, once or in pieces; each answer says who made it."""
+        """Yield what the engine answers, once or in pieces; each answer says who made it."""
         self._check()
         check_whole_number("at_least", at_least)
         request = request_for(prompt, sampling, more)

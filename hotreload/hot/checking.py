@@ -39,7 +39,7 @@ class GivenChecks:
         return replace(checkpoint, revision=revision)
 
     async def fingerprint_of(self, given: Given) -> str | None:
-        """What the fingerprint would be once these weights are live; None if they would be cast."""
+        """The fingerprint that these weights would have live; None if they would be cast."""
         held = held_by(given)
 
         def look(cancel: threading.Event) -> str | None:
@@ -54,7 +54,7 @@ class GivenChecks:
 
 
 def held_by(given: Given) -> Path | InMemory:
-    """What holds the weights; SourceUnavailable when that is no folder, BadRequest when no path."""
+    """Find what holds the weights; SourceUnavailable for no folder, BadRequest for no path."""
     if isinstance(given, Mapping):
         return InMemory(given)
     if not isinstance(given, str | Path):

@@ -13,7 +13,7 @@ class Home:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is that process."""
+        """True in that process."""
         return os.getpid() == self._process
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""What runs as long as an engine that a program holds, and what is told of it."""
+"""Tasks that run as long as an engine that a program holds, and the log of what they hear."""
 
 import asyncio
 import logging

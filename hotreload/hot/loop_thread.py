@@ -22,7 +22,7 @@ class LoopThread:
         """Held for a moment by who reads or changes the next two."""
         self._is_open = True
         self._calls: set[_Call[Any]] = set()
-        """Those that have not ended."""
+        """Calls that have not ended."""
         # A daemon, since a program may end without having closed what it holds.
         self._thread = threading.Thread(target=self._run, name="hotreload-loop", daemon=True)
         self._thread.start()
@@ -30,7 +30,7 @@ class LoopThread:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes work."""
+        """True while it takes work."""
         return self._is_open
 
     def check_outside(self) -> None:
@@ -43,7 +43,7 @@ class LoopThread:
             )
 
     def run[T](self, work: Coroutine[Any, Any, T]) -> T:
-        """What the work comes to; an interrupt cancels it, and is raised when it has ended."""
+        """Return the work's result; an interrupt cancels it, and is raised when it has ended."""
         call = _Call(work)
         try:
             self.check_outside()

@@ -30,7 +30,7 @@ class Stream:
 
 
 class Streams:
-    """Those that have not ended."""
+    """The streams that have not ended."""
 
     def __init__(self) -> None:
         self._open: set[asyncio.Task[None]] = set()

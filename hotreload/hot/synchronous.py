@@ -29,7 +29,7 @@ class StagedWeights:
 
     @property
     def name(self) -> str:
-        """What they were called when they were staged."""
+        """The name they were given when they were staged."""
         return self.asynchronous.name
 
     @property
@@ -39,22 +39,22 @@ class StagedWeights:
 
     @property
     def loading(self) -> Loading | None:
-        """How they were loaded, and how far they are from those that were live."""
+        """Facts of their loading, and how far they are from those that were live."""
         return self.asynchronous.loading
 
     @property
     def is_held(self) -> bool:
-        """Whether they still wait beside the live ones."""
+        """True while they wait beside the live ones."""
         return self.asynchronous.is_held
 
     @property
     def is_proven(self) -> bool:
-        """Whether the probes found their answers good."""
+        """True once the probes found their answers good."""
         return self.asynchronous.is_proven
 
     @property
     def generation(self) -> Generation | None:
-        """What they went live as; None if they did not."""
+        """The generation that they went live as; None if they did not."""
         return self.asynchronous.generation
 
     def probe(self) -> None:
@@ -163,7 +163,7 @@ class HotEngine:
 
     @property
     def generation(self) -> Generation:
-        """What answers new requests."""
+        """The generation that answers new requests."""
         return self.asynchronous.generation
 
     @property
@@ -179,7 +179,7 @@ class HotEngine:
 
     @property
     def mode(self) -> Mode:
-        """How new weights take over; `drain` where the engine cannot overlap."""
+        """The way new weights take over; `drain` where the engine cannot overlap."""
         return self.asynchronous.mode
 
     @property

@@ -6,9 +6,9 @@ from hotreload.engine.answering.items import Item
 from hotreload.errors import BadRequest
 
 MOST_LOGPROBS = 2**22
-"""How many log-probabilities all answers to one request may hold: these take about a gigabyte."""
+"""The most log-probabilities that the answers to one request may hold: about a gigabyte of them."""
 USUAL_TOKENS = 128
-"""How many tokens the engine makes when the request does not say."""
+"""Tokens that the engine makes when the request does not say."""
 
 
 def check_logprobs(items: Iterable[Item]) -> None:

@@ -54,7 +54,7 @@ class Answers:
 
     @property
     def under_way(self) -> int:
-        """How many prompts the engine is busy with."""
+        """Number of prompts that the engine is busy with."""
         return len(self._manager.rid_to_state)
 
     def send(self, message: Any) -> None:

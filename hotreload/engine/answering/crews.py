@@ -8,7 +8,7 @@ from hotreload.errors import BadRequest, NotServing
 from hotreload.threads import all_left_behind, in_thread
 
 SECONDS = 30.0
-"""How long one piece of work may take; then its thread is left behind."""
+"""Time that one piece of work may take; then its thread is left behind."""
 
 
 class Crew:

@@ -1,4 +1,4 @@
-"""What a request becomes: prompts that are fit for the engine."""
+"""Prompts that are fit for the engine, as a request becomes them."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 SHOWN = 200
-"""How many characters of an answer a verdict shows."""
+"""Characters of an answer that a verdict shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def request_for(probe: Probe) -> dict[str, Any]:
 
 
 def decide_verdict(probe: Probe, answer: Mapping[str, Any]) -> str | None:
-    """What is wrong with an answer, in words; None when nothing is."""
+    """Say in words why an answer is bad; None when it is good."""
     wrong = _wrong(probe, answer)
     if wrong is None:
         return None

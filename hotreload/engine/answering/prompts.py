@@ -15,7 +15,7 @@ from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.errors import BadRequest, cut
 
 THREADS = 2
-"""How many threads each crew has: more would take the processor from the engine's threads."""
+"""Threads of each crew: more would take the processor from the engine's threads."""
 SHORT = 1000
 """Up to how many characters or ids a request is prepared on the loop: a thread would take longer,
 most of all under load, when it has to wait for its turn."""
@@ -31,7 +31,7 @@ FAULTS_OF_A_TEMPLATE = (
     TypeError,
     ValueError,
 )
-"""What a template may raise beside its own errors."""
+"""Errors that a template may raise beside its own."""
 
 
 class Prompts:
@@ -140,7 +140,7 @@ class Prompts:
 
 
 def _takes_long(request: Mapping[str, Any]) -> bool:
-    """Whether a request may take long though its prompts are short; a template always may."""
+    """Say if a request may take long though its prompts are short; a template always may."""
     each_its_own = ("sampling_params", "token_ids_logprob")
     lists = any(isinstance(request.get(name), list) for name in each_its_own)
     return lists or request.get("messages") is not None

@@ -24,7 +24,7 @@ STACK = 64 << 20
 ROOM = 256 << 20
 """The memory one grammar may take, beside its stack."""
 STEPS = 8
-"""How many tokens are followed, to find a grammar that no text can begin."""
+"""Tokens that are followed, to find a grammar that no text can begin."""
 STEP_SECONDS = 0.1
 """The scheduler waits for each step of a grammar, and everybody for the scheduler."""
 
@@ -87,7 +87,7 @@ def matcher_of(tokenizer: Any, grammar: str) -> Any:
 
 
 def fault_of(matcher: Any) -> str:
-    """What is wrong with a matcher, in one line; empty when nothing is."""
+    """Say in one line why a matcher fails; empty when it does not."""
     words = " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
     return NO_TEXT if words == "NoExtensionBias" else words
 

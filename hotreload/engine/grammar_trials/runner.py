@@ -14,14 +14,14 @@ from hotreload.errors import NotServing
 
 PROGRAM = Path(__file__).with_name("program.py")
 WALL = 20.0
-"""How many times its processor seconds a grammar may take by the clock, on a busy machine."""
+"""Times its processor seconds that a grammar may take by the clock, on a busy machine."""
 BEGINNING = 15.0
-"""How many seconds the program may need to build a large tokenizer."""
+"""Seconds that the program may need to build a large tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a grammar: what to hand to llguidance, or what is wrong with it."""
+    """Outcome of a trial: the text to hand to llguidance, or why the grammar is refused."""
 
     grammar: str | None = None
     fault: str = ""

@@ -21,7 +21,7 @@ class Binding:
         """Held from the binding of a batch until it is computed: nobody else may bind meanwhile."""
 
     def current(self) -> Bound:
-        """What is bound now."""
+        """Return the weights and the pool that are bound now."""
         runner = self._runner
         pools = getattr(runner, "memory_pools", None)
         dispatcher = getattr(runner, "_run_model_dispatcher", None)

@@ -1,4 +1,4 @@
-"""Whether lanes are possible in an engine, found by looking at its objects."""
+"""Reasons why an engine can have no lanes, found by looking at its objects."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ KEPT_POOLS = {"token_to_kv_pool"}
 
 
 def why_no_lanes(scheduler: Any) -> str | None:
-    """Why two generations cannot answer side by side in this engine; None when they can."""
+    """Say why two generations cannot answer side by side in this engine; None when they can."""
     args, runner = scheduler.server_args, scheduler.tp_worker.get_model_runner()
     told = (
         (getattr(args, "speculative_algorithm", None), "it decodes speculatively"),
@@ -36,7 +36,7 @@ def _has_other_pools(scheduler: Any, runner: Any) -> bool:
 
 
 def _is_plain(pool: Any) -> bool:
-    """Whether all it holds is one list of buffers, with a row for each token or page."""
+    """Say if all it holds is one list of buffers, with a row for each token or page."""
     buffers = getattr(pool, "kv_buffer", None)
     if not isinstance(buffers, list) or not buffers:
         return False

@@ -1,4 +1,4 @@
-"""What differs between the generations of sglang-jax, for lanes: one small class each.
+"""Differences between the generations of sglang-jax that matter to lanes: one small class each.
 
 `find_kind` chooses one by looking at the objects. A kind knows where a scheduler keeps what a turn
 leaves for the next one, which requests hold rows and KV pages, and how to take those back.
@@ -23,7 +23,7 @@ COMMON = (
     "policy",
     "new_token_ratio",
 )
-"""What both versions leave for the next turn. A queue of results is there with overlap only."""
+"""State that both versions leave for the next turn; with overlap a queue of results, too."""
 
 EVERYTHING = 1 << 30
 """More tokens than any cache has."""
@@ -33,7 +33,7 @@ MOST_NEW = 4096
 
 
 class LaneKind(Protocol):
-    """How one generation of sglang-jax keeps a lane's state."""
+    """A lane's state as one generation of sglang-jax keeps it."""
 
     row_limit: str
     """The scheduler's field that bounds how many requests run."""
@@ -55,7 +55,7 @@ class LaneKind(Protocol):
         ...
 
     def is_spent(self, look: Look) -> bool:
-        """Whether nothing runs or waits, and no result is still to come."""
+        """Say if nothing runs or waits, and no result is still to come."""
         ...
 
     def evict(self, tree: Any, tokens: int) -> None:
@@ -107,7 +107,7 @@ class FirstRelease:
         return look("chunked_req")
 
     def is_spent(self, look: Look) -> bool:
-        """Whether nothing runs or waits, and no result is still to come."""
+        """Say if nothing runs or waits, and no result is still to come."""
         return _is_spent(look) and not look("chunked_req")
 
     def evict(self, tree: Any, tokens: int) -> None:
@@ -202,7 +202,7 @@ class Newer:
         return look("chunked_reqs")[0]
 
     def is_spent(self, look: Look) -> bool:
-        """Whether nothing runs or waits, and no result is still to come."""
+        """Say if nothing runs or waits, and no result is still to come."""
         return _is_spent(look) and look("chunked_reqs")[0] is None
 
     def evict(self, tree: Any, tokens: int) -> None:
@@ -242,7 +242,7 @@ KINDS: Sequence[type[FirstRelease] | type[Newer]] = (Newer, FirstRelease)
 
 
 def find_kind(scheduler: Any) -> LaneKind | None:
-    """How this scheduler keeps its state; None when nobody here knows."""
+    """Find the kind that knows how this scheduler keeps its state; None when there is none."""
     for kind in KINDS:
         if kind.fits(scheduler) and all(hasattr(scheduler, name) for name in COMMON):
             return kind()
@@ -250,20 +250,20 @@ def find_kind(scheduler: Any) -> LaneKind | None:
 
 
 def tokens_to_come(request: Any, ratio: float) -> float:
-    """How many tokens a request that runs may still need, reckoned as upstream does."""
+    """Tokens that a request that runs may still need, reckoned as upstream does."""
     left = request.sampling_params.max_new_tokens - len(request.output_ids)
     return float(max(0, min(left, MOST_NEW)) * ratio)
 
 
 def whole_need(request: Any) -> int:
-    """How many tokens a request that waits takes until it ends, at most."""
+    """The most tokens that a request that waits takes until it ends."""
     made = len(request.output_ids)
     prompt = len(request.origin_input_ids) + made
     return prompt + int(tokens_to_come(request, 1.0)) + 1
 
 
 def prompt_left(request: Any) -> int:
-    """How many tokens of a prompt that is computed piece by piece are still to be computed."""
+    """Tokens of a prompt computed piece by piece that are still to be computed."""
     whole = len(request.origin_input_ids) + len(request.output_ids)
     return max(0, whole - len(request.prefix_indices))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Bound:
-    """What the forward thread computes a lane's batches with."""
+    """Weights, pool and programs that the forward thread computes a lane's batches with."""
 
     leaves: list[Any]
     """The engine's whole list of leaves, never changed in place."""
@@ -26,7 +26,7 @@ class Lane:
         self.number = number
         self.bound = bound
         self.has_own_pool = has_own_pool
-        """Whether nothing it computes reaches the KV pool of those who are served."""
+        """True where nothing it computes reaches the KV pool in which clients are served."""
         self.ended: Future[None] | None = None
         """Set once nobody is admitted to it any more; its result comes when it has ended."""
         self._scheduler = scheduler
@@ -34,7 +34,7 @@ class Lane:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it is given up as soon as nothing of it is left."""
+        """True when it is given up as soon as nothing of it is left."""
         return self.ended is not None
 
     def look(self, name: str) -> Any:

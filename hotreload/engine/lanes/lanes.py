@@ -97,13 +97,13 @@ class Lanes:
 
     @property
     def are_others_idle(self) -> bool:
-        """Whether all lanes but the one that has its turn have nothing left to do."""
+        """True when all lanes but the one that has its turn have nothing left to do."""
         lanes = list(self._rotation.lanes)
         return all(self._is_spent(each) for each in lanes if each is not self._rotation.current)
 
     @property
     def has_ending(self) -> bool:
-        """Whether a lane is to end, so that the loop must turn."""
+        """True while a lane is to end, so that the loop must turn."""
         return any(lane.is_ending for lane in self._rotation.lanes)
 
     # --- hooks --------------------------------------------------------------------------------

@@ -29,13 +29,13 @@ class Leg:
         socket.recv_pyobj = self._asked.at(socket.recv_pyobj)
 
     def progress(self) -> tuple[bool, int]:
-        """Whether the part has something to do, and how much it has done: so a hang shows."""
+        """Say if the part has something to do, and how much it has done: so a hang shows."""
         done = max(0, self._asked.value - 1)
         return sum(count.value for count in self._sent) > done, done
 
 
 class Count:
-    """How often something was called, by one thread."""
+    """Counts the calls of something, by one thread."""
 
     def __init__(self) -> None:
         self.value = 0

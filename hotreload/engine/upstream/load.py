@@ -1,4 +1,4 @@
-"""How busy a scheduler is: noted on its own thread between two steps, read on any.
+"""Notes on a scheduler's own thread, between two steps, how busy it is; any thread may read them.
 
 A thread beside it would see batches and pools half changed, and requests in no lane or in two.
 """
@@ -14,7 +14,7 @@ from hotreload.types import EngineLoad
 log = logging.getLogger("hotreload.engine")
 
 NOTED_SECONDS = 0.25
-"""How long a note is good enough; a turn of an idle loop comes once a second."""
+"""Time for which a note is good enough; a turn of an idle loop comes once a second."""
 
 
 class Load:

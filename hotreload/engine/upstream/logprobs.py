@@ -5,7 +5,7 @@ from functools import wraps
 from typing import Any
 
 USUAL = (0, 1, 5, 20, 64)
-"""How many alternatives a step makes: the next of these numbers, beyond them a power of two. Each
+"""Alternatives that a step makes: the next of these numbers, beyond them a power of two. Each
 number is compiled once; if every request had its own, everybody would wait each time."""
 
 

@@ -16,7 +16,7 @@ from hotreload.engine.upstream.watch import Part
 JOIN_SECONDS = 10.0
 JOIN_TURNS = 50
 MESSAGE_SECONDS = 30.0
-"""How long the detokenizer or our loop may take over one message, with a few tokens to decode."""
+"""Time the detokenizer or our loop may take over one message, with a few tokens to decode."""
 
 Report = Callable[[str], None]
 

@@ -14,10 +14,10 @@ from typing import Any
 from hotreload.engine.upstream.batches import joined, part_of, places_alike
 
 RING = 256
-"""How many slots the ring of tokens that wait to be read has for each request that may run."""
+"""Slots in the ring of tokens that wait to be read, for each request that may run."""
 
 IDLE_POLL_MS = 1000
-"""How long an idle scheduler sleeps at a time; a message wakes it at once."""
+"""Time an idle scheduler sleeps without a look; a message wakes it at once."""
 
 
 def ready_first_release(loader: type, sampler: types.ModuleType) -> None:

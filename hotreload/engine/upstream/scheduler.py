@@ -68,13 +68,13 @@ class SchedulerThread:
         patches.keep_cache_locations(scheduler)
         end_nonfinite(scheduler)
         self.cannot_overlap = why_no_lanes(scheduler)
-        """Why two generations cannot answer side by side in it; None when they can."""
+        """Reason why two generations cannot answer side by side in it; None when they can."""
         self._lanes = None if self.cannot_overlap else Lanes(scheduler)
         self.load = Load(scheduler, self._lanes)
-        """How busy it is, for any thread to read."""
+        """Notes of how busy it is, for any thread to read."""
         several = scheduler.nnodes > 1
         self.turns = Turns(scheduler, self._check_stop) if several else None
-        """What keeps the ranks of the engine in step; None where there is one."""
+        """Keeps the ranks of the engine in step; None where there is one."""
         patches.wait_while_idle(scheduler, self._is_idle, self._between_steps)
 
     def start(self) -> None:
@@ -146,13 +146,13 @@ class SchedulerThread:
         del self.scheduler, self._lanes, self.load, self.turns
 
     def fault(self) -> str | None:
-        """Which engine thread has ended, if any."""
+        """Name an engine thread that has ended, if any."""
         threads = [self._thread, *worker_threads(self.scheduler)]
         ended = [thread.name for thread in threads if not thread.is_alive()]
         return f"engine thread {ended[0]} has ended" if ended else None
 
     def progress(self) -> tuple[bool, int]:
-        """Whether something is under way, and how many batches were begun: so a hang shows.
+        """Say if something is under way, and how many batches were begun: so a hang shows.
 
         A batch that was launched is under way until its result is there. A loop that has nothing
         to do and yet does not turn also counts as busy.
@@ -161,7 +161,7 @@ class SchedulerThread:
         return is_under_way, self.scheduler.forward_ct
 
     def is_turning(self, within: float) -> bool:
-        """Whether the loop turned in the last `within` seconds, or is busy with a step.
+        """Say if the loop turned in the last `within` seconds, or is busy with a step.
 
         An idle loop turns every second. A step may compile: `EngineWatch` says when it takes too
         long.
@@ -180,7 +180,7 @@ class SchedulerThread:
             self._report(f"the scheduler thread failed: {type(fault).__name__}: {fault}")
 
     def has_nothing_to_do(self) -> bool:
-        """Whether nothing runs or waits, in any lane; on this thread, or as a guess."""
+        """Say if nothing runs or waits, in any lane; on this thread, or as a guess."""
         return is_idle(self.scheduler) and (self._lanes is None or self._lanes.are_others_idle)
 
     def _is_idle(self) -> bool:
@@ -254,7 +254,7 @@ def end_worker_threads(scheduler: Any, seconds: float) -> None:
 
 
 def is_idle(scheduler: Any) -> bool:
-    """Whether nothing runs or waits, and no result of a step is still to come."""
+    """Say if nothing runs or waits, and no result of a step is still to come."""
     if hasattr(scheduler, "is_fully_idle"):
         return bool(scheduler.is_fully_idle())
     return not (

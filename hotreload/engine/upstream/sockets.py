@@ -71,7 +71,7 @@ class SocketFolder:
 
 
 def _places() -> list[str]:
-    """Where the folder may be made: first where TMPDIR says; only paths that are short enough."""
+    """List places for the folder: first what TMPDIR says; only paths that are short enough."""
     with suppress(OSError):  # there is no temporary folder at all
         return _short([tempfile.gettempdir(), *_OTHERS])
     return list(_OTHERS)

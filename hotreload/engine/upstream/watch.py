@@ -17,11 +17,11 @@ class Part:
     """A part of the engine that clients wait for, and how to see that it hangs."""
 
     words: str
-    """What to say when it hangs."""
+    """The words for its hang."""
     progress: Callable[[], tuple[bool, int]]
     """Tells whether it is busy, and how much it has done so far."""
     patience: float
-    """How many seconds it may be busy with one thing."""
+    """Seconds that it may be busy with one thing."""
 
 
 class EngineWatch:
@@ -35,7 +35,7 @@ class EngineWatch:
 
     @property
     def reason(self) -> str | None:
-        """Why the engine is lost; None while it is not."""
+        """Reason for which the engine is lost; None while it is not."""
         return self._lost.result() if self._lost.done() else None
 
     def report(self, reason: str) -> None:
@@ -89,7 +89,7 @@ class _Pace:
         self._waited = 0.0
 
     def look(self, passed: float) -> str | None:
-        """Why it hangs, if it does."""
+        """Say that it hangs, if it does."""
         now = self._part.progress()
         if now != self._seen or not now[0]:
             self._seen, self._waited = now, 0.0

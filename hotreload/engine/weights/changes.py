@@ -1,4 +1,4 @@
-"""How far leaves are from others of the same place: not at all, or how much."""
+"""Tells how far leaves are from others of the same place: not at all, or how much."""
 
 import math
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from hotreload.engine.weights.rules import Array
 from hotreload.types import Loading
 
 SAMPLE = 1 << 15
-"""How many elements of a leaf are looked at to say how much it changed."""
+"""Elements of a leaf that are looked at to say how much it changed."""
 LARGEST = 1e6
-"""What is told of a change that is larger, or no number."""
+"""The change that is told when it is larger, or no number."""
 
 
 def change_of(new: jax.Array | Array, live: jax.Array) -> float:
@@ -42,7 +42,7 @@ def with_changes(loading: Loading, changes: Mapping[str, float]) -> Loading:
 
 
 def same_bits(one: jax.Array, other: jax.Array) -> bool:
-    """Whether two leaves hold the same bits, NaN too."""
+    """Say if two leaves hold the same bits, NaN too."""
     if is_on_host(one):
         return np.array_equal(_bytes(on_host(one)), _bytes(on_host(other)))
     return bool(_equal(one, other))

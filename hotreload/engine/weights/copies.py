@@ -1,4 +1,4 @@
-"""Whether what stands in a leaf several times is the same each time.
+"""Checks that the copies of a number within a leaf are the same.
 
 A leaf's checksum is that of the tensor it is made of, so it is the same on any number of devices:
 one copy of each number is in it. Memory that is damaged may hold another.
@@ -43,7 +43,7 @@ Copies = Mapping[str, list[list[str]]]
 
 
 def copies_here(named: Mapping[str, jax.Array]) -> Copies:
-    """What this host has of the leaves of which several devices hold the same part."""
+    """Sums on this host, of the leaves of which several devices hold the same part."""
     return {path: _numbered(leaf) for path, leaf in named.items() if _has_copies(leaf)}
 
 
@@ -68,7 +68,7 @@ def _has_copies(leaf: jax.Array) -> bool:
 
 
 def _devices_differ(leaf: jax.Array) -> bool:
-    """Whether two devices that hold the same part of it hold other bits."""
+    """Say if two devices that hold the same part of it hold other bits."""
     if not _has_copies(leaf):
         return False
     parts = leaf.sharding.devices_indices_map(leaf.shape)

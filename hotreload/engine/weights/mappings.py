@@ -32,7 +32,7 @@ class Mappings:
     def parts(
         self, name: str, mapping: Any, experts: Sequence[str] | None, leaf: Shape
     ) -> tuple[Ingredient, ...]:
-        """What a leaf of this shape is made of: one tensor, or one for each expert."""
+        """The parts that make a leaf of this shape: one tensor, or one for each expert."""
         self._check(name, mapping)
         if experts is None:
             return (Ingredient(name, self._rule(name, mapping, leaf)),)
@@ -79,7 +79,7 @@ class Mappings:
         return Rule(tuple(shape), axes=tuple(axes))
 
     def _heads(self, name: str, mapping: Any, leaf: Shape) -> Heads | None:
-        """What becomes of the heads along an axis of the leaf; None where they stay as they are."""
+        """Tell how heads along an axis of the leaf change; None where they stay as they are."""
         axis, length, padded = self._padding(name, mapping)
         count, copies, empty = self._count(name), 1, 0
         if getattr(mapping, "kv_head_padding", False) and _is_of(name, _KEYS_AND_VALUES):

@@ -43,7 +43,7 @@ class Made:
 
 
 Recipe = tuple[Sequence[Ingredient], jax.Array]
-"""What a leaf is made of, and the live one that it is to be like."""
+"""The parts of a leaf, and the live one that it is to be like."""
 
 
 class Reader:
@@ -108,7 +108,7 @@ class Reader:
         self._files = {}
 
     def _tensor(self, part: Ingredient, dtype: Any, tally: Tally) -> Array:
-        """What a part becomes; measured as it lies in the file, before anything turns it."""
+        """Make what a part becomes; it is measured as in the file, before anything turns it."""
         held = self._checkpoint.held[part.tensor]
         stored = DTYPES[self._checkpoint.tensors[part.tensor].dtype]
         is_kept = part.rule.moves_nothing and stored == dtype and part.expert is None

@@ -29,7 +29,7 @@ _SAFETENSORS = {
 
 
 def record_plan(model_runner: Any, layout: Layout) -> Plan:
-    """What upstream's loader would read for the served model, and where it would put it.
+    """Find what upstream's loader would read for the served model, and where it would put it.
 
     In both versions every mapping is an argument of one method, which only records it here.
     """
@@ -96,7 +96,7 @@ def _parts(
     targets: Mapping[str, tuple[str, ...]],
     loader: Any,
 ) -> tuple[Ingredients, dict[str, str]]:
-    """What each leaf is made of, and why that cannot be said of the others."""
+    """Find the parts of each leaf, and why they cannot be told of the others."""
     mappings = Mappings(loader)
     parts: dict[str, tuple[Ingredient, ...]] = {}
     faults: dict[str, str] = {}

@@ -29,7 +29,7 @@ class StagingOptions:
     """Options of how checkpoints are loaded, as the operator decided."""
 
     spool: Path
-    """Where upstream's loader gets a private copy to read."""
+    """The folder where upstream's loader gets a private copy to read."""
     max_drift: float | None = None
     loader: Literal["auto", "upstream"] = "auto"
     memory: Literal["double", "host", "auto"] = "double"
@@ -60,10 +60,10 @@ class StagingEngine:
         self.set_bytes = 0
         """Of one set; known when the first was adopted."""
         self.why_one_set: str | None = None
-        """Why one set at a time is on the device, and spare ones wait on the host; None where
+        """Reason why one set at a time is on the device, and spare ones wait on the host; None if
         they lie beside the live one."""
         self.staging: HowFar | None = None
-        """How far the checkpoint is that is being staged."""
+        """Progress of the checkpoint that is being staged."""
         self.max_drift = terms.max_drift
         """By how much a tensor's norm may differ; another may be set at any time."""
         self._memory = terms.memory
@@ -238,7 +238,7 @@ class StagingEngine:
         return now
 
     def _checksums(self, leaves: Sequence[Any]) -> dict[str, int]:
-        """Where copies differ none of them speaks for the leaf: its checksum is another then."""
+        """Checksums of leaves; one whose copies differ gets another: none speaks for it."""
         checksums = self.loaders.measure(leaves).checksums
         for path in leaves_whose_copies_differ(self.layout.named(leaves), self.plan.parts):
             checksums[path] ^= 1

@@ -17,7 +17,7 @@ def load_shadow(model_runner: Any, folder: Path) -> nnx.Module:
 
 
 def load(model_runner: Any, config: Any) -> nnx.Module:
-    """What upstream's loader makes with this config."""
+    """Have upstream's loader make a model with this config."""
     from sgl_jax.srt.configs.load_config import LoadConfig
     from sgl_jax.srt.model_loader.loader import JAXModelLoader
 

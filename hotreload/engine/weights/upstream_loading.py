@@ -22,7 +22,7 @@ from hotreload.errors import CheckpointIncompatible
 from hotreload.types import Checkpoint
 
 NAMED = 10
-"""How many leaves or tensors a message names."""
+"""The most leaves or tensors that a message names."""
 
 
 def load_upstream(

@@ -13,7 +13,7 @@ from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread
 
 LIFE_SECONDS = 60.0
-"""How long the slowest rank may take to show that it knows the secret, once all have come."""
+"""Time for the slowest rank to show that it knows the secret, once all have come."""
 
 
 class Joined:

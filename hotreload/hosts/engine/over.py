@@ -53,7 +53,7 @@ class OverRanks:
         self._own = own
         self._ranks = AllRanks(own, chair, seconds)
         self._names: dict[Any, str] = {own.live.weights: FIRST}
-        """How the ranks call each set of weights."""
+        """The ranks' name for each set of weights."""
 
     # --- what all ranks do ------------------------------------------------------------------------
 

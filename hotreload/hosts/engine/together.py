@@ -23,12 +23,12 @@ from hotreload.hosts.upstream.turns import Turns
 from hotreload.threads import in_thread
 
 MEET_SECONDS = 60.0
-"""How long the slowest rank may take until it has a job ready that the others have."""
+"""Time until the slowest rank has a job ready that the others have."""
 MOST_TOLD = 64 << 20
 """Characters of what a rank measured; a leaf takes a hundred."""
 MOST_SUM = 2**64 - 1
 KEPT = 64
-"""How many of the things that a rank told last the store keeps: all have heard those before."""
+"""Number of the things a rank told last that the store keeps: all have heard those before."""
 
 
 class Meeting:
@@ -40,7 +40,7 @@ class Meeting:
         self._ranks = ranks
         self._told: deque[str] = deque()
         self.within = MEET_SECONDS
-        """How long the slowest rank may take until it tells."""
+        """Time until the slowest rank tells."""
 
     def tell(self, name: str, text: str = "") -> None:
         """Tell the others; blocks for a moment."""

@@ -20,7 +20,7 @@ from hotreload.settings.sections import Settings
 from hotreload.threads import in_thread
 
 PACKAGES = ("sglang-jax", "jax", "jaxlib", "transformers")
-"""What computes, and what makes tokens of text."""
+"""Packages that compute, and that make tokens of text."""
 ENGINE = ("nnodes", "tp", "dtype")
 COMPARED = b"hotreload: do all hosts have this secret?"
 DIGEST = "sha256:"

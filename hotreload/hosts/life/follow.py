@@ -57,7 +57,7 @@ class Follow(Following[RankEngine]):
         self._made_from: tuple[Checkpoint, dict[str, Any]] | None = None
         self._is_built = asyncio.Event()
         self._last: Checkpoint | None = None
-        """What was prepared last. What went live before it has its place in the ledger."""
+        """The checkpoint prepared last. What went live before it has its place in the ledger."""
         self._is_live = False
 
     async def run(self) -> NoReturn:

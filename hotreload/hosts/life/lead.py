@@ -34,7 +34,7 @@ from hotreload.types import Generation, Revision
 log = logging.getLogger("hotreload.ranks")
 
 GIVE_UP_SECONDS = 10.0
-"""How long the others may take to build, or to fail too, once one has."""
+"""Time for the others to build, or to fail too, once one has."""
 NOT_RECORDED = (
     "nothing for those who are served: it is told again with the next change; look at the disk of "
     "[state] directory on the rank that `why` names"
@@ -65,7 +65,7 @@ class Lead:
         self._beats: Beats | None = None
         self._engine: OverRanks | None = None
         self._told: Generation | None = None
-        """What every other rank has written down as live."""
+        """The generation that every other rank has written down as live."""
         self._seconds = StepSeconds(
             meet=settings.engine.join_timeout,
             stage=to_stage(settings),

@@ -9,7 +9,7 @@ from hotreload.hosts.upstream.coordinator.keeper import Coordinator, in_place_of
 HEARTBEAT_SECONDS = 100
 """After this JAX ends every process because one is silent; we look more often, and say so."""
 LEAVE_SECONDS = 10
-"""How long a rank that ends waits for the others to end too."""
+"""Time that a rank that ends waits for the others to end too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class Ranks:
     own: int
     count: int
     address: str
-    """Where rank 0 is met: a host and a port."""
+    """The host and port where rank 0 is met."""
     secret: str | None = field(default=None, repr=False)
-    """What all of them know, and nobody else; None where whoever comes is trusted."""
+    """A secret that all of them know, and nobody else; None where whoever comes is trusted."""
 
     @property
     def leads(self) -> bool:

@@ -15,10 +15,10 @@ from typing import Any
 from hotreload.errors import TryAgain
 
 LOOK_MS = 200
-"""How often a rank that waits for rank 0's next turn looks whether it is to stop."""
+"""Time between two looks of a rank that waits for rank 0's next turn, if it is to stop."""
 
 KEPT = 16
-"""How many of the steps that were withdrawn are known to a rank that comes late."""
+"""Number of withdrawn steps that are known to a rank that comes late."""
 
 Job = Callable[[], Any]
 

@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 HOLD_SECONDS = 20.0
-"""How long the others may take to end; only an end of their hosts takes longer to show."""
+"""Time for the others to end; only an end of their hosts takes longer to show."""
 TOLD_WITHIN = 0.5
 """Until it has told all who are connected that it ends."""
 MEANT_FOR_RANK_0 = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT)
