@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from hotreload.checkpoint.file_names import CONFIG, TOKENIZERS
-from hotreload.engine.source_text import unserved
+from hotreload.engine.versions import unserved
 
 _STRETCHED = (
     "text_config",

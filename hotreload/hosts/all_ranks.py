@@ -11,11 +11,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain
-from hotreload.hosts.ballots import Ballot, Step
-from hotreload.hosts.following import OwnPart
-from hotreload.hosts.naming import in_step
-from hotreload.hosts.steps import DROP, InVain, StepKind, StepSeconds
-from hotreload.hosts.vote import Chair
+from hotreload.hosts.steps import DROP, InVain, OwnPart, StepKind, StepSeconds, in_step
+from hotreload.hosts.vote import Ballot, Chair, Step
 from hotreload.threads import uninterrupted
 from hotreload.types import Staged
 

@@ -11,7 +11,7 @@ from hotreload.errors import BadRequest, CheckpointRejected, EngineLost
 from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Loading, Staged
 
-Step = Callable[[Staged], Awaitable[None]]
+SwitchStep = Callable[[Staged], Awaitable[None]]
 """One that a switch takes with staged weights, or raises why not."""
 
 
@@ -40,8 +40,8 @@ class AsyncStagedWeights:
         weights: Staged,
         hold: Hold,
         *,
-        prove: Step,
-        go_live: Step,
+        prove: SwitchStep,
+        go_live: SwitchStep,
         progress: AttemptProgress,
         why_unprovable: str | None,
         turn: Callable[[int | None], AbstractAsyncContextManager[None]],

@@ -12,7 +12,7 @@ from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError
 
-RULES = Rules()
+DAEMONS_RULES = Rules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +27,18 @@ class HotTerms:
     max_drift: float | None = None
     """By which factor a leaf's root mean square may differ from the live one's."""
     mode: Literal["overlap", "drain"] = "overlap"
-    sets: int = RULES.sets
+    sets: int = DAEMONS_RULES.sets
     """The most sets of weights on the device."""
     keep_previous: Literal["device", "host", "none"] = "device"
     """Place where the weights before the live ones wait for a rollback."""
     memory: Literal["double", "host", "auto"] = "double"
     loader: Literal["auto", "upstream"] = "auto"
     staging_threads: int = 1
-    stage_timeout: float = RULES.stage_timeout
+    stage_timeout: float = DAEMONS_RULES.stage_timeout
     """Time that the loading may take."""
-    probe_timeout: float = RULES.probe_timeout
-    drain_timeout: float = RULES.drain_timeout
-    finish_timeout: float = RULES.finish_timeout
+    probe_timeout: float = DAEMONS_RULES.probe_timeout
+    drain_timeout: float = DAEMONS_RULES.drain_timeout
+    finish_timeout: float = DAEMONS_RULES.finish_timeout
     """Time that older answers may keep the room that new weights need."""
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
 from hotreload.engine.weights import loaders, own
-from hotreload.engine.weights.changes import same_bits
+from hotreload.engine.weights.comparing import same_bits
 from hotreload.engine.weights.host_arrays import is_within
 from hotreload.engine.weights.own import Reader
 from hotreload.engine.weights.quiet import Quiet

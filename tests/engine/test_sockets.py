@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.engine.upstream import sockets
-from hotreload.engine.upstream.sockets import PREFIX, SocketFolder
+from hotreload.engine.upstream.sockets import FOLDER_PREFIX, SocketFolder
 from hotreload.errors import ConfigError
 from hotreload.types import LONGEST_SOCKET_PATH
 from tests.engine import real
@@ -57,7 +57,7 @@ def connected_by(user: int, paths: list[str]) -> list[str]:
 
 
 def folders_in(place: Path) -> list[Path]:
-    return list(place.glob(f"{PREFIX}*"))
+    return list(place.glob(f"{FOLDER_PREFIX}*"))
 
 
 @pytest.mark.real_engine
@@ -128,7 +128,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_link_in_the_place_of_a_leftover_is_not_followed(place: Path) -> None:
     target = place / "precious"
     target.mkdir()
-    (place / f"{PREFIX}link").symlink_to(target)
+    (place / f"{FOLDER_PREFIX}link").symlink_to(target)
     SocketFolder().remove()
     assert target.exists()
 

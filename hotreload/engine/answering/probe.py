@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-SHOWN = 200
+SHOWN_CHARACTERS = 200
 """Characters of an answer that a verdict shows."""
 
 
@@ -92,4 +92,4 @@ def _too_unsure(least: float | None, answer: Mapping[str, Any]) -> str | None:
 
 
 def _short(text: str) -> str:
-    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "…")
+    return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…")

@@ -16,10 +16,10 @@ from hotreload.errors import BadRequest, cut
 
 THREADS = 2
 """Threads of each crew: more would take the processor from the engine's threads."""
-SHORT = 1000
+SHORT_PROMPT = 1000
 """Up to how many characters or ids a request is prepared on the loop: a thread would take longer,
 most of all under load, when it has to wait for its turn."""
-LONG = 2**16
+LONG_PROMPT = 2**16
 """Beyond how many characters or ids a request goes to a crew of its own: long requests wait for
 each other, and hold up no shorter one."""
 SCALARS = (str, int, float, bool)
@@ -79,9 +79,9 @@ class Prompts:
 
     async def _parsed(self, request: Mapping[str, Any]) -> Parsed:
         size = _size_of(request)
-        if size <= SHORT and not _takes_long(request):
+        if size <= SHORT_PROMPT and not _takes_long(request):
             return self.parse(request)
-        crew = self._usual if size <= LONG else self._long
+        crew = self._usual if size <= LONG_PROMPT else self._long
         return await crew.run(lambda cancel: self.parse(request, cancel.is_set))
 
     def _encode(self, text: str) -> list[int]:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hotreload.engine.answering.answer_size import check_logprobs
-from hotreload.engine.answering.items import Item, Parsed
+from hotreload.engine.answering.items import Item, Parsed, check_logprobs
 from hotreload.engine.answering.sampling import (
     LOGPROBS,
     asked_logprobs,

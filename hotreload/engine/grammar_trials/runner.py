@@ -12,7 +12,7 @@ from typing import Any
 
 from hotreload.errors import NotServing
 
-PROGRAM = Path(__file__).with_name("program.py")
+TRIAL_PROGRAM = Path(__file__).with_name("program.py")
 WALL = 20.0
 """Times its processor seconds that a grammar may take by the clock, on a busy machine."""
 BEGINNING = 15.0
@@ -69,7 +69,7 @@ class Trial:
     def _begun(self) -> "subprocess.Popen[bytes]":
         # Isolated: neither our modules nor the caller's folder are among what it imports.
         program = subprocess.Popen(
-            [sys.executable, "-I", str(PROGRAM)],
+            [sys.executable, "-I", str(TRIAL_PROGRAM)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-Look = Callable[[str], Any]
+LaneLook = Callable[[str], Any]
 """One field of a lane's state by its name."""
 
-COMMON = (
+COMMON_FIELDS = (
     "running_batch",
     "last_batch",
     "cur_batch",
@@ -46,15 +46,15 @@ class LaneKind(Protocol):
         """The state of a lane in which nothing has happened yet."""
         ...
 
-    def running(self, look: Look) -> list[Any]:
+    def running(self, look: LaneLook) -> list[Any]:
         """The requests that hold rows and grow by a token a step."""
         ...
 
-    def chunked(self, look: Look) -> Any:
+    def chunked(self, look: LaneLook) -> Any:
         """The request whose prompt is computed piece by piece; None when there is none."""
         ...
 
-    def is_spent(self, look: Look) -> bool:
+    def is_spent(self, look: LaneLook) -> bool:
         """Say if nothing runs or waits, and no result is still to come."""
         ...
 
@@ -87,7 +87,7 @@ class FirstRelease:
 
     def fields(self, scheduler: Any) -> Sequence[str]:
         """The names of the fields that belong to one lane."""
-        return (*COMMON, *_results(scheduler), "chunked_req")
+        return (*COMMON_FIELDS, *_results(scheduler), "chunked_req")
 
     def fresh(self, scheduler: Any, tree: Any, allocator: Any) -> dict[str, Any]:
         """The state of a lane in which nothing has happened yet."""
@@ -96,17 +96,17 @@ class FirstRelease:
         empty = ScheduleBatch(reqs=[], batch_is_full=False)
         return _fresh(scheduler, tree, allocator, empty) | {"chunked_req": None}
 
-    def running(self, look: Look) -> list[Any]:
+    def running(self, look: LaneLook) -> list[Any]:
         """The requests that hold rows and grow by a token a step."""
         running, last = look("running_batch").reqs, look("last_batch")
         joining = last.reqs if last is not None and last.forward_mode.is_extend() else ()
         return _once(running, joining)
 
-    def chunked(self, look: Look) -> Any:
+    def chunked(self, look: LaneLook) -> Any:
         """The request whose prompt is computed piece by piece; None when there is none."""
         return look("chunked_req")
 
-    def is_spent(self, look: Look) -> bool:
+    def is_spent(self, look: LaneLook) -> bool:
         """Say if nothing runs or waits, and no result is still to come."""
         return _is_spent(look) and not look("chunked_req")
 
@@ -171,7 +171,7 @@ class Newer:
 
     def fields(self, scheduler: Any) -> Sequence[str]:
         """The names of the fields that belong to one lane."""
-        return (*COMMON, *_results(scheduler), "chunked_reqs", "_pending_chunked_abort_reqs")
+        return (*COMMON_FIELDS, *_results(scheduler), "chunked_reqs", "_pending_chunked_abort_reqs")
 
     def fresh(self, scheduler: Any, tree: Any, allocator: Any) -> dict[str, Any]:
         """The state of a lane in which nothing has happened yet."""
@@ -191,17 +191,17 @@ class Newer:
         chunked = {"chunked_reqs": [None], "_pending_chunked_abort_reqs": [None]}
         return _fresh(scheduler, tree, allocator, empty) | chunked
 
-    def running(self, look: Look) -> list[Any]:
+    def running(self, look: LaneLook) -> list[Any]:
         """The requests that hold rows and grow by a token a step."""
         running, last = look("running_batch").reqs_info[0].reqs or (), look("last_batch")
         is_joining = last is not None and last.forward_mode.is_extend()
         return _once(running, (last.reqs_info[0].reqs or ()) if is_joining else ())
 
-    def chunked(self, look: Look) -> Any:
+    def chunked(self, look: LaneLook) -> Any:
         """The request whose prompt is computed piece by piece; None when there is none."""
         return look("chunked_reqs")[0]
 
-    def is_spent(self, look: Look) -> bool:
+    def is_spent(self, look: LaneLook) -> bool:
         """Say if nothing runs or waits, and no result is still to come."""
         return _is_spent(look) and look("chunked_reqs")[0] is None
 
@@ -244,7 +244,7 @@ KINDS: Sequence[type[FirstRelease] | type[Newer]] = (Newer, FirstRelease)
 def find_kind(scheduler: Any) -> LaneKind | None:
     """Find the kind that knows how this scheduler keeps its state; None when there is none."""
     for kind in KINDS:
-        if kind.fits(scheduler) and all(hasattr(scheduler, name) for name in COMMON):
+        if kind.fits(scheduler) and all(hasattr(scheduler, name) for name in COMMON_FIELDS):
             return kind()
     return None
 
@@ -303,7 +303,7 @@ def _results(scheduler: Any) -> Sequence[str]:
     return ("result_queue",) if scheduler.enable_overlap else ()
 
 
-def _is_spent(look: Look) -> bool:
+def _is_spent(look: LaneLook) -> bool:
     return not (
         look("waiting_queue")
         or look("cur_batch")

@@ -7,7 +7,7 @@ import logging
 from functools import partial
 from typing import Any
 
-from hotreload.engine.lanes.kinds import Look, find_kind
+from hotreload.engine.lanes.kinds import LaneLook, find_kind
 from hotreload.engine.lanes.lanes import Lanes
 from hotreload.types import EngineLoad
 
@@ -42,7 +42,7 @@ class Load:
 
     def _look(self) -> EngineLoad:
         lanes, scheduler = self._lanes, self._scheduler
-        looks: list[Look] = [partial(getattr, scheduler)]
+        looks: list[LaneLook] = [partial(getattr, scheduler)]
         if lanes is not None:
             looks = [lane.look for lane in lanes.serving]
         return EngineLoad(
@@ -51,14 +51,14 @@ class Load:
             *self._tokens(looks),
         )
 
-    def _running(self, look: Look) -> int:
+    def _running(self, look: LaneLook) -> int:
         if self._kind is None:
             return int(look("running_batch").batch_size())
         running, chunked = self._kind.running(look), self._kind.chunked(look)
         is_apart = chunked is not None and all(each is not chunked for each in running)
         return len(running) + is_apart
 
-    def _tokens(self, looks: list[Look]) -> tuple[int, int, int]:
+    def _tokens(self, looks: list[LaneLook]) -> tuple[int, int, int]:
         """Tokens that requests hold, that cached prefixes hold, and that are free."""
         scheduler = self._scheduler
         if getattr(scheduler, "is_hybrid", False):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-USUAL = (0, 1, 5, 20, 64)
+USUAL_COUNTS = (0, 1, 5, 20, 64)
 """Alternatives that a step makes: the next of these numbers, beyond them a power of two. Each
 number is compiled once; if every request had its own, everybody would wait each time."""
 
@@ -73,5 +73,5 @@ def _rounded(make: Callable[..., Any]) -> Callable[..., Any]:
 
 def rounded_up(most: int, vocabulary: int) -> int:
     """The next number that may be compiled; never more than the vocabulary has tokens."""
-    usual = next((each for each in USUAL if each >= most), None)
+    usual = next((each for each in USUAL_COUNTS if each >= most), None)
     return min(vocabulary, 1 << (most - 1).bit_length() if usual is None else usual)

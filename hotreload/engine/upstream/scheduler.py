@@ -13,8 +13,7 @@ from typing import Any
 
 from hotreload import failpoints
 from hotreload.engine.grammar_trials.program import deep_stack
-from hotreload.engine.lanes.fits import why_no_lanes
-from hotreload.engine.lanes.lanes import Lanes
+from hotreload.engine.lanes.lanes import Lanes, why_no_lanes
 from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream import embedding, patches
 from hotreload.engine.upstream.load import Load
@@ -22,7 +21,7 @@ from hotreload.engine.upstream.nonfinite import end_nonfinite
 from hotreload.hosts.upstream.turns import Turns
 from hotreload.threads import forget_locals
 
-SILENT_SECONDS = 5 * patches.IDLE_POLL_MS / 1000
+SILENT_TURN_SECONDS = 5 * patches.IDLE_POLL_MS / 1000
 """An idle loop turns every `IDLE_POLL_MS`; one that is silent for this long is not idle."""
 
 
@@ -157,7 +156,7 @@ class SchedulerThread:
         A batch that was launched is under way until its result is there. A loop that has nothing
         to do and yet does not turn also counts as busy.
         """
-        is_under_way = not self.has_nothing_to_do() or self._silent_seconds() > SILENT_SECONDS
+        is_under_way = not self.has_nothing_to_do() or self._silent_seconds() > SILENT_TURN_SECONDS
         return is_under_way, self.scheduler.forward_ct
 
     def is_turning(self, within: float) -> bool:
@@ -200,7 +199,7 @@ class SchedulerThread:
             _run_job(*self._jobs_at_a_turn.popleft())
         while self._jobs and self.has_nothing_to_do():
             _run_job(*self._jobs.popleft())
-        while not self._may_go_on.wait(SILENT_SECONDS):
+        while not self._may_go_on.wait(SILENT_TURN_SECONDS):
             self._check_stop()
         self.load.note(self._turned_at)
         if self._lanes is not None:

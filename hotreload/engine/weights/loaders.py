@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hotreload import failpoints
-from hotreload.engine.weights.changes import change_of, same_bits, with_changes
+from hotreload.engine.weights.comparing import change_of, same_bits, with_changes
 from hotreload.engine.weights.headroom import check_headroom, size_of
 from hotreload.engine.weights.leaves import Layout
 from hotreload.engine.weights.measuring import Measured, One, gathered, measure
@@ -30,7 +30,7 @@ from hotreload.types import Checkpoint, Loading
 
 log = logging.getLogger("hotreload.engine")
 
-Told = Callable[[int], None]
+ToldBytes = Callable[[int], None]
 """Called with the number of bytes that have been read."""
 SMALL = 1 << 20
 """Leaves of fewer bytes are placed together: each call takes its time, whatever it places."""
@@ -97,7 +97,7 @@ class Loaders:
         live: Weights,
         place: Destination,
         cancel: threading.Event,
-        told: Told,
+        told: ToldBytes,
     ) -> tuple[Weights, Loading]:
         """All leaves of a checkpoint, placed like the live ones or on the host, and measured."""
         why, count = self.why_not_ours(checkpoint), _Count(told)
@@ -185,7 +185,11 @@ class Loaders:
         return Weights(leaves, gathered(ones)), with_changes(how, changes)
 
     def _read_again(
-        self, checkpoint: Checkpoint, shared: Sequence[int], cancel: threading.Event, told: Told
+        self,
+        checkpoint: Checkpoint,
+        shared: Sequence[int],
+        cancel: threading.Event,
+        told: ToldBytes,
     ) -> None:
         """Refuse a mapping when what is shared is other bytes than were checked.
 
@@ -274,7 +278,7 @@ class Loaders:
         make: Callable[[Reader, list[Recipe]], list[Made]],
         *,
         cancel: threading.Event,
-        told: Told,
+        told: ToldBytes,
     ) -> Iterator[tuple[int, Made, float]]:
         """Each leaf made of the checkpoint, in quiet threads, and how far it is from the live."""
 
@@ -314,7 +318,7 @@ class Loaders:
 class _Count:
     """Counts what is read, and hands it on; threads share it."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: ToldBytes) -> None:
         self.total = 0
         self._told = told
         self._lock = threading.Lock()

@@ -21,7 +21,7 @@ from hotreload.engine.weights.leaves import Layout, freely_split
 from hotreload.engine.weights.measuring import Measured, measure
 from hotreload.engine.weights.rules import Ingredients, Rule
 from hotreload.engine.weights.staging import check_signatures
-from hotreload.engine.weights.upstream_loading import NAMED
+from hotreload.engine.weights.upstream_loading import MOST_NAMED
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.types import Noise
@@ -183,10 +183,10 @@ def _check_changed(noise: Noise, chosen: list[str], new: Measured, live: Measure
         raise CheckpointRejected(
             f"noise of scale {noise.scale:g} makes {broken[0]} too large: take a smaller scale",
             code="nonfinite",
-            findings=broken[:NAMED],
+            findings=broken[:MOST_NAMED],
         )
     if same:
         raise CheckpointIncompatible(
             f"noise of scale {noise.scale:g} is rounded away in {same[0]}: take a larger scale",
-            findings=same[:NAMED],
+            findings=same[:MOST_NAMED],
         )

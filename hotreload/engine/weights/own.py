@@ -15,10 +15,9 @@ import ml_dtypes
 import numpy as np
 
 from hotreload.checkpoint.reading import Changed, Hashing, Readable
-from hotreload.engine.weights.faults import words_for
 from hotreload.engine.weights.host_arrays import fresh, in_order, is_within
 from hotreload.engine.weights.measuring import One, Tally
-from hotreload.engine.weights.opening import opened
+from hotreload.engine.weights.opening import opened, words_for
 from hotreload.engine.weights.rules import Array, Ingredient
 from hotreload.types import Checkpoint, TensorBytes
 

@@ -13,7 +13,7 @@ import numpy as np
 from hotreload.types import TensorSpec
 
 Array = np.ndarray[Any, Any]
-Shape = tuple[int, ...]
+ArrayShape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class Heads:
 class Rule:
     """The way from one tensor to a leaf, or to an expert's share of one."""
 
-    shape: Shape
+    shape: ArrayShape
     """The tensor's, in the file."""
     heads: Heads | None = None
     axes: tuple[int, ...] | None = None
     """The tensor's axes in the order in which the leaf has them; None keeps them."""
 
     @property
-    def leaf_shape(self) -> Shape:
+    def leaf_shape(self) -> ArrayShape:
         """The shape of what it makes."""
         shape = list(self.shape)
         if self.heads is not None:

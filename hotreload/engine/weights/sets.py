@@ -10,7 +10,7 @@ from typing import Any, Literal
 from weakref import WeakSet
 
 from hotreload.engine.weights import staging
-from hotreload.engine.weights.copies import leaves_whose_copies_differ
+from hotreload.engine.weights.comparing import leaves_whose_copies_differ
 from hotreload.engine.weights.headroom import size_of, why_one_set
 from hotreload.engine.weights.leaves import layout_of
 from hotreload.engine.weights.loaders import Comparison, Destination, Loaders

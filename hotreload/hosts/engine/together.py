@@ -16,7 +16,7 @@ from hotreload.engine.weights.measuring import Measured, added_up
 from hotreload.errors import DrainTimedOut, EngineLost, TryAgain
 from hotreload.hosts.bounds import NotBelieved, number, parsed
 from hotreload.hosts.hearing import Ear
-from hotreload.hosts.naming import next_job
+from hotreload.hosts.steps import next_job
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.hosts.upstream.store import Store
 from hotreload.hosts.upstream.turns import Turns
@@ -27,7 +27,7 @@ MEET_SECONDS = 60.0
 MOST_TOLD = 64 << 20
 """Characters of what a rank measured; a leaf takes a hundred."""
 MOST_SUM = 2**64 - 1
-KEPT = 64
+KEPT_TELLINGS = 64
 """Number of the things a rank told last that the store keeps: all have heard those before."""
 
 
@@ -47,7 +47,7 @@ class Meeting:
         key = _key(name, self._ranks.own)
         self._store.put(key, text)
         self._told.append(key)
-        if len(self._told) > KEPT:
+        if len(self._told) > KEPT_TELLINGS:
             self._store.forget(self._told.popleft())
 
     async def heard(self, name: str, read: Callable[[str], Any] = str) -> list[Any]:
