@@ -5,6 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hotreload.types import Revision
+
+RANDOM_WEIGHTS = Revision("random", "random weights")
+"""The name of what an engine answers by that started without a checkpoint."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:

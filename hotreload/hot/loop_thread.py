@@ -1,6 +1,10 @@
-"""A loop in a thread of its own, for callers whose own loop runs already, or who have none."""
+"""A loop in a thread of its own, for callers whose own loop runs already, or who have none.
+
+It belongs to one process: a fork's child has a copy of its objects, and no engine.
+"""
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future, wait
@@ -9,7 +13,26 @@ from functools import partial
 from typing import Any
 
 from hotreload.errors import BadRequest, NotServing
-from hotreload.hot.home import Home
+
+
+class Home:
+    """The process that made this object."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """True in that process."""
+        return os.getpid() == self._process
+
+    def check(self) -> None:
+        """BadRequest in a fork's child."""
+        if not self.is_here:
+            raise BadRequest(
+                f"this engine runs in process {self._process}, of which this one ({os.getpid()}) "
+                "is a fork: ask it there, and start processes with multiprocessing's 'spawn'"
+            )
 
 
 class LoopThread:

@@ -82,12 +82,15 @@ class AsyncStagedWeights:
                 )
             await self._make_sure(weights)
 
-    async def flip(self, *, since: int | None = None) -> Generation:
+    async def flip(self) -> Generation:
         """Answer by them from now on; those that are unproven are proven first, or not flipped to.
 
         ProbeFailed, and they are released. After any other error they are held as before.
-        `since` is for an update: how many rollbacks there had been when it was asked for.
         """
+        return await self.flip_since(None)
+
+    async def flip_since(self, since: int | None) -> Generation:
+        """Flip for an update, when so many rollbacks had been asked for; Superseded after more."""
         async with self._turn(since), self._released_when_bad():
             weights = self._waiting()
             await self._make_sure(weights)
