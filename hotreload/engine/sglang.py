@@ -22,7 +22,7 @@ from hotreload.engine.options import EngineOptions
 from hotreload.engine.switching import SwitchingEngine
 from hotreload.engine.upstream import build, frozen, recompiles
 from hotreload.engine.upstream.between import BetweenSteps
-from hotreload.engine.upstream.nonfinite import Withheld
+from hotreload.engine.upstream.nonfinite_logits import Withheld
 from hotreload.engine.upstream.parts import Parts, built, taken_apart, watched
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch

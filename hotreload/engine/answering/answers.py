@@ -13,7 +13,7 @@ from hotreload.engine.answering.grammars import could_not_follow
 from hotreload.engine.answering.items import Item, Parsed
 from hotreload.engine.lanes.lane import in_lane, lane_of
 from hotreload.engine.upstream import patches
-from hotreload.engine.upstream.nonfinite import check_finite
+from hotreload.engine.upstream.nonfinite_logits import check_finite
 from hotreload.engine.upstream.watch import EngineWatch, Leg
 from hotreload.errors import BadRequest, cut
 from hotreload.threads import uninterrupted

@@ -15,6 +15,7 @@ from hotreload.engine.model_folder import unservable, unshared
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.upstream import embedding, logprobs, patches
 from hotreload.engine.upstream.arguments import LOG_LEVEL, arguments_of, find_devices
+from hotreload.engine.upstream.ipc_sockets import SocketFolder, close_sockets
 from hotreload.engine.upstream.parts import JOIN_SECONDS, Parts, ReportLoss, take_apart
 from hotreload.engine.upstream.scheduler import (
     SchedulerStopped,
@@ -22,7 +23,6 @@ from hotreload.engine.upstream.scheduler import (
     end_worker_threads,
     stop_on_message,
 )
-from hotreload.engine.upstream.sockets import SocketFolder, close_sockets
 from hotreload.errors import ConfigError
 from hotreload.hosts.upstream import wire
 from hotreload.hosts.upstream.joining import Ranks

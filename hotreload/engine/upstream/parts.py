@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotreload.engine.upstream import embedding, frozen
+from hotreload.engine.upstream.ipc_sockets import SocketFolder, close_sockets
 from hotreload.engine.upstream.scheduler import SchedulerThread, Stop, end_worker_threads
-from hotreload.engine.upstream.sockets import SocketFolder, close_sockets
 from hotreload.engine.upstream.watch import Leg, Part
 from hotreload.threads import in_thread
 

@@ -1,8 +1,8 @@
 """Work-rounds of upstream's faults: each says what is wrong, in which versions, and when it goes.
 
 `0.0.2` is the release, `main` the repository as of August 2026. `embedding` puts upstream into our
-process; `logprobs`, `nonfinite`, `answering` have work-rounds of their own. Nothing here knows of
-checkpoints or generations.
+process; `logprobs`, `nonfinite_logits` and `answering` have work-rounds of their own. Nothing here
+knows of checkpoints or generations.
 """
 
 import dataclasses

@@ -16,8 +16,8 @@ from hotreload.engine.grammar_trials.program import deep_stack
 from hotreload.engine.lanes.lanes import Lanes, why_no_lanes
 from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream import embedding, patches
-from hotreload.engine.upstream.load import Load
-from hotreload.engine.upstream.nonfinite import end_nonfinite
+from hotreload.engine.upstream.load_notes import Load
+from hotreload.engine.upstream.nonfinite_logits import end_nonfinite
 from hotreload.hosts.upstream.turns import Turns
 from hotreload.threads import forget_locals
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotreload.engine.weights.rules import Array
+from hotreload.engine.weights.leaf_rules import Array
 
 ALIGNED = 64
 """On a CPU JAX takes memory over that begins at such an address, and copies any other."""

@@ -18,11 +18,11 @@ import numpy as np
 from hotreload import failpoints
 from hotreload.engine.weights.comparing import change_of, same_bits, with_changes
 from hotreload.engine.weights.headroom import check_headroom, size_of
+from hotreload.engine.weights.leaf_rules import Plan
 from hotreload.engine.weights.leaves import Layout
 from hotreload.engine.weights.measuring import Measured, One, gathered, measure
 from hotreload.engine.weights.own import DTYPES, Made, Reader, Recipe
 from hotreload.engine.weights.quiet import Quiet, done_quietly
-from hotreload.engine.weights.rules import Plan
 from hotreload.engine.weights.upstream_loading import load_upstream
 from hotreload.engine.weights.weights import Weights, sources_of
 from hotreload.errors import HotReloadError

@@ -17,8 +17,8 @@ import numpy as np
 
 from hotreload.checkpoint import fingerprint
 from hotreload.engine.weights.host_arrays import in_order, is_on_host, on_host
+from hotreload.engine.weights.leaf_rules import Array, Ingredient, Ingredients, Rule
 from hotreload.engine.weights.leaves import freely_split
-from hotreload.engine.weights.rules import Array, Ingredient, Ingredients, Rule
 
 CHECKSUM_BITS = 53
 """A gauge is a float64: it holds whole numbers up to 2**53 exactly."""

@@ -16,9 +16,9 @@ import numpy as np
 
 from hotreload.checkpoint.reading import Changed, Hashing, Readable
 from hotreload.engine.weights.host_arrays import fresh, in_order, is_within
+from hotreload.engine.weights.leaf_rules import Array, Ingredient
 from hotreload.engine.weights.measuring import One, Tally
 from hotreload.engine.weights.opening import opened, words_for
-from hotreload.engine.weights.rules import Array, Ingredient
 from hotreload.types import Checkpoint, TensorBytes
 
 PIECE = 16 << 20

@@ -14,8 +14,15 @@ from typing import Any
 import jax.numpy as jnp
 
 from hotreload.checkpoint.never_loaded import ignorable_names
+from hotreload.engine.weights.leaf_rules import (
+    ArrayShape,
+    Heads,
+    Ingredient,
+    Ingredients,
+    Plan,
+    Rule,
+)
 from hotreload.engine.weights.leaves import Layout
-from hotreload.engine.weights.rules import ArrayShape, Heads, Ingredient, Ingredients, Plan, Rule
 from hotreload.engine.weights.upstream_loading import config_for, load
 from hotreload.errors import ConfigError
 from hotreload.types import TensorSpec

@@ -17,7 +17,7 @@ from hotreload.engine.weights.loaders import Comparison, Destination, Loaders
 from hotreload.engine.weights.noise import with_noise
 from hotreload.engine.weights.plan import record_plan
 from hotreload.engine.weights.quiet import QUIET, Quiet
-from hotreload.engine.weights.room import Room
+from hotreload.engine.weights.room_for_a_set import Room
 from hotreload.engine.weights.twins import Copying, Original, take_the_place
 from hotreload.engine.weights.weights import Weights, sources_of
 from hotreload.threads import in_thread

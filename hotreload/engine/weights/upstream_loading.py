@@ -17,8 +17,8 @@ import jax
 from flax import nnx
 
 from hotreload.checkpoint.reading import Cancelled
+from hotreload.engine.weights.leaf_rules import Plan
 from hotreload.engine.weights.leaves import Layout, is_placeholder, leaves_by_path, like, wait_for
-from hotreload.engine.weights.rules import Plan
 from hotreload.engine.weights.spool import private_copy
 from hotreload.errors import CheckpointIncompatible
 from hotreload.types import Checkpoint

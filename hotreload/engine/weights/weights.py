@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from hotreload.engine.weights.host_arrays import give_back
+from hotreload.engine.weights.leaf_rules import Ingredient
 from hotreload.engine.weights.measuring import Measured
-from hotreload.engine.weights.rules import Ingredient
 from hotreload.types import Checkpoint
 
 
