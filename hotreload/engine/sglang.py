@@ -213,7 +213,7 @@ class SglangEngine(SwitchingEngine):
         return self._scheduler.is_turning(within)
 
     def lose(self, why: str) -> None:
-        """Count it as lost: whoever waits for it hears EngineLost."""
+        """Count it as lost: every call that waits for it ends with EngineLost."""
         self._watch.lose(why)
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """Rank 0's side of the steps: what it does to its own part of the engine, all ranks do.
 
-A step is done everywhere or nowhere: whoever is against it is named. One that was done here and
+A step is done everywhere or nowhere: a rank that is against it is named. One that was done here and
 nobody knows whether elsewhere, too, loses the engine.
 """
 

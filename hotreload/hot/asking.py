@@ -64,7 +64,7 @@ class Stream:
         self.task = asyncio.create_task(_follow(answers, self._newest))
 
     async def next(self) -> Answer | None:
-        """The next piece, None at the end; who reads slowly misses some of them."""
+        """The next piece, None at the end; a slow reader misses some of them."""
         return await self._newest.next()
 
     async def end(self) -> None:

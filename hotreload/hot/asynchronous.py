@@ -201,7 +201,7 @@ class AsyncHotEngine:
 
     @property
     def engine(self) -> Any:
-        """sglang-jax's own Engine, to look at: who sends it requests passes by the gate."""
+        """sglang-jax's own Engine, to look at: requests sent to it would bypass the gate."""
         return self._replica.engine.upstream
 
     @overload
@@ -289,7 +289,7 @@ class AsyncHotEngine:
     async def close(self) -> None:
         """End what is under way, and the engine; free the device. Twice is once.
 
-        Whoever calls it returns when that is done, also one who is cancelled meanwhile.
+        Every call returns when that is done, also one that is cancelled meanwhile.
         """
         if not self._home.is_here:
             return  # it is another process's

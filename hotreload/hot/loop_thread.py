@@ -42,7 +42,7 @@ class LoopThread:
         self.home = Home()
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
         self._guard = threading.Lock()
-        """Held for a moment by who reads or changes the next two."""
+        """Held for a moment while the next two are read or changed."""
         self._is_open = True
         self._calls: set[_Call[Any]] = set()
         """Calls that have not ended."""

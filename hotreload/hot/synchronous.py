@@ -184,7 +184,7 @@ class HotEngine(_Twin[AsyncHotEngine]):
 
     @property
     def engine(self) -> Any:
-        """sglang-jax's own Engine, to look at: who sends it requests passes by the gate."""
+        """sglang-jax's own Engine, to look at: requests sent to it would bypass the gate."""
         return self.asynchronous.engine
 
     def subscribe(self, observer: Observer) -> Callable[[], None]:
@@ -251,7 +251,7 @@ class HotEngine(_Twin[AsyncHotEngine]):
     def close(self) -> None:
         """End what is under way, and the engine; free the device. Twice is once.
 
-        Whoever calls it returns when that is done.
+        Every call returns when that is done.
         """
         if not self._loop.home.is_here:
             return  # it is another process's

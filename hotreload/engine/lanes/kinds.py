@@ -63,7 +63,7 @@ class LaneKind(Protocol):
         ...
 
     def note_room(self, scheduler: Any) -> None:
-        """Let the lane that has its turn look anew whether there is room for another request."""
+        """Let the lane that has its turn look again for room for another request."""
         ...
 
     def retract(self, scheduler: Any) -> None:
@@ -115,7 +115,7 @@ class FirstRelease:
         tree.evict(tokens)
 
     def note_room(self, scheduler: Any) -> None:
-        """Let the lane that has its turn look anew whether there is room for another request."""
+        """Let the lane that has its turn look again for room for another request."""
         scheduler.running_batch.batch_is_full = False
 
     def retract(self, scheduler: Any) -> None:
@@ -212,7 +212,7 @@ class Newer:
         tree.evict(EvictParams(num_tokens=tokens, dp_rank=0))
 
     def note_room(self, scheduler: Any) -> None:
-        """Let the lane that has its turn look anew whether there is room for another request."""
+        """Let the lane that has its turn look again for room for another request."""
         scheduler.running_batch.reqs_info[0].batch_is_full = False
 
     def retract(self, scheduler: Any) -> None:

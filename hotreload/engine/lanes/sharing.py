@@ -107,7 +107,7 @@ class Sharing:
             self._kind.evict(lane.look("tree_cache"), EVERYTHING)
 
     def _awaited(self, lane: Lane) -> int:
-        """Tokens that the first of those who wait in an older lane needs to be admitted."""
+        """Tokens that the first request that waits in an older lane needs to be admitted."""
         waiting = lane.look("waiting_queue")
         return whole_need(waiting[0]) if waiting else 0
 

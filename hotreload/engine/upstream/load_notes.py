@@ -28,7 +28,7 @@ class Load:
         self._due = 0.0
 
     def note(self, now: float) -> None:
-        """Look anew when the last note is old; only the scheduler's own thread may ask."""
+        """Look again when the last note is old; only the scheduler's own thread may ask."""
         if now < self._due:
             return
         self._due = now + NOTED_SECONDS

@@ -118,7 +118,8 @@ class SchedulerThread:
     def stand_still(self) -> None:
         """Compute nothing from the end of this job until `go_on`; only a job of `submit` may ask.
 
-        Whoever works meanwhile says so by `note_turn`: who stands still for long counts as hung.
+        Work that is done meanwhile calls `note_turn`: a thread that stands still for long counts
+        as hung.
         """
         self._may_go_on.clear()
 

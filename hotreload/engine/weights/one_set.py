@@ -1,6 +1,6 @@
 """Exchanges weights where one set is on the device at a time: leaf by leaf, with host memory.
 
-Nothing may be computed meanwhile; whoever calls sees to that. A leaf leaves the device before the
+Nothing may be computed meanwhile; the caller sees to that. A leaf leaves the device before the
 next one comes, so the device needs no more room than for the set that is there.
 """
 

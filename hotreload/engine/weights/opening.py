@@ -23,7 +23,7 @@ _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def opened(checkpoint: Checkpoint, name: str, cancel: threading.Event) -> Readable:
-    """The file of this name, to be read by one thread; whoever asks closes it."""
+    """The file of this name, to be read by one thread; the caller closes it."""
     if checkpoint.memory is not None:
         held: Readable = checkpoint.memory.open()
         return held

@@ -1,4 +1,4 @@
-"""Does long work in threads that take what processor time those who serve leave over.
+"""Does long work in threads that take the processor time that the serving threads leave over.
 
 They may starve: after a while one thread of usual priority joins them.
 """

@@ -73,7 +73,7 @@ class StagingEngine:
         self._comparing: asyncio.Task[None] | None = None
         self._is_distrusted = asyncio.Event()
         self.unchanged = asyncio.Lock()
-        """Held by who reads the live leaves and would see half of a set, and by who trades them."""
+        """Held while the live leaves are read (never half of a set), and while they are traded."""
 
     @property
     def spares_wait_on_host(self) -> bool:
@@ -100,7 +100,7 @@ class StagingEngine:
         return self._as_staged(revision, Weights(leaves, self.loaders.measure(leaves)))
 
     def drop_references(self) -> None:
-        """Hold nothing of the engine any more, nor let whoever has one of its sets: it ends.
+        """Hold nothing of the engine any more, and empty all its sets: it ends.
 
         A caller may keep an error, whose frames hold all that was at hand.
         """
@@ -234,7 +234,7 @@ class StagingEngine:
     def _noted(self, live: Staged, now: dict[str, int]) -> dict[str, int]:
         """Note what checksums say of a set that is to be shared with; return them."""
         if now != live.leaves:
-            live.weights.sources = {}  # nothing is shared with damaged weights: all is read anew
+            live.weights.sources = {}  # nothing is shared with damaged weights: all is read again
         return now
 
     def _checksums(self, leaves: Sequence[Any]) -> dict[str, int]:

@@ -3,7 +3,8 @@
 One engine after the other may be built over them. All they say goes through a store that anybody
 may write to, so it is signed. A signature is good for one key in one life of the engine, so nothing
 can be said again elsewhere or later. What is not signed by a rank of this life counts as not there:
-who writes into the store can keep ranks from hearing each other, and have none of them do anything.
+a stranger who writes into the store can keep ranks from hearing each other, and make none of them
+do anything.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ class SignedStore(Store):
         self._doubts = Doubts()
 
     def put(self, key: str, value: str) -> None:
-        """Have the key hold this value; whoever waits for it gets it."""
+        """Have the key hold this value; ranks that wait for it get it."""
         self._store.put(key, f"{self._signature(key, value)} {value}")
 
     def get(self, key: str, within: float) -> str | None:

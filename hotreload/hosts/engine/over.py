@@ -175,7 +175,7 @@ class OverRanks:
         await self._own.abort(staged)
 
     def lose(self, why: str) -> None:
-        """Count it as lost: whoever waits for it hears EngineLost."""
+        """Count it as lost: every call that waits for it ends with EngineLost."""
         self._own.lose(why)
 
     async def prepare(self, request: Mapping[str, Any]) -> Parsed:

@@ -94,7 +94,7 @@ def _leave_behind(service: Any) -> None:
 
 
 def _hold(until: float) -> None:
-    """Wait until whoever is at the other end of a connection has gone."""
+    """Wait until the other ends of all connections have gone."""
     held = set(_sockets())
     waiting = select.poll()
     for each in held:

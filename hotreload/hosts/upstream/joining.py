@@ -31,7 +31,7 @@ class Ranks:
     address: str
     """The host and port where rank 0 is met."""
     secret: str | None = field(default=None, repr=False)
-    """A secret that all of them know, and nobody else; None where whoever comes is trusted."""
+    """A secret that they alone know; None where every process that comes is trusted."""
 
     @property
     def leads(self) -> bool:
@@ -134,7 +134,7 @@ class Coordinator:
             raise _cannot_listen(address, told.strip() or "the program that listens has ended")
 
     def let_nobody_else_in(self) -> None:
-        """Close the port: all have come, and whoever comes back is to wait for the next life."""
+        """Close the port: all have come, and one that comes back is to wait for the next life."""
         assert self._program.stdin is not None
         self._program.stdin.write("all have come\n")
         self._program.stdin.flush()
