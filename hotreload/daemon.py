@@ -25,8 +25,7 @@ from hotreload.errors import (
     first_of,
 )
 from hotreload.events import Events, Leaving
-from hotreload.hosts.life.elsewhere import FollowerRefusal
-from hotreload.hosts.life.follow import Follow
+from hotreload.hosts.life.follow import Follow, FollowerRefusal
 from hotreload.hosts.life.lead import make_lead
 from hotreload.life.checking import Checking
 from hotreload.life.common import Common

@@ -1,23 +1,18 @@
 """One swap without a daemon: an engine with random weights takes on a checkpoint and answers.
 
-It uses the daemon's parts but no daemon, and yields what happens as JSON objects.
+A thin layer over `AsyncHotEngine`, which yields what happens as JSON objects.
 """
 
 import tempfile
-import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.digests import Digests
-from hotreload.checkpoint.fit import Policy, served_by
-from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
-from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import (
     BadRequest,
     CheckpointIncompatible,
@@ -29,29 +24,29 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import Publish
+from hotreload.hot.asynchronous import AsyncHotEngine
+from hotreload.hot.started import start
+from hotreload.hot.terms import HotTerms
 from hotreload.hub_names import names_a_repo
+from hotreload.json_fields import Fields
 from hotreload.sources.hub.client import usual_token
 from hotreload.sources.hub.once import download
-from hotreload.threads import in_thread, uninterrupted
-from hotreload.types import Checkpoint, Revision, Served
 
-PROMPT = "你是谁"
-RANDOM = Revision("random", "random weights")
+ASKED = "你是谁"
+ANY_LOADING_SECONDS = 7 * 86400.0
+"""The caller waits as long as it takes, and may leave at any time."""
 
 DOWNLOAD_HINTS = {
     "denied": "check the name; for a private or gated repo give --token-file, or set HF_TOKEN",
     "rate_limited": "wait as long as the hub says, then run the same command again",
 }
 
-Fields = dict[str, Any]
-"""A JSON object."""
-
 
 async def swap_once(
     *,
     model: str | Path,
     checkpoint: str | Path,
-    prompt: str = PROMPT,
+    prompt: str = ASKED,
     max_new_tokens: int = 32,
     device: str = "auto",
     tp: int = 1,
@@ -68,8 +63,13 @@ async def swap_once(
     are `engine_ready_dummy`, `weights_swapped` and `generate_result`; when a step fails, the last
     object is `weights_swap_error`, with a hint. Close the generator if you leave it early.
     """
-    policy = Policy(dtype_change="cast" if cast else "reject")
-    options = partial(EngineOptions, device=device, tp=tp, dtype=dtype, args=args or {})
+    terms = HotTerms(
+        dtype_change="cast" if cast else "reject",
+        keep_previous="none",
+        loader="upstream",  # one checkpoint: there is nothing to compare our own with
+        stage_timeout=ANY_LOADING_SECONDS,
+    )
+    options = {"device": device, "tp": tp, "dtype": dtype, "args": args}
     digests = Digests()
     fetch = partial(_on_this_disk, cache=cache, digests=digests, token=token, publish=publish)
     named = (str(model), str(checkpoint))
@@ -78,14 +78,13 @@ async def swap_once(
         _check_there(model, "model", "config.json")
         _check_there(checkpoint, "checkpoint")
         began = time.perf_counter()
-        async with _random_engine(options(model, load_format="dummy")) as engine:
+        async with _on_random_weights(model, terms, digests, options) as (hot, engine):
             model_id = named[0] if names_a_repo(named[0]) else model.absolute().name
             yield {"event": "engine_ready_dummy", "model_id": model_id} | _ready(
                 engine, model, checkpoint, began
             )
-            check = partial(_checked, engine, model, checkpoint, policy=policy, digests=digests)
-            yield await _swapped(engine, check)
-            yield await _answered(engine, prompt, max_new_tokens)
+            yield await _swapped(hot, engine, checkpoint)
+            yield await _answered(hot, prompt, max_new_tokens)
     except HotReloadError as error:
         yield _failed(error, Path(model), Path(checkpoint))
 
@@ -106,14 +105,15 @@ async def _on_this_disk(
 
 
 @asynccontextmanager
-async def _random_engine(options: EngineOptions) -> AsyncIterator[SglangEngine]:
-    with tempfile.TemporaryDirectory(prefix="hotreload-") as spool:
-        terms = StagingOptions(Path(spool), loader="upstream")  # one checkpoint: nothing to compare
-        engine = await SglangEngine.start(options, revision=RANDOM, terms=terms)
-        try:
-            yield engine
-        finally:
-            await uninterrupted(engine.close())
+async def _on_random_weights(
+    model: Path, terms: HotTerms, digests: Digests, options: Mapping[str, Any]
+) -> AsyncIterator[tuple[AsyncHotEngine, SglangEngine]]:
+    """Hold an engine on them: what it needs is what the checkpoint is compared with."""
+    started = await start(model, terms=terms, boot="random", **options)
+    needed = started.engine.expected_tensors()
+    started.checks = started.checks.against(needed, digests)
+    async with AsyncHotEngine(started, terms) as hot:
+        yield hot, started.engine
 
 
 def _check_there(folder: Path, option: str, file: str | None = None) -> None:
@@ -133,42 +133,22 @@ def _ready(engine: SglangEngine, model: Path, checkpoint: Path, began: float) ->
     }
 
 
-async def _swapped(engine: SglangEngine, check: Callable[[threading.Event], Checkpoint]) -> Fields:
-    began, structure = time.perf_counter(), engine.structure()
-    checkpoint = await in_thread(check)
-    old = await engine.exchange(await engine.stage(checkpoint))
-    await engine.scrub()  # random weights may have made NaN of a prompt
-    await engine.release(old)
+async def _swapped(hot: AsyncHotEngine, engine: SglangEngine, checkpoint: Path) -> Fields:
+    began, before, structure = time.perf_counter(), hot.fingerprint, engine.structure()
+    async with await hot.stage(checkpoint) as staged:
+        staged.is_proven = True  # what it answers is shown, whatever it is
+        live = await staged.flip()
     _check_structure(structure, engine.structure())
     return {
         "event": "weights_swapped",
-        "snapshot": str(checkpoint.path),
-        "revision": checkpoint.revision.id,
-        "leaves": engine.leaf_count,
-        "bytes": engine.live.bytes,
-        "fingerprint_before": old.fingerprint,
-        "fingerprint_after": engine.live.fingerprint,
+        "snapshot": _whole(checkpoint),
+        "revision": live.revision.id,
+        "leaves": len(live.leaves),
+        "bytes": live.bytes,
+        "fingerprint_before": before,
+        "fingerprint_after": live.fingerprint,
         "seconds": _since(began),
     }
-
-
-def _checked(
-    engine: SglangEngine,
-    model: Path,
-    folder: Path,
-    cancel: threading.Event,
-    *,
-    policy: Policy,
-    digests: Digests,
-) -> Checkpoint:
-    """Run the daemon's checks against what the engine says it needs."""
-    stated = served_by(model)
-    ignorable = stated.ignorable | engine.ignorable
-    served = Served(engine.expected_tensors(), stated.config, stated.side_files, ignorable)
-    folder = folder.absolute()
-    return check_checkpoint(
-        None, folder, served=served, policy=policy, cancel=cancel, digests=digests
-    )
 
 
 def _check_structure(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -179,12 +159,9 @@ def _check_structure(before: Mapping[str, Any], after: Mapping[str, Any]) -> Non
         )
 
 
-async def _answered(engine: SglangEngine, prompt: str, max_new_tokens: int) -> Fields:
+async def _answered(hot: AsyncHotEngine, prompt: str, max_new_tokens: int) -> Fields:
     sampling = {"temperature": 0, "max_new_tokens": max_new_tokens}
-    request = {"text": prompt, "sampling_params": sampling}
-    async with aclosing(engine.generate(request)) as answers:
-        answer = await anext(answers)
-    assert isinstance(answer, dict)
+    answer = await hot.generate(prompt, sampling)
     return {
         "event": "generate_result",
         "prompt": prompt,
@@ -234,6 +211,10 @@ def _hint_where(error: HotReloadError, missing: Path | None) -> str:
     if missing is None:
         return "a model is a folder with config.json and tokenizer, a checkpoint one with weights"
     return "name a folder that is there; relative paths start at the current folder"
+
+
+def _whole(folder: Path) -> str:
+    return str(folder.absolute())
 
 
 def _since(began: float) -> float:

@@ -97,7 +97,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "hot": {"hot", "checkpoint", "checkpoint.in_memory", "engine", "engine.answering"}
     | {"engine.weights", *CORE},
-    "library": {"checkpoint", "engine", "engine.weights", "sources", *CORE},
+    "library": {"hot", "checkpoint", "engine", "sources", *CORE},
     "daemon": {"life", "hosts.life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings", "observe"}

@@ -45,4 +45,4 @@ class EngineLimits:
     input_tokens: int
     total_tokens: int
     at_once: int = 1
-    """How many requests are answered at a time, at most."""
+    """The most requests that are answered at a time."""

@@ -1,4 +1,4 @@
-"""Why no engine can be started with a model's folder, in words its owner can act on.
+"""Reasons why no engine can be started with a model's folder, in words its owner can act on.
 
 Upstream's words send people elsewhere: to install PyTorch, or to another model's tokenizer.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from hotreload.checkpoint.file_names import CONFIG, TOKENIZERS
-from hotreload.engine.source_text import unserved
+from hotreload.engine.versions import unserved
 
 _STRETCHED = (
     "text_config",
@@ -24,7 +24,7 @@ _STRETCHED = (
 
 
 def unservable(model: Path, tokenizer: Path | None = None) -> str | None:
-    """What the folder lacks for an engine; None when nothing is known to be wrong with it.
+    """Say what the folder lacks for an engine; None when it is not known to lack anything.
 
     `tokenizer` is where the tokenizer lies, if it is not the model's.
     """
@@ -37,8 +37,9 @@ def unservable(model: Path, tokenizer: Path | None = None) -> str | None:
 
 
 def unshared(model: Path, tp: int, args: Mapping[str, Any]) -> str | None:
-    """Why so many devices cannot share the model's heads; None where they can, or nothing is known.
+    """Say why so many devices cannot share the model's heads.
 
+    None where they can, or nothing is known.
     A device may have a copy of a head of keys and values, but a part of one it cannot have.
     """
     heads, pairs = _heads(_config(model))
@@ -53,7 +54,7 @@ def unshared(model: Path, tp: int, args: Mapping[str, Any]) -> str | None:
 
 
 def context_of(model: Path | None, args: Mapping[str, Any]) -> int | None:
-    """How many tokens a prompt and its answer may have together; None where nothing is known."""
+    """Tokens that a prompt and its answer may have together; None where nothing is known."""
     given = args.get("context_length")
     if given is not None or model is None or "json_model_override_args" in args:
         return given if _is_count(given) else None
@@ -65,7 +66,7 @@ def context_of(model: Path | None, args: Mapping[str, Any]) -> int | None:
 
 
 def _heads(config: dict[str, Any]) -> tuple[int, int]:
-    """How many attention heads there are, and how many of keys and values; none where unstated."""
+    """Count the attention heads, and those of keys and values; zeros where unstated."""
     inner = config.get("text_config")
     stated = inner if isinstance(inner, dict) and "num_attention_heads" in inner else config
     heads = stated.get("num_attention_heads")

@@ -5,6 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hotreload.types import Revision
+
+RANDOM_WEIGHTS = Revision("random", "random weights")
+"""The name of what an engine answers by that started without a checkpoint."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
@@ -20,4 +25,4 @@ class EngineOptions:
     """Arguments of upstream's, handed on as they are."""
     first_device: int = 0
     engines: int = 1
-    """How many there are in all: there must be devices for each."""
+    """Number of engines in all: there must be devices for each."""

@@ -19,12 +19,11 @@ from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.options import EngineOptions
-from hotreload.engine.starting import built
 from hotreload.engine.switching import SwitchingEngine
 from hotreload.engine.upstream import build, frozen, recompiles
 from hotreload.engine.upstream.between import BetweenSteps
-from hotreload.engine.upstream.nonfinite import Withheld
-from hotreload.engine.upstream.parts import Parts, taken_apart, watched
+from hotreload.engine.upstream.nonfinite_logits import Withheld
+from hotreload.engine.upstream.parts import Parts, built, taken_apart, watched
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.leaves import signature
@@ -214,7 +213,7 @@ class SglangEngine(SwitchingEngine):
         return self._scheduler.is_turning(within)
 
     def lose(self, why: str) -> None:
-        """Count it as lost: whoever waits for it hears EngineLost."""
+        """Count it as lost: every call that waits for it ends with EngineLost."""
         self._watch.lose(why)
 
     async def close(self) -> None:

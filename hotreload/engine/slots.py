@@ -1,4 +1,4 @@
-"""Where an engine keeps the leaves it serves, one small class per generation of sglang-jax.
+"""Finds the list of leaves an engine serves: one small class per generation of sglang-jax.
 
 `find_slot` chooses one by looking at the objects. A slot knows nothing of names or checkpoints.
 """

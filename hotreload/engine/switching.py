@@ -57,7 +57,7 @@ class SwitchingEngine(StagingEngine):
         comparison = first.comparison if isinstance(first, Original) else Comparison()
         super().__init__(runner, terms, comparison)
         self.last_exchange_seconds: float | None = None
-        """How long the scheduler thread took for the last change of weights."""
+        """Time that the scheduler thread took for the last change of weights."""
         self._scheduler = scheduler
         self._watch = watch
         self._shadow_pool: ShadowPool | None = None
@@ -233,7 +233,7 @@ class SwitchingEngine(StagingEngine):
         """No step can be computed before all leaves are traded, or all are back."""
         leaves = list(live.leaves)
         self._scheduler.bind(stand_ins(leaves))
-        live.leaves.clear()  # who knows this list must not hold what leaves the device
+        live.leaves.clear()  # whatever knows this list must not hold what leaves the device
         live.leaves = leaves
         try:
             Trade(self.layout, leaves, weights.host, self._scheduler.note_turn).run()
@@ -266,6 +266,6 @@ class SwitchingEngine(StagingEngine):
 
 def _set(values: Sequence[tuple[Any, Any]]) -> None:
     """The model too: it would hold the old weights in memory, and LoRA on main makes the live list
-    anew from it."""
+    again from it."""
     for variable, leaf in values:
         variable.set_raw_value(leaf)

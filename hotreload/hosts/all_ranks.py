@@ -1,6 +1,6 @@
 """Rank 0's side of the steps: what it does to its own part of the engine, all ranks do.
 
-A step is done everywhere or nowhere: whoever is against it is named. One that was done here and
+A step is done everywhere or nowhere: a rank that is against it is named. One that was done here and
 nobody knows whether elsewhere, too, loses the engine.
 """
 
@@ -11,11 +11,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain
-from hotreload.hosts.ballots import Ballot, Step
-from hotreload.hosts.following import OwnPart
-from hotreload.hosts.naming import in_step
-from hotreload.hosts.steps import DROP, InVain, StepKind, StepSeconds
-from hotreload.hosts.vote import Chair
+from hotreload.hosts.steps import DROP, InVain, OwnPart, StepKind, StepSeconds, in_step
+from hotreload.hosts.vote import Ballot, Chair, Step
 from hotreload.threads import uninterrupted
 from hotreload.types import Staged
 

@@ -22,9 +22,9 @@ EVERY_SECONDS = 1.0
 SILENT_LOOKS = 30
 """After so many looks at which a rank had nothing new to say it counts as gone."""
 AT_ONCE = 0.01
-LEAVES, LOST = "leaves: ", "has lost its part: "
-"""How a rank begins to say why it goes, in order or not; no number does."""
-LONGEST = 2000
+SAYS_LEAVES, SAYS_LOST = "leaves: ", "has lost its part: "
+"""Words with which a rank begins to say why it goes, in order or not; no number does."""
+LONGEST_WHY = 2000
 """Characters of why it goes."""
 
 
@@ -60,11 +60,11 @@ class Beats:
 
     async def leave(self, why: str) -> None:
         """Tell the others that this rank goes, after `run` has ended: the engine ends with it."""
-        await in_thread(lambda cancel: self._store.put(_key(self._own), LEAVES + why))
+        await in_thread(lambda cancel: self._store.put(_key(self._own), SAYS_LEAVES + why))
 
     async def lose(self, why: str) -> None:
         """Tell the others that this rank's part is lost, and the engine with it."""
-        await in_thread(lambda cancel: self._store.put(_key(self._own), LOST + why))
+        await in_thread(lambda cancel: self._store.put(_key(self._own), SAYS_LOST + why))
 
     def _say_and_look(self, news: str, cancel: threading.Event) -> None:
         self._store.put(_key(self._own), news)
@@ -73,9 +73,9 @@ class Beats:
     def _look(self) -> None:
         for rank, before in list(self._heard.items()):
             said = self._store.get(_key(rank), AT_ONCE) or ""
-            if said.startswith(LEAVES):
+            if said.startswith(SAYS_LEAVES):
                 raise RankLeft(f"rank {rank} {_in_words(said)}")
-            if said.startswith(LOST):
+            if said.startswith(SAYS_LOST):
                 raise EngineLost(f"rank {rank} {_in_words(said)}")
             now = max(before, _number(said))  # what it said before can be said again by anybody
             self._silent[rank] = self._silent[rank] + 1 if now == before else 0
@@ -99,4 +99,4 @@ def _number(said: str) -> int:
 
 
 def _in_words(said: str) -> str:
-    return words(said[:LONGEST])
+    return words(said[:LONGEST_WHY])

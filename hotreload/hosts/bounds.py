@@ -1,15 +1,19 @@
-"""Bounds of what one rank believes of another: form and size, whoever wrote it."""
+"""Words in which ranks tell each other things, and bounds of what one believes of another.
+
+They are of form and size, whoever wrote it.
+"""
 
 import json
+import math
 import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from hotreload.types import Revision
+from hotreload.types import Generation, Revision, Staged
 
 MOST_TEXT = 4 << 20
 """Characters of a step or a ballot."""
-MOST_WORDS = 20_000
+LONGEST_WORDS = 20_000
 LONGEST_NAME = 1024
 """Characters of a revision, a label or a fingerprint."""
 MOST_NUMBER = 10**9
@@ -30,7 +34,7 @@ def parsed(text: str, most: int = MOST_TEXT) -> Any:
         raise NotBelieved("it is no JSON") from fault
 
 
-def words(value: Any, most: int = MOST_WORDS) -> str:
+def words(value: Any, most: int = LONGEST_WORDS) -> str:
     """A text without control characters, which could write lines of their own into a log."""
     if not isinstance(value, str) or len(value) > most:
         raise NotBelieved(f"there must be a text of up to {most} characters")
@@ -65,3 +69,23 @@ def revision_of(about: Mapping[str, str]) -> Revision:
 
 def _shown(char: str) -> str:
     return ascii(char)[1:-1] if unicodedata.category(char) == "Cc" else char
+
+
+def live_words(live: Generation) -> dict[str, str]:
+    """Say what went live, for the other ranks to write down."""
+    return {
+        "number": str(live.number),
+        **words_of(live.revision),
+        "fingerprint": live.fingerprint,
+        "since": repr(live.since),
+    }
+
+
+def live_of(about: Mapping[str, str], own: Staged) -> Generation:
+    """Read what rank 0 has made live, which is `own` here; NotBelieved if it is nothing such."""
+    fingerprint = words(about["fingerprint"], LONGEST_NAME)
+    since = float(about["since"])
+    if not math.isfinite(since):
+        raise NotBelieved(f"{since} is no time")
+    where = number(about["number"], 1), revision_of(about)
+    return Generation(*where, fingerprint, since, own.leaves, own.bytes)

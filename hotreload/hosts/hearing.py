@@ -1,21 +1,45 @@
-"""Waits for what another rank says; what no rank would say like this is not there."""
+"""Hears what another rank says; what no rank would say like this is not there.
+
+That it is not believed is told once for each key.
+"""
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable
 
 from hotreload.hosts.bounds import NotBelieved
-from hotreload.hosts.doubts import Doubts
 from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread
 
+log = logging.getLogger("hotreload.ranks")
+
 LOOK_SECONDS = 0.5
-"""How long a thread waits in the store at a time: a cancel waits for its end."""
+"""Time that a thread waits in the store without a break: a cancel waits for its end."""
+MOST = 100
+"""The most keys it is told of: it may be written under ever new ones."""
+DOUBT_TODO = (
+    "see who reaches the port of [engine] dist_init_addr, and whether all hosts have the same "
+    "[engine] join_secret_file: `hotreload doctor --meet` compares them"
+)
+
+
+class Doubts:
+    """Tells that a rank does not believe what stands in the store."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell(self, key: str, why: str) -> None:
+        """Say it in the log, unless it was said of this key, or of too many."""
+        if key not in self._told and len(self._told) < MOST:
+            self._told.add(key)
+            log.error("ranks.not_believed", extra={"key": key, "why": why, "todo": DOUBT_TODO})
 
 
 class Ear:
-    """Of one rank."""
+    """Waits for what the other ranks say to this one."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,1 +1,1 @@
-"""For those who hold an engine in a program of their own: new weights while it answers."""
+"""An engine in a program of one's own: new weights while it answers."""

@@ -1,23 +1,25 @@
-"""Requests of a program and their answers, in the words of sglang-jax."""
+"""Requests of a program in the words of sglang-jax, and their answers: at once, or in pieces."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
-from hotreload.errors import BadRequest, shown
+from hotreload.engine.answering.answers import Answer, Newest, all_ended
+from hotreload.errors import BadRequest, NotServing, shown
+from hotreload.threads import uninterrupted
 from hotreload.types import Generation
 
-Answer = dict[str, Any]
-"""An answer of sglang-jax; its `meta_info` also has `generation`, `revision` and `fingerprint`."""
 Prompt = str | list[int] | tuple[int, ...]
 """A text, or its token ids."""
-Prompts = list[str] | tuple[str, ...] | Sequence[list[int]] | Sequence[tuple[int, ...]]
+SeveralPrompts = list[str] | tuple[str, ...] | Sequence[list[int]] | Sequence[tuple[int, ...]]
 """Several of them."""
 Sampling = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """As sglang-jax takes them, for all prompts or for each."""
 
 
 def request_for(
-    prompt: Prompt | Prompts, sampling: Sampling | None, more: Mapping[str, Any]
+    prompt: Prompt | SeveralPrompts, sampling: Sampling | None, more: Mapping[str, Any]
 ) -> dict[str, Any]:
     """In the engine's own schema, which knows lists alone; BadRequest when it is nothing of it."""
     if not isinstance(prompt, str | list | tuple):
@@ -41,7 +43,7 @@ def check_is_staged(value: object, kind: type) -> None:
 
 
 def stamp(answer: Answer, generation: Generation) -> None:
-    """Say in the answer which generation made it."""
+    """Say in its `meta_info` which generation made it: number, revision and fingerprint."""
     answer["meta_info"] = {**answer.get("meta_info", {}), **generation.stamp}
 
 
@@ -49,3 +51,53 @@ def _in_lists(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_in_lists(each) for each in value]
     return dict(value) if isinstance(value, Mapping) else value
+
+
+class Stream:
+    """Follows an answer, or several, in a task of its own: the engine's end needs no reader.
+
+    Its reader may be kept for ever, and holds nothing of the engine then.
+    """
+
+    def __init__(self, answers: AsyncGenerator[Answer]) -> None:
+        self._newest = Newest(1)
+        self.task = asyncio.create_task(_follow(answers, self._newest))
+
+    async def next(self) -> Answer | None:
+        """The next piece, None at the end; a slow reader misses some of them."""
+        return await self._newest.next()
+
+    async def end(self) -> None:
+        """Abort what has not ended, and return when the engine has forgotten it."""
+        await uninterrupted(all_ended([self.task]))
+
+
+class Streams:
+    """The streams that have not ended."""
+
+    def __init__(self) -> None:
+        self._open: set[asyncio.Task[None]] = set()
+
+    def begin(self, answers: AsyncGenerator[Answer]) -> Stream:
+        """Follow answers from now on."""
+        stream = Stream(answers)
+        self._open.add(stream.task)
+        stream.task.add_done_callback(self._open.discard)
+        return stream
+
+    async def end(self) -> None:
+        """End all of them: their readers hear NotServing."""
+        await all_ended([*self._open])
+
+
+async def _follow(answers: AsyncGenerator[Answer], newest: Newest) -> None:
+    try:
+        async with aclosing(answers):
+            async for answer in answers:
+                newest.put(answer.get("index"), answer)
+        newest.end()
+    except asyncio.CancelledError:
+        newest.fail(NotServing("the engine was closed meanwhile"))
+        raise
+    except Exception as fault:
+        newest.fail(fault)

@@ -19,6 +19,7 @@ from hotreload.core.probing import probes_within
 from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica
 from hotreload.core.switch import ABORT_GRACE
+from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import (
@@ -30,28 +31,26 @@ from hotreload.errors import (
 )
 from hotreload.events import Events
 from hotreload.hot.asking import (
-    Answer,
     Prompt,
-    Prompts,
     Sampling,
+    SeveralPrompts,
+    Streams,
     check_is_staged,
     check_whole_number,
     request_for,
     stamp,
 )
-from hotreload.hot.checking import Given
-from hotreload.hot.home import Home
-from hotreload.hot.lasting import Lasting, tell
+from hotreload.hot.given_weights import GivenWeights
+from hotreload.hot.loop_thread import Home
 from hotreload.hot.staged import AsyncStagedWeights
-from hotreload.hot.started import Boot, Started, start
-from hotreload.hot.streams import Streams
+from hotreload.hot.started import Boot, Started, TasksBeside, start, tell
 from hotreload.hot.switching import Switching
 from hotreload.hot.terms import HotTerms
 from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Mode
 
 ADMISSION_SECONDS = 60.0
-"""How long a request waits for a generation that is new enough."""
+"""Time that a request waits for a generation that is new enough."""
 
 
 class AsyncHotEngine:
@@ -80,8 +79,8 @@ class AsyncHotEngine:
         self._switching = Switching(self._replica, attempts, terms.rules, check=self._check)
         self._replica.open()
         self._streams = Streams()
-        self._lasting = Lasting(self._replica)
-        self._lasting.begin(terms, publish)
+        self._beside = TasksBeside(self._replica)
+        self._beside.begin(terms, publish)
 
     @classmethod
     async def start(
@@ -111,7 +110,7 @@ class AsyncHotEngine:
 
     # --- new weights --------------------------------------------------------------------------
 
-    async def stage(self, given: Given, name: str = "") -> AsyncStagedWeights:
+    async def stage(self, given: GivenWeights, name: str = "") -> AsyncStagedWeights:
         """Check new weights and load them beside the live ones, which go on answering.
 
         CheckpointRejected says all that is wrong with them. The caller's arrays are only read, and
@@ -119,20 +118,20 @@ class AsyncHotEngine:
         """
         return await self._stage(given, name, self._switching.rollbacks)
 
-    async def _stage(self, given: Given, name: str, since: int) -> AsyncStagedWeights:
+    async def _stage(self, given: GivenWeights, name: str, since: int) -> AsyncStagedWeights:
         self._check()
         self._switching.check_free()
         checkpoint = await self._checks.check(given, name)
         return await self._switching.stage(checkpoint, since)
 
-    async def update(self, given: Given, name: str = "") -> Generation:
+    async def update(self, given: GivenWeights, name: str = "") -> Generation:
         """Stage new weights, prove them and answer by them from now on: all of it, or nothing.
 
         One that comes meanwhile waits for its turn.
         """
         since = self._switching.rollbacks
         async with self._updates, await self._stage(given, name, since) as staged:
-            return await staged.flip(since=since)
+            return await staged.flip_since(since)
 
     async def flip(self, staged: AsyncStagedWeights) -> Generation:
         """Answer by staged weights from now on; those inside end under the weights before."""
@@ -172,9 +171,9 @@ class AsyncHotEngine:
         if checkpoint.revision != place.revision:
             raise NothingOfThatName(f"{gone}, and {place.path} holds other bytes now")
         async with await self._switching.stage(checkpoint, since) as staged:
-            return await staged.flip(since=since)
+            return await staged.flip_since(since)
 
-    async def fingerprint_of(self, given: Given) -> str | None:
+    async def fingerprint_of(self, given: GivenWeights) -> str | None:
         """The fingerprint these weights will have when they are live; None if they are cast."""
         return await self._checks.fingerprint_of(given)
 
@@ -182,7 +181,7 @@ class AsyncHotEngine:
 
     @property
     def generation(self) -> Generation:
-        """What answers new requests."""
+        """The generation that answers new requests."""
         return self._replica.live
 
     @property
@@ -197,12 +196,12 @@ class AsyncHotEngine:
 
     @property
     def mode(self) -> Mode:
-        """How new weights take over; `drain` where the engine cannot overlap."""
+        """The way new weights take over; `drain` where the engine cannot overlap."""
         return self._replica.mode
 
     @property
     def engine(self) -> Any:
-        """sglang-jax's own Engine, to look at: who sends it requests passes by the gate."""
+        """sglang-jax's own Engine, to look at: requests sent to it would bypass the gate."""
         return self._replica.engine.upstream
 
     @overload
@@ -218,7 +217,7 @@ class AsyncHotEngine:
     @overload
     async def generate(
         self,
-        prompt: Prompts,
+        prompt: SeveralPrompts,
         sampling_params: Sampling | None = None,
         *,
         at_least: int = 0,
@@ -227,7 +226,7 @@ class AsyncHotEngine:
 
     async def generate(
         self,
-        prompt: Prompt | Prompts,
+        prompt: Prompt | SeveralPrompts,
         sampling_params: Sampling | None = None,
         *,
         at_least: int = 0,
@@ -248,7 +247,7 @@ class AsyncHotEngine:
 
     async def stream(
         self,
-        prompt: Prompt | Prompts,
+        prompt: Prompt | SeveralPrompts,
         sampling_params: Sampling | None = None,
         *,
         at_least: int = 0,
@@ -266,12 +265,12 @@ class AsyncHotEngine:
 
     async def _answers(
         self,
-        prompt: Prompt | Prompts,
+        prompt: Prompt | SeveralPrompts,
         sampling: Sampling | None,
         at_least: int,
         more: Mapping[str, Any],
     ) -> AsyncGenerator[Any]:
-        """What the engine answers, once or in pieces; each answer says who made it."""
+        """Yield what the engine answers, once or in pieces; each answer says who made it."""
         self._check()
         check_whole_number("at_least", at_least)
         request = request_for(prompt, sampling, more)
@@ -290,7 +289,7 @@ class AsyncHotEngine:
     async def close(self) -> None:
         """End what is under way, and the engine; free the device. Twice is once.
 
-        Whoever calls it returns when that is done, also one who is cancelled meanwhile.
+        Every call returns when that is done, also one that is cancelled meanwhile.
         """
         if not self._home.is_here:
             return  # it is another process's
@@ -307,7 +306,7 @@ class AsyncHotEngine:
             with suppress(DrainTimedOut, EngineLost):
                 await self._replica.engine.abort()
                 await self._gate.drained(ABORT_GRACE)
-            await self._lasting.end()
+            await self._beside.end()
         finally:
             self._replica.drop_spares()
             await self._started.end()

@@ -1,6 +1,10 @@
-"""A loop in a thread of its own, for callers whose own loop runs already, or who have none."""
+"""A loop in a thread of its own, for callers whose own loop runs already, or who have none.
+
+It belongs to one process: a fork's child has a copy of its objects, and no engine.
+"""
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future, wait
@@ -9,7 +13,26 @@ from functools import partial
 from typing import Any
 
 from hotreload.errors import BadRequest, NotServing
-from hotreload.hot.home import Home
+
+
+class Home:
+    """The process that made this object."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """True in that process."""
+        return os.getpid() == self._process
+
+    def check(self) -> None:
+        """BadRequest in a fork's child."""
+        if not self.is_here:
+            raise BadRequest(
+                f"this engine runs in process {self._process}, of which this one ({os.getpid()}) "
+                "is a fork: ask it there, and start processes with multiprocessing's 'spawn'"
+            )
 
 
 class LoopThread:
@@ -19,10 +42,10 @@ class LoopThread:
         self.home = Home()
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
         self._guard = threading.Lock()
-        """Held for a moment by who reads or changes the next two."""
+        """Held for a moment while the next two are read or changed."""
         self._is_open = True
         self._calls: set[_Call[Any]] = set()
-        """Those that have not ended."""
+        """Calls that have not ended."""
         # A daemon, since a program may end without having closed what it holds.
         self._thread = threading.Thread(target=self._run, name="hotreload-loop", daemon=True)
         self._thread.start()
@@ -30,7 +53,7 @@ class LoopThread:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes work."""
+        """True while it takes work."""
         return self._is_open
 
     def check_outside(self) -> None:
@@ -43,7 +66,7 @@ class LoopThread:
             )
 
     def run[T](self, work: Coroutine[Any, Any, T]) -> T:
-        """What the work comes to; an interrupt cancels it, and is raised when it has ended."""
+        """Return the work's result; an interrupt cancels it, and is raised when it has ended."""
         call = _Call(work)
         try:
             self.check_outside()

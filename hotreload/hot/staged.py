@@ -11,7 +11,7 @@ from hotreload.errors import BadRequest, CheckpointRejected, EngineLost
 from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Loading, Staged
 
-Step = Callable[[Staged], Awaitable[None]]
+SwitchStep = Callable[[Staged], Awaitable[None]]
 """One that a switch takes with staged weights, or raises why not."""
 
 
@@ -40,8 +40,8 @@ class AsyncStagedWeights:
         weights: Staged,
         hold: Hold,
         *,
-        prove: Step,
-        go_live: Step,
+        prove: SwitchStep,
+        go_live: SwitchStep,
         progress: AttemptProgress,
         why_unprovable: str | None,
         turn: Callable[[int | None], AbstractAsyncContextManager[None]],
@@ -82,12 +82,15 @@ class AsyncStagedWeights:
                 )
             await self._make_sure(weights)
 
-    async def flip(self, *, since: int | None = None) -> Generation:
+    async def flip(self) -> Generation:
         """Answer by them from now on; those that are unproven are proven first, or not flipped to.
 
         ProbeFailed, and they are released. After any other error they are held as before.
-        `since` is for an update: how many rollbacks there had been when it was asked for.
         """
+        return await self.flip_since(None)
+
+    async def flip_since(self, since: int | None) -> Generation:
+        """Flip for an update, when so many rollbacks had been asked for; Superseded after more."""
         async with self._turn(since), self._released_when_bad():
             weights = self._waiting()
             await self._make_sure(weights)

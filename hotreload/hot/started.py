@@ -1,26 +1,32 @@
-"""Starts the engine that a program holds, as `hotreload serve` starts its own."""
+"""Starts the engine that a program holds, as `hotreload serve` does, and what runs beside it."""
 
+import asyncio
+import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import served_by
+from hotreload.core.fading import close_drained_generations
+from hotreload.core.nonfinite import react_to_nonfinite_answers
 from hotreload.core.probing import FIRST_ANSWER_SECONDS, probes_within
+from hotreload.core.replica import Replica
+from hotreload.core.verify import tell_of_distrust
+from hotreload.engine.answering.answers import all_ended
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.options import EngineOptions
+from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import ConfigError, shown
-from hotreload.hot.checking import GivenChecks
+from hotreload.errors import ConfigError, EngineLost, shown
+from hotreload.events import AnswersWithheld, Event, GateChanged, LoaderDistrusted, Publish
+from hotreload.hot.given_weights import GivenChecks
 from hotreload.hot.terms import HotTerms
 from hotreload.hub_names import how_to_have
 from hotreload.threads import in_thread, uninterrupted
-from hotreload.types import Revision
 
-RANDOM = Revision("random", "random weights")
 Boot = Literal["checkpoint", "random"]
 
 
@@ -77,7 +83,7 @@ async def start(
             ),
             terms=terms.staging(Path(spool.name)),
             probes=probes,
-            revision=checkpoint.revision if checkpoint else RANDOM,
+            revision=checkpoint.revision if checkpoint else RANDOM_WEIGHTS,
             checkpoint=checkpoint,
         )
     except BaseException:
@@ -129,3 +135,50 @@ def _folder_of(model: object) -> Path:
             f"what else Engine was given as args: HotEngine({model.server_args.model_path!r}, …)"
         )
     raise ConfigError(f"model must be a folder's path, not a {type(model).__name__}")
+
+
+log = logging.getLogger("hotreload.hot")
+
+
+class TasksBeside:
+    """Runs as long as the engine; the engine is lost with any of these tasks."""
+
+    def __init__(self, replica: Replica[SglangEngine]) -> None:
+        self._replica = replica
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begin(self, terms: HotTerms, publish: Publish) -> None:
+        """Begin all there is to do until `end`."""
+        replica, engine = self._replica, self._replica.engine
+        keep = terms.rules.keep_previous
+        works: list[Coroutine[Any, Any, NoReturn]] = [
+            engine.died(),
+            close_drained_generations(replica, keep=keep, publish=publish),
+            tell_of_distrust(replica, distrusted=engine.distrusted, publish=publish),
+            react_to_nonfinite_answers(
+                replica, publish=publish, drain_timeout=lambda: terms.drain_timeout, leave=None
+            ),
+        ]
+        self._tasks += [asyncio.create_task(self.run(work)) for work in works]
+
+    async def run(self, work: Coroutine[Any, Any, NoReturn]) -> None:
+        """Work that nothing ends but a loss, which seals the gate."""
+        try:
+            await work
+        except EngineLost as lost:
+            self._replica.lose(lost)
+        except Exception as broken:
+            log.exception("hot.broken")
+            self._replica.lose(EngineLost(f"a part of hotreload broke: {broken!r}"))
+
+    async def end(self) -> None:
+        """End it, and forget the tasks: each holds what it held when it was cancelled."""
+        tasks, self._tasks = self._tasks, []
+        await all_ended(tasks)
+
+
+def tell(event: Event) -> None:
+    """Log what happens: what somebody must look at, as a warning."""
+    is_loss = isinstance(event, GateChanged) and event.code == EngineLost.code
+    alarming = is_loss or isinstance(event, AnswersWithheld | LoaderDistrusted)
+    log.log(logging.WARNING if alarming else logging.DEBUG, "%s", event)

@@ -31,7 +31,7 @@ from hotreload.types import Checkpoint, Generation, Mode, Revision, Staged
 
 
 class Switching:
-    """Belongs to one engine. One change at a time: who comes meanwhile waits, but for a rollback.
+    """Belongs to one engine. One change at a time: others wait meanwhile, but for a rollback.
 
     That overrules what was asked for before it and is not live yet: it does not wait for a load, or
     for older answers.
@@ -66,7 +66,7 @@ class Switching:
         self._news = asyncio.Event()
 
     def turn(self, since: int | None = None) -> AbstractAsyncContextManager[None]:
-        """Be the one who changes something, once nobody else does; NotServing when it has ended.
+        """Be the only one to change something, once no other does; NotServing when it has ended.
 
         Superseded when a rollback is asked for meanwhile; or since there had been so many.
         """
@@ -88,7 +88,7 @@ class Switching:
                 raise
 
     async def end(self) -> None:
-        """Give up what is under way, and free what is staged; whoever comes finds it closed."""
+        """Give up what is under way, and free what is staged; later calls find it closed."""
         self._is_ending = True
         self._news.set()
         async with self._one_at_a_time:

@@ -1,18 +1,23 @@
-"""The same for programs without a loop, and for notebooks, whose own runs already."""
+"""The same for programs without a loop, and for notebooks, whose own runs already.
+
+Each verb is the asynchronous one, which is waited for: what it promises stands there.
+"""
 
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Concatenate, Self, overload
 
+from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.probe import Probe
 from hotreload.errors import BadRequest, NotServing
 from hotreload.events import Observer
-from hotreload.hot.asking import Answer, Prompt, Prompts, Sampling, check_is_staged
+from hotreload.hot.asking import Prompt, Sampling, SeveralPrompts, check_is_staged
 from hotreload.hot.asynchronous import AsyncHotEngine
-from hotreload.hot.checking import Given
+from hotreload.hot.given_weights import GivenWeights
 from hotreload.hot.loop_thread import LoopThread
 from hotreload.hot.staged import AsyncStagedWeights
 from hotreload.hot.started import Boot
@@ -20,16 +25,32 @@ from hotreload.hot.terms import HotTerms
 from hotreload.types import Generation, Loading, Mode
 
 
-class StagedWeights:
-    """Weights beside the live ones, until they go live, their answers are bad, or `release`."""
+class _Twin[Own]:
+    """Stands for an asynchronous object, in any thread but its loop's."""
 
-    def __init__(self, staged: AsyncStagedWeights, loop: LoopThread) -> None:
-        self.asynchronous = staged
+    def __init__(self, asynchronous: Own, loop: LoopThread) -> None:
+        self.asynchronous = asynchronous
         self._loop = loop
+
+
+def _waited[Own, **P, T](
+    verb: Callable[Concatenate[Own, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Twin[Own], P], T]:
+    """The same verb, which returns when it is done."""
+
+    @wraps(verb)
+    def waited(self: _Twin[Own], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.run(verb(self.asynchronous, *args, **kwargs))
+
+    return waited
+
+
+class StagedWeights(_Twin[AsyncStagedWeights]):
+    """Weights beside the live ones, until they go live, their answers are bad, or `release`."""
 
     @property
     def name(self) -> str:
-        """What they were called when they were staged."""
+        """The name they were given when they were staged."""
         return self.asynchronous.name
 
     @property
@@ -39,38 +60,27 @@ class StagedWeights:
 
     @property
     def loading(self) -> Loading | None:
-        """How they were loaded, and how far they are from those that were live."""
+        """Facts of their loading, and how far they are from those that were live."""
         return self.asynchronous.loading
 
     @property
     def is_held(self) -> bool:
-        """Whether they still wait beside the live ones."""
+        """True while they wait beside the live ones."""
         return self.asynchronous.is_held
 
     @property
     def is_proven(self) -> bool:
-        """Whether the probes found their answers good."""
+        """True once the probes found their answers good."""
         return self.asynchronous.is_proven
 
     @property
     def generation(self) -> Generation | None:
-        """What they went live as; None if they did not."""
+        """The generation that they went live as; None if they did not."""
         return self.asynchronous.generation
 
-    def probe(self) -> None:
-        """Ask the probes, where nobody sees the answers; ProbeFailed, and they are released."""
-        self._loop.run(self.asynchronous.probe())
-
-    def flip(self) -> Generation:
-        """Answer by them from now on; those that are unproven are proven first, or not flipped to.
-
-        ProbeFailed, and they are released. After any other error they are held as before.
-        """
-        return self._loop.run(self.asynchronous.flip())
-
-    def release(self) -> None:
-        """Free them, unless they went live or were released before."""
-        self._loop.run(self.asynchronous.release())
+    probe = _waited(AsyncStagedWeights.probe)
+    flip = _waited(AsyncStagedWeights.flip)
+    release = _waited(AsyncStagedWeights.release)
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +94,7 @@ class StagedWeights:
         self.release()
 
 
-class HotEngine:
+class HotEngine(_Twin[AsyncHotEngine]):
     """An engine whose weights change while it answers; for any thread, and for several at once."""
 
     def __init__(
@@ -104,7 +114,7 @@ class HotEngine:
 
         Its weights are checked, and answer the probes; with `boot="random"` there are none yet.
         """
-        self._loop = LoopThread()
+        loop = LoopThread()
         self._closing = threading.Lock()
         starting = AsyncHotEngine.start(
             model,
@@ -118,14 +128,14 @@ class HotEngine:
             boot=boot,
         )
         try:
-            self.asynchronous = self._loop.run(starting)
+            super().__init__(loop.run(starting), loop)
         except BaseException:
-            self._loop.close()
+            loop.close()
             raise
 
     # --- new weights --------------------------------------------------------------------------
 
-    def stage(self, given: Given, name: str = "") -> StagedWeights:
+    def stage(self, given: GivenWeights, name: str = "") -> StagedWeights:
         """Check new weights and load them beside the live ones, which go on answering.
 
         CheckpointRejected says all that is wrong with them. The caller's arrays are only read, and
@@ -133,12 +143,7 @@ class HotEngine:
         """
         return StagedWeights(self._loop.run(self.asynchronous.stage(given, name)), self._loop)
 
-    def update(self, given: Given, name: str = "") -> Generation:
-        """Stage new weights, prove them and answer by them from now on: all of it, or nothing.
-
-        One that comes meanwhile waits for its turn.
-        """
-        return self._loop.run(self.asynchronous.update(given, name))
+    update = _waited(AsyncHotEngine.update)
 
     def flip(self, staged: StagedWeights) -> Generation:
         """Answer by staged weights from now on; those inside end under the weights before."""
@@ -151,19 +156,14 @@ class HotEngine:
             check_is_staged(staged, StagedWeights)
         self._loop.run(self.asynchronous.probe(staged.asynchronous if staged else None))
 
-    def rollback(self, number: int | None = None) -> Generation:
-        """Answer by the generation before again, or by this one: from memory, else its folder."""
-        return self._loop.run(self.asynchronous.rollback(number))
-
-    def fingerprint_of(self, given: Given) -> str | None:
-        """The fingerprint these weights will have when they are live; None if they are cast."""
-        return self._loop.run(self.asynchronous.fingerprint_of(given))
+    rollback = _waited(AsyncHotEngine.rollback)
+    fingerprint_of = _waited(AsyncHotEngine.fingerprint_of)
 
     # --- what answers -------------------------------------------------------------------------
 
     @property
     def generation(self) -> Generation:
-        """What answers new requests."""
+        """The generation that answers new requests."""
         return self.asynchronous.generation
 
     @property
@@ -179,12 +179,12 @@ class HotEngine:
 
     @property
     def mode(self) -> Mode:
-        """How new weights take over; `drain` where the engine cannot overlap."""
+        """The way new weights take over; `drain` where the engine cannot overlap."""
         return self.asynchronous.mode
 
     @property
     def engine(self) -> Any:
-        """sglang-jax's own Engine, to look at: who sends it requests passes by the gate."""
+        """sglang-jax's own Engine, to look at: requests sent to it would bypass the gate."""
         return self.asynchronous.engine
 
     def subscribe(self, observer: Observer) -> Callable[[], None]:
@@ -204,7 +204,7 @@ class HotEngine:
     @overload
     def generate(
         self,
-        prompt: Prompts,
+        prompt: SeveralPrompts,
         sampling_params: Sampling | None = None,
         *,
         at_least: int = 0,
@@ -213,7 +213,7 @@ class HotEngine:
 
     def generate(
         self,
-        prompt: Prompt | Prompts,
+        prompt: Prompt | SeveralPrompts,
         sampling_params: Sampling | None = None,
         *,
         at_least: int = 0,
@@ -231,7 +231,7 @@ class HotEngine:
 
     def stream(
         self,
-        prompt: Prompt | Prompts,
+        prompt: Prompt | SeveralPrompts,
         sampling_params: Sampling | None = None,
         *,
         at_least: int = 0,
@@ -251,7 +251,7 @@ class HotEngine:
     def close(self) -> None:
         """End what is under way, and the engine; free the device. Twice is once.
 
-        Whoever calls it returns when that is done.
+        Every call returns when that is done.
         """
         if not self._loop.home.is_here:
             return  # it is another process's

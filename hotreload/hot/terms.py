@@ -1,4 +1,4 @@
-"""What is decided about an engine in a program of one's own; each field is a setting's name."""
+"""Terms for an engine in a program of one's own; each field is a setting's name."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,34 +12,34 @@ from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError
 
-RULES = Rules()
+DAEMONS_RULES = Rules()
 
 
 @dataclass(frozen=True, slots=True)
 class HotTerms:
-    """What new weights must be like, how they take over, and what is kept of those before."""
+    """Limits of what new weights may be, how they take over, and what is kept of those before."""
 
     dtype_change: Literal["reject", "cast"] = "reject"
-    """Whether weights may have another float dtype than the model's: a trainer's float32."""
+    """`cast` lets weights have another float dtype than the model's: a trainer's float32."""
     extra_tensors: tuple[str, ...] = ()
     """Patterns of names that may be given though the model has no such tensor."""
     nonfinite: Literal["reject", "allow"] = "reject"
     max_drift: float | None = None
     """By which factor a leaf's root mean square may differ from the live one's."""
     mode: Literal["overlap", "drain"] = "overlap"
-    sets: int = RULES.sets
+    sets: int = DAEMONS_RULES.sets
     """The most sets of weights on the device."""
     keep_previous: Literal["device", "host", "none"] = "device"
-    """Where the weights before the live ones wait for a rollback."""
+    """Place where the weights before the live ones wait for a rollback."""
     memory: Literal["double", "host", "auto"] = "double"
     loader: Literal["auto", "upstream"] = "auto"
     staging_threads: int = 1
-    stage_timeout: float = RULES.stage_timeout
-    """How long the loading may take."""
-    probe_timeout: float = RULES.probe_timeout
-    drain_timeout: float = RULES.drain_timeout
-    finish_timeout: float = RULES.finish_timeout
-    """How long older answers may keep the room that new weights need."""
+    stage_timeout: float = DAEMONS_RULES.stage_timeout
+    """Time that the loading may take."""
+    probe_timeout: float = DAEMONS_RULES.probe_timeout
+    drain_timeout: float = DAEMONS_RULES.drain_timeout
+    finish_timeout: float = DAEMONS_RULES.finish_timeout
+    """Time that older answers may keep the room that new weights need."""
 
     def __post_init__(self) -> None:
         """ConfigError lists every value that the daemon's setting of this name would refuse."""
@@ -48,12 +48,12 @@ class HotTerms:
 
     @property
     def policy(self) -> Policy:
-        """What the checks let pass."""
+        """The findings that the checks let pass."""
         return Policy(tuple(self.extra_tensors), self.dtype_change, self.nonfinite)
 
     @property
     def rules(self) -> Rules:
-        """How long each step may take, and what is kept after it."""
+        """Time that each step may take, and what is kept after it."""
         return Rules(
             stage_timeout=self.stage_timeout,
             drain_timeout=self.drain_timeout,
@@ -64,7 +64,7 @@ class HotTerms:
         )
 
     def staging(self, spool: Path) -> StagingOptions:
-        """How weights are loaded: at usual priority, since the caller waits for it."""
+        """Options of the loading: at usual priority, since the caller waits for it."""
         quiet = Quiet(self.staging_threads, "normal")
         return StagingOptions(spool, self.max_drift, self.loader, self.memory, quiet)
 
@@ -89,7 +89,7 @@ def _is_above_zero(value: Any) -> bool:
 
 
 _Rule = tuple[str, Callable[[Any], bool]]
-"""What a value must be, and whether it is."""
+"""Words for what a value must be, and the test of it."""
 _ABOVE_ZERO: _Rule = "a number above 0", _is_above_zero
 _RULES: dict[str, _Rule] = {
     "extra_tensors": (

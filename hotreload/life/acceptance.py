@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from hotreload.engine.model_folder import context_of, unshared
-from hotreload.engine.source_text import unknown_arguments
+from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.life.model_files import KEPT
 from hotreload.server.listening import group_id

@@ -19,6 +19,7 @@ from hotreload.core.ports import Source
 from hotreload.core.progress import AttemptProgress, StillWanted
 from hotreload.core.recording import AttemptPolicy, Attempts
 from hotreload.core.rules import Rules
+from hotreload.engine.options import RANDOM_WEIGHTS
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import (
     REJECTIONS,
@@ -44,7 +45,6 @@ from hotreload.life.refusal import (
     PassedBy,
     nothing_to_start_with,
 )
-from hotreload.life.start_engine import RANDOM
 from hotreload.life.whereabouts import Absent, reading
 from hotreload.settings.load import Settings
 from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
@@ -315,7 +315,7 @@ class Start:
     async def _from_random(self, model: Path) -> None:
         """Start with random weights: there is nothing to fetch, check or probe."""
         await self._serve_as(model)
-        progress = self._attempts.progress_of(RANDOM, unarmed)
+        progress = self._attempts.progress_of(RANDOM_WEIGHTS, unarmed)
         policy = AttemptPolicy(
             by=_start("[engine] boot"), blame=False, raises=NOT_THE_CHECKPOINTS_FAULT
         )

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from hotreload.core.progress import AttemptProgress, telling_how_far
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.options import EngineOptions
+from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
@@ -26,7 +26,7 @@ from hotreload.life.running import RunningEngine
 from hotreload.life.warming import warm
 from hotreload.settings.load import Settings
 from hotreload.threads import deadline, in_thread, uninterrupted
-from hotreload.types import Checkpoint, HowFar, Phase, Revision
+from hotreload.types import Checkpoint, HowFar, Phase
 
 log = logging.getLogger("hotreload.boot")
 
@@ -37,9 +37,6 @@ class MadeEngine(RunningEngine, Protocol):
     def count_anew(self) -> None:
         """Forget what the start asked by itself: from now on it is clients who are counted."""
         ...
-
-
-RANDOM = Revision("random", "random weights")
 
 
 Make = Callable[..., Awaitable[MadeEngine]]
@@ -131,7 +128,7 @@ async def to_start_from(
     asked = {"terms": _terms(settings, copies / "staging"), "probes": probes_of(settings)}
     if weights is None:
         options = _engine_options(settings, model, load_format="dummy")
-        yield {**asked, "options": options, "revision": RANDOM}
+        yield {**asked, "options": options, "revision": RANDOM_WEIGHTS}
         return
     within = settings.reload.stage_timeout
     async with _copied(model, weights, copies / "boot", within, progress) as folder:

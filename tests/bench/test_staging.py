@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hotreload.engine.weights.quiet import Quiet
-from hotreload.engine.weights.shadow import load_shadow
+from hotreload.engine.weights.upstream_loading import load_shadow
 from hotreload.types import Checkpoint, Staged
 from tests.bench import plots
 from tests.bench.checkpoints import (

@@ -10,7 +10,7 @@ import pytest
 
 from hotreload import errors
 from hotreload.cli import exits
-from hotreload.engine.lanes.fits import why_no_lanes
+from hotreload.engine.lanes.lanes import why_no_lanes
 from hotreload.errors import PASSED_OVER, REJECTIONS
 from hotreload.picture.picture import State
 from hotreload.server.app import create_app

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.engine.answering.answer_size import MOST_LOGPROBS
-from hotreload.engine.answering.items import Parsed
+from hotreload.engine.answering.items import MOST_LOGPROBS, Parsed
 from hotreload.engine.answering.requests import parse
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.errors import BadRequest

@@ -197,7 +197,7 @@ async def test_an_engine_that_hangs_counts_as_dead(
 async def test_an_idle_loop_that_no_longer_turns_counts_as_hanging(
     tmp_path: Path, signals: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "SILENT_SECONDS", 1.5)
+    monkeypatch.setattr(scheduler, "SILENT_TURN_SECONDS", 1.5)
     folder, release = real.Folders(tmp_path).folder(1), threading.Event()
     args = {"watchdog_timeout": 0.5}
     async with real.engine_of(folder, tmp_path / "spool", args=args) as engine:

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from hotreload.engine.upstream import embedding
-from hotreload.engine.upstream.devices import find_devices
+from hotreload.engine.upstream.arguments import find_devices
 from hotreload.errors import ConfigError
 from tests.engine import real
 
@@ -65,7 +65,7 @@ async def test_a_cpu_is_found_where_one_is_asked_for(device: str, named: str | N
 def found(device: str, named: str | None) -> subprocess.CompletedProcess[str]:
     """What a process of its own finds: JAX looks for devices once in a life."""
     look = f"find_devices({device!r}, 1, 0)[0].platform"
-    code = f"from hotreload.engine.upstream.devices import find_devices; print({look})"
+    code = f"from hotreload.engine.upstream.arguments import find_devices; print({look})"
     env = {**os.environ, "JAX_PLATFORMS": named or ""}
     if named is None:
         del env["JAX_PLATFORMS"]

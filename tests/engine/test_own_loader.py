@@ -13,11 +13,11 @@ import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
 from hotreload.engine.weights import loaders, own
-from hotreload.engine.weights.changes import same_bits
+from hotreload.engine.weights.comparing import same_bits
 from hotreload.engine.weights.host_arrays import is_within
+from hotreload.engine.weights.leaf_rules import Ingredient, Rule
 from hotreload.engine.weights.own import Reader
 from hotreload.engine.weights.quiet import Quiet
-from hotreload.engine.weights.rules import Ingredient, Rule
 from hotreload.errors import CheckpointChanged
 from hotreload.tiny import write_tiny
 from tests.engine import real

@@ -26,7 +26,7 @@ LIMITS = EngineLimits(vocabulary=2000, input_tokens=5000, total_tokens=5120)
 SAMPLING = frozenset({"temperature", "max_new_tokens", "sampling_seed"}) | GRAMMARS.keys()
 CAN = Capabilities(logprobs=False, grammars=False, seeds=True, sampling=SAMPLING)
 HELLO = [{"role": "user", "content": "hello"}]
-LONG = "a" * (prompts.SHORT + 1)
+LONG = "a" * (prompts.SHORT_PROMPT + 1)
 CHAT: dict[str, Any] = {"messages": HELLO, "sampling_params": {}}
 
 
@@ -95,7 +95,7 @@ async def test_so_many_are_encoded_at_a_time_and_the_rest_wait(tokenizer: Any) -
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hotreload.engine.answering.crews.SECONDS", 0.05)
+    monkeypatch.setattr("hotreload.engine.answering.crews.CREW_SECONDS", 0.05)
     monkeypatch.setattr("hotreload.threads.LEAVE_AFTER", 0.05)
 
 

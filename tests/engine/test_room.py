@@ -11,7 +11,7 @@ import pytest
 from hotreload import threads
 from hotreload.engine.weights import staging
 from hotreload.engine.weights.measuring import Measured
-from hotreload.engine.weights.room import Room
+from hotreload.engine.weights.room_for_a_set import Room
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import NotEnoughMemory, TryAgain
 from hotreload.types import Noise, Revision, Staged

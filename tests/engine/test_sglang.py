@@ -23,7 +23,7 @@ import pytest_asyncio
 
 from hotreload.checkpoint.never_loaded import matches
 from hotreload.core.progress import AttemptProgress
-from hotreload.engine import source_text, switching
+from hotreload.engine import switching, versions
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.upstream import between
 from hotreload.errors import (
@@ -555,8 +555,8 @@ async def test_what_is_read_off_the_engines_source_is_what_it_has() -> None:
     from sgl_jax.srt.models.registry import ModelRegistry
     from sgl_jax.srt.server_args import ServerArgs
 
-    assert set(source_text.models()) == set(ModelRegistry.get_supported_archs())
-    assert source_text.arguments() == {each.name for each in dataclasses.fields(ServerArgs)}
+    assert set(versions.models()) == set(ModelRegistry.get_supported_archs())
+    assert versions.arguments() == {each.name for each in dataclasses.fields(ServerArgs)}
 
 
 async def test_a_model_folder_that_is_none_is_named(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.engine.upstream import sockets
-from hotreload.engine.upstream.sockets import PREFIX, SocketFolder
+from hotreload.engine.upstream import ipc_sockets
+from hotreload.engine.upstream.ipc_sockets import FOLDER_PREFIX, SocketFolder
 from hotreload.errors import ConfigError
 from hotreload.types import LONGEST_SOCKET_PATH
 from tests.engine import real
@@ -57,7 +57,7 @@ def connected_by(user: int, paths: list[str]) -> list[str]:
 
 
 def folders_in(place: Path) -> list[Path]:
-    return list(place.glob(f"{PREFIX}*"))
+    return list(place.glob(f"{FOLDER_PREFIX}*"))
 
 
 @pytest.mark.real_engine
@@ -110,7 +110,7 @@ def test_what_a_killed_process_left_is_cleared_and_what_a_living_one_holds_is_no
     make = f"""
 import os, signal, tempfile
 tempfile.tempdir = {str(place)!r}
-from hotreload.engine.upstream.sockets import SocketFolder
+from hotreload.engine.upstream.ipc_sockets import SocketFolder
 (SocketFolder().path / "tmpsocket").touch()
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -128,7 +128,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_link_in_the_place_of_a_leftover_is_not_followed(place: Path) -> None:
     target = place / "precious"
     target.mkdir()
-    (place / f"{PREFIX}link").symlink_to(target)
+    (place / f"{FOLDER_PREFIX}link").symlink_to(target)
     SocketFolder().remove()
     assert target.exists()
 
@@ -146,7 +146,7 @@ def test_a_place_whose_path_is_too_long_for_a_socket_is_passed_over(
 
 
 def test_where_there_is_no_place_the_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "_places", lambda: ["/proc"])
+    monkeypatch.setattr(ipc_sockets, "_places", lambda: ["/proc"])
     with pytest.raises(ConfigError, match=r"/proc: .*set TMPDIR to a writable folder"):
         SocketFolder()
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.engine.answering.stops import look_by_bytes
+from hotreload.engine.upstream.patches import look_by_bytes
 
 
 class Params:

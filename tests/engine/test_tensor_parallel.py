@@ -17,8 +17,8 @@ from safetensors.numpy import load_file, save_file
 
 from hotreload.checkpoint.check import findings
 from hotreload.checkpoint.fit import Policy
-from hotreload.engine.weights import changes, headroom, measuring, one_set
-from hotreload.engine.weights.copies import leaves_whose_copies_differ
+from hotreload.engine.weights import comparing, headroom, measuring, one_set
+from hotreload.engine.weights.comparing import leaves_whose_copies_differ
 from hotreload.engine.weights.leaves import placed
 from hotreload.engine.weights.loaders import Loaders
 from hotreload.errors import ConfigError, NotEnoughMemory, ProbeFailed
@@ -149,7 +149,7 @@ async def test_it_is_measured_alike_where_the_devices_are_no_part_of_the_host(
 ) -> None:
     """As on an accelerator: each leaf is measured, and compared with another, where it is."""
     here = await engine.stage(voices.checkpoint(2))
-    for module in (measuring, changes):
+    for module in (measuring, comparing):
         monkeypatch.setattr(module, "is_on_host", lambda leaf: False)
     there = await engine.stage(voices.checkpoint(2))
     assert there.loading.largest_change == pytest.approx(here.loading.largest_change)

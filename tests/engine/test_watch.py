@@ -9,8 +9,7 @@ import pytest
 import zmq
 
 from hotreload.engine.upstream import watch
-from hotreload.engine.upstream.legs import Leg
-from hotreload.engine.upstream.watch import EngineWatch, Part
+from hotreload.engine.upstream.watch import EngineWatch, Leg, Part
 from hotreload.errors import EngineLost
 
 PATIENCE = 0.05
@@ -18,7 +17,7 @@ PATIENCE = 0.05
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(watch, "WATCH_SECONDS", 0.001)
 
 
 def well() -> None:

@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from hotreload.hosts.naming import in_step
+from hotreload.hosts.steps import in_step
 from tests.hosts.member import free_address
 
 PATIENCE = 240.0

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from hotreload.hosts.engine.over import OverRanks
-from hotreload.hosts.following import About, Following
-from hotreload.hosts.steps import StepSeconds, take_part
+from hotreload.hosts.steps import About, Following, StepSeconds, take_part
 from hotreload.hosts.vote import Chair, Follower
 from hotreload.types import Checkpoint, Revision
 from tests.fakes import FakeEngine, Steps, unread

@@ -10,7 +10,7 @@ import pytest
 from hotreload.errors import ConfigError, EngineLost, NotServing, RankLeft
 from hotreload.hosts import beats
 from hotreload.hosts.life import meeting
-from hotreload.hosts.life.elsewhere import FollowerRefusal
+from hotreload.hosts.life.follow import FollowerRefusal
 from hotreload.hosts.life.meeting import met
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.types import By

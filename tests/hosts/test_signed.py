@@ -10,13 +10,12 @@ import pytest
 
 from hotreload.errors import DeviceUnavailable
 from hotreload.hosts import hearing
-from hotreload.hosts.ballots import Ballot, Step
 from hotreload.hosts.beats import Beats
 from hotreload.hosts.bounds import MOST_NUMBER, MOST_TEXT, NotBelieved, number, revision_of, words
-from hotreload.hosts.doubts import MOST, Doubts
-from hotreload.hosts.signed import SignedStore, signed_for_this_life
+from hotreload.hosts.engine.joined import SignedStore, signed_for_this_life
+from hotreload.hosts.hearing import MOST, Doubts
 from hotreload.hosts.upstream.store import Store
-from hotreload.hosts.vote import Chair, Follower
+from hotreload.hosts.vote import Ballot, Chair, Follower, Step
 from tests.hosts.memory import MemoryStore
 from tests.hosts.test_store import KINDS
 from tests.waiting import TICK, turn_until

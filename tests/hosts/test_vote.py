@@ -14,9 +14,17 @@ from hotreload.errors import (
     NotEnoughMemory,
     TryAgain,
 )
-from hotreload.hosts.ballots import Ballot, Said, Step, ballot_against, check_all_did, check_same
 from hotreload.hosts.upstream.store import Store
-from hotreload.hosts.vote import Chair, Follower
+from hotreload.hosts.vote import (
+    Ballot,
+    Chair,
+    Follower,
+    Said,
+    Step,
+    ballot_against,
+    check_all_did,
+    check_same,
+)
 from tests.hosts.memory import MemoryStore
 from tests.hosts.test_store import KINDS
 

@@ -152,7 +152,7 @@ async def test_what_was_checked_when_it_closed_is_not_loaded(program: Program) -
 
 async def test_nothing_that_was_held_by_what_ran_beside_is_kept(program: Program) -> None:
     """A task that was cancelled keeps its error, whose frames keep what was at hand."""
-    tasks = [weakref.ref(task) for task in program.hot._lasting._tasks]
+    tasks = [weakref.ref(task) for task in program.hot._beside._tasks]
     await program.hot.close()
     gc.collect()
     assert tasks
@@ -273,7 +273,7 @@ async def test_a_task_that_ends_by_itself_loses_the_engine(
     async def breaks() -> Any:
         raise KeyError("a bug")
 
-    await program.hot._lasting.run(breaks())
+    await program.hot._beside.run(breaks())
     with pytest.raises(EngineLost, match="a part of hotreload broke: KeyError"):
         await program.hot.generate("Who?")
     assert "hot.broken" in caplog.text

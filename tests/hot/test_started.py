@@ -20,7 +20,7 @@ from hotreload.errors import (
     HotReloadError,
     SourceUnavailable,
 )
-from hotreload.hot.checking import held_by
+from hotreload.hot.given_weights import held_by
 from hotreload.hot.started import start
 from hotreload.tiny import write_tiny
 

@@ -290,7 +290,7 @@ async def test_a_rollback_overrules_an_update_at_whatever_it_is(program: Program
     staged = await program.stage("step 2")
     program.switching.overrule()
     with pytest.raises(Superseded):
-        await staged.flip(since=asked)
+        await staged.flip_since(asked)
     await staged.release()
     with pytest.raises(Superseded):  # it was still being checked
         await program.switching.stage(unread(Revision("step 3", "step 3")), asked)

@@ -9,14 +9,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
-from hotreload.engine.answering import stops
 from hotreload.engine.answering.grammars import could_not_follow
 from hotreload.engine.answering.items import Item, Parsed
-from hotreload.engine.lanes.names import in_lane, lane_of
+from hotreload.engine.lanes.lane import in_lane, lane_of
 from hotreload.engine.upstream import patches
-from hotreload.engine.upstream.legs import Leg
-from hotreload.engine.upstream.nonfinite import check_finite
-from hotreload.engine.upstream.watch import EngineWatch
+from hotreload.engine.upstream.nonfinite_logits import check_finite
+from hotreload.engine.upstream.watch import EngineWatch, Leg
 from hotreload.errors import BadRequest, cut
 from hotreload.threads import uninterrupted
 from hotreload.types import FOR_A_SWAP
@@ -48,13 +46,13 @@ class Answers:
         # Upstream would add signal handlers to our loop, and kill the process at SIGTERM.
         tokenizer_manager.no_create_loop = True
         patches.abort_safely(tokenizer_manager, AbortReq)
-        stops.look_by_bytes(SamplingParams)
+        patches.look_by_bytes(SamplingParams)
         leg.ends_at(tokenizer_manager.recv_from_detokenizer)
         self._loop_task = asyncio.create_task(self._receive(), name="engine answers")
 
     @property
     def under_way(self) -> int:
-        """How many prompts the engine is busy with."""
+        """Number of prompts that the engine is busy with."""
         return len(self._manager.rid_to_state)
 
     def send(self, message: Any) -> None:

@@ -19,7 +19,7 @@ class Canaries:
         self._prompts = prompts
         self._probes = tuple(probes) or (BUILT_IN,)
         self.longest = self._longest_of(self._probes)
-        """How many tokens the longest at the start takes with its answer: there is room for no
+        """Tokens that the longest probe at the start takes with its answer: there is room for no
         more where weights are proven."""
 
     def change(self, probes: Sequence[Probe]) -> None:

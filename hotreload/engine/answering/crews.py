@@ -7,8 +7,8 @@ from collections.abc import Callable
 from hotreload.errors import BadRequest, NotServing
 from hotreload.threads import all_left_behind, in_thread
 
-SECONDS = 30.0
-"""How long one piece of work may take; then its thread is left behind."""
+CREW_SECONDS = 30.0
+"""Time that one piece of work may take; then its thread is left behind."""
 
 
 class Crew:
@@ -24,14 +24,14 @@ class Crew:
         async with self._free:
             if all_left_behind().count(self._name) >= self._threads:
                 words = f"every thread for {self._name} hangs in work that took too long"
-                raise NotServing(words, code="prompts_hang", retry_after=SECONDS)
+                raise NotServing(words, code="prompts_hang", retry_after=CREW_SECONDS)
             return await self._in_time(work)
 
     async def _in_time[T](self, work: Callable[[threading.Event], T]) -> T:
         try:
-            async with asyncio.timeout(SECONDS) as deadline:
+            async with asyncio.timeout(CREW_SECONDS) as deadline:
                 return await in_thread(work, leave_as=self._name, is_read=False)
         except TimeoutError:
             if not deadline.expired():
                 raise
-            raise BadRequest(f"{self._name} took longer than {SECONDS:g} s") from None
+            raise BadRequest(f"{self._name} took longer than {CREW_SECONDS:g} s") from None

@@ -22,17 +22,17 @@ from hotreload.engine.grammar_trials.runner import Trial, Verdict
 from hotreload.errors import BadRequest, NotServing, cut
 from hotreload.threads import in_thread
 
-KEPT = 64
+KEPT_GRAMMARS = 64
 KEPT_CHARACTERS = 2**18
-"""How many compiled grammars are kept though nobody uses them, and how many characters of text
-they may have together; the largest take a kilobyte of memory for each character."""
+"""Compiled grammars that are kept though no request uses them, and the characters of text they
+may have together; the largest take a kilobyte of memory for each character."""
 IN_USE_CHARACTERS = 2**20
-"""How many characters all grammars in memory may have together: it is the daemon's memory."""
+"""Characters that all grammars in memory may have together: it is the daemon's memory."""
 A_REQUEST = 8
-"""How many different grammars one request may have."""
-QUICK, SLOW = 0.05, 0.5
+"""Different grammars that one request may have."""
+QUICK_SECONDS, SLOW_SECONDS = 0.05, 0.5
 """Seconds of the processor a grammar may take. Most take a hundredth of a second; one that takes
-longer than QUICK is tried again apart from the others, so that they do not wait behind it."""
+longer than QUICK_SECONDS is tried again apart from the others, which then do not wait for it."""
 PARAMETER = {"json": "json_schema"}
 
 
@@ -69,7 +69,7 @@ class FollowedGrammar:
 
     @property
     def finished(self) -> bool:
-        """Whether the text is whole."""
+        """True when the text is whole."""
         return self._is_at_end
 
     @finished.setter
@@ -78,7 +78,7 @@ class FollowedGrammar:
         self._is_at_end = self._is_at_end or is_so
 
     def is_terminated(self) -> bool:
-        """Whether the text is whole; upstream then ends the request."""
+        """Say if the text is whole; upstream then ends the request."""
         return self._is_at_end
 
     def accept_token(self, token: int) -> None:
@@ -114,7 +114,7 @@ class Grammars:
     def __init__(self, backend: Any, tokenizer: Any) -> None:
         self._tokenizer = backend.llguidance_tokenizer
         setup = _setup(backend, tokenizer)
-        self._quick, self._patient = Trial(setup, QUICK), Trial(setup, SLOW)
+        self._quick, self._patient = Trial(setup, QUICK_SECONDS), Trial(setup, SLOW_SECONDS)
         self._quick_crew = Crew(1, "the compilation of a grammar")
         self._slow_crew = Crew(1, "the compilation of a slow grammar")
         self._known: WeakValueDictionary[Key, Compiled] = WeakValueDictionary()
@@ -191,7 +191,8 @@ class Grammars:
         self._recent[key] = compiled
         self._recent.move_to_end(key)
         while len(self._recent) > 1 and (
-            len(self._recent) > KEPT or sum(len(text) for _, text in self._recent) > KEPT_CHARACTERS
+            len(self._recent) > KEPT_GRAMMARS
+            or sum(len(text) for _, text in self._recent) > KEPT_CHARACTERS
         ):
             self._recent.popitem(last=False)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-SHOWN = 200
-"""How many characters of an answer a verdict shows."""
+SHOWN_CHARACTERS = 200
+"""Characters of an answer that a verdict shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def request_for(probe: Probe) -> dict[str, Any]:
 
 
 def decide_verdict(probe: Probe, answer: Mapping[str, Any]) -> str | None:
-    """What is wrong with an answer, in words; None when nothing is."""
+    """Say in words why an answer is bad; None when it is good."""
     wrong = _wrong(probe, answer)
     if wrong is None:
         return None
@@ -92,4 +92,4 @@ def _too_unsure(least: float | None, answer: Mapping[str, Any]) -> str | None:
 
 
 def _short(text: str) -> str:
-    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "…")
+    return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…")

@@ -15,11 +15,11 @@ from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.errors import BadRequest, cut
 
 THREADS = 2
-"""How many threads each crew has: more would take the processor from the engine's threads."""
-SHORT = 1000
+"""Threads of each crew: more would take the processor from the engine's threads."""
+SHORT_PROMPT = 1000
 """Up to how many characters or ids a request is prepared on the loop: a thread would take longer,
 most of all under load, when it has to wait for its turn."""
-LONG = 2**16
+LONG_PROMPT = 2**16
 """Beyond how many characters or ids a request goes to a crew of its own: long requests wait for
 each other, and hold up no shorter one."""
 SCALARS = (str, int, float, bool)
@@ -31,7 +31,7 @@ FAULTS_OF_A_TEMPLATE = (
     TypeError,
     ValueError,
 )
-"""What a template may raise beside its own errors."""
+"""Errors that a template may raise beside its own."""
 
 
 class Prompts:
@@ -79,9 +79,9 @@ class Prompts:
 
     async def _parsed(self, request: Mapping[str, Any]) -> Parsed:
         size = _size_of(request)
-        if size <= SHORT and not _takes_long(request):
+        if size <= SHORT_PROMPT and not _takes_long(request):
             return self.parse(request)
-        crew = self._usual if size <= LONG else self._long
+        crew = self._usual if size <= LONG_PROMPT else self._long
         return await crew.run(lambda cancel: self.parse(request, cancel.is_set))
 
     def _encode(self, text: str) -> list[int]:
@@ -140,7 +140,7 @@ class Prompts:
 
 
 def _takes_long(request: Mapping[str, Any]) -> bool:
-    """Whether a request may take long though its prompts are short; a template always may."""
+    """Say if a request may take long though its prompts are short; a template always may."""
     each_its_own = ("sampling_params", "token_ids_logprob")
     lists = any(isinstance(request.get(name), list) for name in each_its_own)
     return lists or request.get("messages") is not None

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hotreload.engine.answering.answer_size import check_logprobs
-from hotreload.engine.answering.items import Item, Parsed
+from hotreload.engine.answering.items import Item, Parsed, check_logprobs
 from hotreload.engine.answering.sampling import (
     LOGPROBS,
     asked_logprobs,
@@ -22,20 +21,20 @@ from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.errors import BadRequest, cut
 
 LONGEST_TOKEN = 32
-"""How many characters one token of a good tokenizer has at most."""
+"""Characters that one token of a good tokenizer has at most."""
 USUAL_TOKEN = 8
 """A text with more characters than this for each token it may have is first encoded piece by
 piece, to see whether it is too long."""
 PIECE = 2**14
 SEAM = 64
-"""How many tokens a text may have more because it was cut there."""
+"""Tokens that a text may have more because it was cut there."""
 RID_CHARACTERS = 128
-"""How long a client's id may be: it comes back with every piece of every answer."""
+"""Characters of a client's id: it comes back with every piece of every answer."""
 STOP_CHARACTERS_IN_ALL = 2**16
-"""How many characters the stop strings of all prompts may have together: on its way through the
+"""Characters that the stop strings of all prompts may have together: on its way through the
 engine each prompt has its own copy of them."""
 SEED_STEP = 1_000_003
-"""How far apart the seeds of an answer's copies are: copies of neighbouring seeds share none."""
+"""Distance of the seeds of an answer's copies: copies of neighbouring seeds share none."""
 TOO_LONG = "context_length_exceeded"
 
 Encode = Callable[[str], list[int]]

@@ -63,7 +63,7 @@ OF_OTHERS: Mapping[str, str] = {
     "seed": "sampling_seed",
     "stop_sequences": "stop",
 }
-"""What other APIs call a parameter, and what the engine calls it."""
+"""Names that other APIs give a parameter, each with the engine's name for it."""
 
 
 def check_sampling(given: Any, limits: EngineLimits, can: Capabilities) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def grammar_of(sampling: Mapping[str, Any]) -> Key | None:
 
 
 def stop_characters(sampling: Mapping[str, Any]) -> int:
-    """How many characters the stop strings of a request have together."""
+    """Count the characters that the stop strings of a request have together."""
     stops = sampling.get("stop", ())
     return len(stops) if isinstance(stops, str) else sum(len(stop) for stop in stops)
 
@@ -99,7 +99,7 @@ def stop_characters(sampling: Mapping[str, Any]) -> int:
 def asked_logprobs(
     request: Mapping[str, Any], prompt: int, limits: EngineLimits, can: Capabilities
 ) -> dict[str, Any]:
-    """What is asked of log-probabilities, as the engine takes it; empty when nothing is."""
+    """Log-probabilities that are asked for, as the engine takes it; empty when there are none."""
     asked = {name: request[name] for name in LOGPROBS & request.keys()}
     asked = {k: v for k, v in asked.items() if v is not None and v is not False and v != []}
     if not asked.get("return_logprob"):

@@ -23,14 +23,14 @@ STACK = 64 << 20
 """A rule that leads to another takes a few kilobytes of the stack, so a long chain of them fits."""
 ROOM = 256 << 20
 """The memory one grammar may take, beside its stack."""
-STEPS = 8
-"""How many tokens are followed, to find a grammar that no text can begin."""
+TRIED_STEPS = 8
+"""Tokens that are followed, to find a grammar that no text can begin."""
 STEP_SECONDS = 0.1
 """The scheduler waits for each step of a grammar, and everybody for the scheduler."""
 
 NO_TEXT = "no text fits it"
 
-LIMITS: Mapping[str, int] = {
+PARSER_LIMITS: Mapping[str, int] = {
     "initial_lexer_fuel": 100_000,
     "step_lexer_fuel": 20_000,
     "max_lexer_states": 5_000,
@@ -40,10 +40,10 @@ LIMITS: Mapping[str, int] = {
 """A tenth of llguidance's own limits. With those the worst step took 2.6 s and 250 MB, with these
 it takes a tenth of a second; real schemas of hundreds of fields still pass."""
 
-Setup = Mapping[str, Any]
+TrialSetup = Mapping[str, Any]
 
 
-def serialized(setup: Setup, kind: str, text: str) -> str:
+def serialized(setup: TrialSetup, kind: str, text: str) -> str:
     """The grammar as the engine's own backend hands it to llguidance."""
     from llguidance import (  # type: ignore[import-not-found, unused-ignore]
         LLMatcher,
@@ -82,17 +82,17 @@ def matcher_of(tokenizer: Any, grammar: str) -> Any:
     """A matcher of a serialized grammar, within the limits."""
     from llguidance import LLMatcher, LLParserLimits
 
-    limits = LLParserLimits(**LIMITS, verbose_errors=False)
+    limits = LLParserLimits(**PARSER_LIMITS, verbose_errors=False)
     return LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
 
 
 def fault_of(matcher: Any) -> str:
-    """What is wrong with a matcher, in one line; empty when nothing is."""
+    """Say in one line why a matcher fails; empty when it does not."""
     words = " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
     return NO_TEXT if words == "NoExtensionBias" else words
 
 
-def _judged(tokenizer: Any, setup: Setup, kind: str, text: str) -> dict[str, str]:
+def _judged(tokenizer: Any, setup: TrialSetup, kind: str, text: str) -> dict[str, str]:
     try:
         grammar = serialized(setup, kind, text)
         if fault := _followed(matcher_of(tokenizer, grammar)):
@@ -111,7 +111,7 @@ def _judged(tokenizer: Any, setup: Setup, kind: str, text: str) -> dict[str, str
 def _followed(matcher: Any) -> str:
     """Follow a grammar for a few tokens; why that fails, or nothing."""
     chance = random.Random(0)
-    for _ in range(STEPS):
+    for _ in range(TRIED_STEPS):
         if matcher.is_error() or matcher.is_stopped():
             break
         began = time.thread_time()
@@ -157,7 +157,7 @@ def in_deep_thread(work: Callable[[], object]) -> None:
     thread.join()
 
 
-def _try(tokenizer: Any, setup: Setup, kind: str, text: str) -> bytes:
+def _try(tokenizer: Any, setup: TrialSetup, kind: str, text: str) -> bytes:
     """Judge a grammar in a fork, which is killed when it takes too long."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -174,7 +174,7 @@ def _try(tokenizer: Any, setup: Setup, kind: str, text: str) -> bytes:
     return json.dumps(_death(os.waitstatus_to_exitcode(status), setup)).encode()
 
 
-def _death(code: int, setup: Setup) -> dict[str, Any]:
+def _death(code: int, setup: TrialSetup) -> dict[str, Any]:
     if code in (-signal.SIGPROF, -signal.SIGKILL, -signal.SIGXCPU):
         words = f"takes longer than {setup['seconds']:g} s to compile"
         return {"fault": words, "is_slow": True}
@@ -183,7 +183,9 @@ def _death(code: int, setup: Setup) -> dict[str, Any]:
     return {"fault": f"takes more than {ROOM >> 20} MB to compile"}
 
 
-def _judge_and_exit(writing: int, tokenizer: Any, setup: Setup, kind: str, text: str) -> NoReturn:
+def _judge_and_exit(
+    writing: int, tokenizer: Any, setup: TrialSetup, kind: str, text: str
+) -> NoReturn:
     code = 1
     try:
         _bound(setup["seconds"])

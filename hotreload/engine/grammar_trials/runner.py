@@ -12,16 +12,16 @@ from typing import Any
 
 from hotreload.errors import NotServing
 
-PROGRAM = Path(__file__).with_name("program.py")
+TRIAL_PROGRAM = Path(__file__).with_name("program.py")
 WALL = 20.0
-"""How many times its processor seconds a grammar may take by the clock, on a busy machine."""
+"""Times its processor seconds that a grammar may take by the clock, on a busy machine."""
 BEGINNING = 15.0
-"""How many seconds the program may need to build a large tokenizer."""
+"""Seconds that the program may need to build a large tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a grammar: what to hand to llguidance, or what is wrong with it."""
+    """Outcome of a trial: the text to hand to llguidance, or why the grammar is refused."""
 
     grammar: str | None = None
     fault: str = ""
@@ -69,7 +69,7 @@ class Trial:
     def _begun(self) -> "subprocess.Popen[bytes]":
         # Isolated: neither our modules nor the caller's folder are among what it imports.
         program = subprocess.Popen(
-            [sys.executable, "-I", str(PROGRAM)],
+            [sys.executable, "-I", str(TRIAL_PROGRAM)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

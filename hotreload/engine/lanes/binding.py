@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from hotreload.engine.lanes.lane import Bound
-from hotreload.engine.lanes.programs import dispatcher_for
 from hotreload.engine.slots import Slot
 
 
@@ -21,7 +20,7 @@ class Binding:
         """Held from the binding of a batch until it is computed: nobody else may bind meanwhile."""
 
     def current(self) -> Bound:
-        """What is bound now."""
+        """Return the weights and the pool that are bound now."""
         runner = self._runner
         pools = getattr(runner, "memory_pools", None)
         dispatcher = getattr(runner, "_run_model_dispatcher", None)
@@ -92,3 +91,36 @@ class Binding:
         # Where one thread does both, the mark comes first, as it must.
         launch = tp_worker.forward_batch_generation
         tp_worker.forward_batch_generation = launch_marked
+
+
+def dispatcher_for(dispatcher: Any, leaves: list[Any]) -> Any:
+    """A dispatcher for these leaves that needs not compile what the given one has compiled.
+
+    The newer engine's, of ahead-of-time programs (SGLANG_JAX_AOT_DISPATCH), holds the leaves beside
+    them and drops both when it meets other leaves: with two lanes it would compile at each turn. So
+    each lane has one, which begins with the programs of the old: they know shapes and no values.
+    """
+    if dispatcher is None:
+        return None
+    model_def, state_def, old = dispatcher._stable_call_args
+    made = type(dispatcher)(
+        dispatcher._jit_fn,
+        stable_call_args=(model_def, state_def, leaves),
+        stable_flat_args=(model_def, leaves),
+        name=dispatcher._name,
+    )
+    made._enabled = dispatcher._enabled
+    for key, program in list(dispatcher._cache.items()):
+        if isinstance(program, tuple) and (own := _with_leaves(program, old, leaves)):
+            made._cache[key] = own
+    return made
+
+
+def _with_leaves(program: tuple[Any, ...], old: list[Any], new: list[Any]) -> Any:
+    """The program with the new leaves at the places of the old; None if they cannot be found."""
+    places = {id(leaf): place for place, leaf in enumerate(old)}
+    before, (run, handlers, tree, held, *rest) = len(old), program
+    found = [places.get(id(buffer), before) for buffer in held]
+    if before in found:
+        return None
+    return (run, handlers, tree, [new[place] for place in found], *rest)

@@ -1,4 +1,4 @@
-"""What differs between the generations of sglang-jax, for lanes: one small class each.
+"""Differences between the generations of sglang-jax that matter to lanes: one small class each.
 
 `find_kind` chooses one by looking at the objects. A kind knows where a scheduler keeps what a turn
 leaves for the next one, which requests hold rows and KV pages, and how to take those back.
@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-Look = Callable[[str], Any]
+LaneLook = Callable[[str], Any]
 """One field of a lane's state by its name."""
 
-COMMON = (
+COMMON_FIELDS = (
     "running_batch",
     "last_batch",
     "cur_batch",
@@ -23,7 +23,7 @@ COMMON = (
     "policy",
     "new_token_ratio",
 )
-"""What both versions leave for the next turn. A queue of results is there with overlap only."""
+"""State that both versions leave for the next turn; with overlap a queue of results, too."""
 
 EVERYTHING = 1 << 30
 """More tokens than any cache has."""
@@ -33,7 +33,7 @@ MOST_NEW = 4096
 
 
 class LaneKind(Protocol):
-    """How one generation of sglang-jax keeps a lane's state."""
+    """A lane's state as one generation of sglang-jax keeps it."""
 
     row_limit: str
     """The scheduler's field that bounds how many requests run."""
@@ -46,16 +46,16 @@ class LaneKind(Protocol):
         """The state of a lane in which nothing has happened yet."""
         ...
 
-    def running(self, look: Look) -> list[Any]:
+    def running(self, look: LaneLook) -> list[Any]:
         """The requests that hold rows and grow by a token a step."""
         ...
 
-    def chunked(self, look: Look) -> Any:
+    def chunked(self, look: LaneLook) -> Any:
         """The request whose prompt is computed piece by piece; None when there is none."""
         ...
 
-    def is_spent(self, look: Look) -> bool:
-        """Whether nothing runs or waits, and no result is still to come."""
+    def is_spent(self, look: LaneLook) -> bool:
+        """Say if nothing runs or waits, and no result is still to come."""
         ...
 
     def evict(self, tree: Any, tokens: int) -> None:
@@ -63,7 +63,7 @@ class LaneKind(Protocol):
         ...
 
     def note_room(self, scheduler: Any) -> None:
-        """Let the lane that has its turn look anew whether there is room for another request."""
+        """Let the lane that has its turn look again for room for another request."""
         ...
 
     def retract(self, scheduler: Any) -> None:
@@ -87,7 +87,7 @@ class FirstRelease:
 
     def fields(self, scheduler: Any) -> Sequence[str]:
         """The names of the fields that belong to one lane."""
-        return (*COMMON, *_results(scheduler), "chunked_req")
+        return (*COMMON_FIELDS, *_results(scheduler), "chunked_req")
 
     def fresh(self, scheduler: Any, tree: Any, allocator: Any) -> dict[str, Any]:
         """The state of a lane in which nothing has happened yet."""
@@ -96,18 +96,18 @@ class FirstRelease:
         empty = ScheduleBatch(reqs=[], batch_is_full=False)
         return _fresh(scheduler, tree, allocator, empty) | {"chunked_req": None}
 
-    def running(self, look: Look) -> list[Any]:
+    def running(self, look: LaneLook) -> list[Any]:
         """The requests that hold rows and grow by a token a step."""
         running, last = look("running_batch").reqs, look("last_batch")
         joining = last.reqs if last is not None and last.forward_mode.is_extend() else ()
         return _once(running, joining)
 
-    def chunked(self, look: Look) -> Any:
+    def chunked(self, look: LaneLook) -> Any:
         """The request whose prompt is computed piece by piece; None when there is none."""
         return look("chunked_req")
 
-    def is_spent(self, look: Look) -> bool:
-        """Whether nothing runs or waits, and no result is still to come."""
+    def is_spent(self, look: LaneLook) -> bool:
+        """Say if nothing runs or waits, and no result is still to come."""
         return _is_spent(look) and not look("chunked_req")
 
     def evict(self, tree: Any, tokens: int) -> None:
@@ -115,7 +115,7 @@ class FirstRelease:
         tree.evict(tokens)
 
     def note_room(self, scheduler: Any) -> None:
-        """Let the lane that has its turn look anew whether there is room for another request."""
+        """Let the lane that has its turn look again for room for another request."""
         scheduler.running_batch.batch_is_full = False
 
     def retract(self, scheduler: Any) -> None:
@@ -171,7 +171,7 @@ class Newer:
 
     def fields(self, scheduler: Any) -> Sequence[str]:
         """The names of the fields that belong to one lane."""
-        return (*COMMON, *_results(scheduler), "chunked_reqs", "_pending_chunked_abort_reqs")
+        return (*COMMON_FIELDS, *_results(scheduler), "chunked_reqs", "_pending_chunked_abort_reqs")
 
     def fresh(self, scheduler: Any, tree: Any, allocator: Any) -> dict[str, Any]:
         """The state of a lane in which nothing has happened yet."""
@@ -191,18 +191,18 @@ class Newer:
         chunked = {"chunked_reqs": [None], "_pending_chunked_abort_reqs": [None]}
         return _fresh(scheduler, tree, allocator, empty) | chunked
 
-    def running(self, look: Look) -> list[Any]:
+    def running(self, look: LaneLook) -> list[Any]:
         """The requests that hold rows and grow by a token a step."""
         running, last = look("running_batch").reqs_info[0].reqs or (), look("last_batch")
         is_joining = last is not None and last.forward_mode.is_extend()
         return _once(running, (last.reqs_info[0].reqs or ()) if is_joining else ())
 
-    def chunked(self, look: Look) -> Any:
+    def chunked(self, look: LaneLook) -> Any:
         """The request whose prompt is computed piece by piece; None when there is none."""
         return look("chunked_reqs")[0]
 
-    def is_spent(self, look: Look) -> bool:
-        """Whether nothing runs or waits, and no result is still to come."""
+    def is_spent(self, look: LaneLook) -> bool:
+        """Say if nothing runs or waits, and no result is still to come."""
         return _is_spent(look) and look("chunked_reqs")[0] is None
 
     def evict(self, tree: Any, tokens: int) -> None:
@@ -212,7 +212,7 @@ class Newer:
         tree.evict(EvictParams(num_tokens=tokens, dp_rank=0))
 
     def note_room(self, scheduler: Any) -> None:
-        """Let the lane that has its turn look anew whether there is room for another request."""
+        """Let the lane that has its turn look again for room for another request."""
         scheduler.running_batch.reqs_info[0].batch_is_full = False
 
     def retract(self, scheduler: Any) -> None:
@@ -242,28 +242,28 @@ KINDS: Sequence[type[FirstRelease] | type[Newer]] = (Newer, FirstRelease)
 
 
 def find_kind(scheduler: Any) -> LaneKind | None:
-    """How this scheduler keeps its state; None when nobody here knows."""
+    """Find the kind that knows how this scheduler keeps its state; None when there is none."""
     for kind in KINDS:
-        if kind.fits(scheduler) and all(hasattr(scheduler, name) for name in COMMON):
+        if kind.fits(scheduler) and all(hasattr(scheduler, name) for name in COMMON_FIELDS):
             return kind()
     return None
 
 
 def tokens_to_come(request: Any, ratio: float) -> float:
-    """How many tokens a request that runs may still need, reckoned as upstream does."""
+    """Tokens that a request that runs may still need, reckoned as upstream does."""
     left = request.sampling_params.max_new_tokens - len(request.output_ids)
     return float(max(0, min(left, MOST_NEW)) * ratio)
 
 
 def whole_need(request: Any) -> int:
-    """How many tokens a request that waits takes until it ends, at most."""
+    """The most tokens that a request that waits takes until it ends."""
     made = len(request.output_ids)
     prompt = len(request.origin_input_ids) + made
     return prompt + int(tokens_to_come(request, 1.0)) + 1
 
 
 def prompt_left(request: Any) -> int:
-    """How many tokens of a prompt that is computed piece by piece are still to be computed."""
+    """Tokens of a prompt computed piece by piece that are still to be computed."""
     whole = len(request.origin_input_ids) + len(request.output_ids)
     return max(0, whole - len(request.prefix_indices))
 
@@ -303,7 +303,7 @@ def _results(scheduler: Any) -> Sequence[str]:
     return ("result_queue",) if scheduler.enable_overlap else ()
 
 
-def _is_spent(look: Look) -> bool:
+def _is_spent(look: LaneLook) -> bool:
     return not (
         look("waiting_queue")
         or look("cur_batch")

@@ -1,14 +1,18 @@
-"""One generation's share of an engine: what its turns leave for its next turn, and its weights."""
+"""One generation's share of an engine: what its turns leave for its next turn, and its weights.
 
-from collections.abc import Sequence
+`Rotation` gives each lane its turn, and the id of a request says in which lane it was admitted.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(slots=True)
 class Bound:
-    """What the forward thread computes a lane's batches with."""
+    """Weights, pool and programs that the forward thread computes a lane's batches with."""
 
     leaves: list[Any]
     """The engine's whole list of leaves, never changed in place."""
@@ -26,7 +30,7 @@ class Lane:
         self.number = number
         self.bound = bound
         self.has_own_pool = has_own_pool
-        """Whether nothing it computes reaches the KV pool of those who are served."""
+        """True where nothing it computes reaches the KV pool in which clients are served."""
         self.ended: Future[None] | None = None
         """Set once nobody is admitted to it any more; its result comes when it has ended."""
         self._scheduler = scheduler
@@ -34,7 +38,7 @@ class Lane:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it is given up as soon as nothing of it is left."""
+        """True when it is given up as soon as nothing of it is left."""
         return self.ended is not None
 
     def look(self, name: str) -> Any:
@@ -56,3 +60,72 @@ class Lane:
         assert state is not None, "the lane has its turn already"
         for name, value in state.items():
             setattr(self._scheduler, name, value)
+
+
+def in_lane(lane: int, name: str) -> str:
+    """The id of a request of this lane; `name` is unlike all others."""
+    return f"{lane:x}.{name}"
+
+
+def lane_of(rid: str) -> int:
+    """The number of the lane that a request was admitted to."""
+    return int(rid.partition(".")[0], 16)
+
+
+class Rotation:
+    """The lanes of one engine, the oldest first, in strict rotation; on the scheduler thread alone.
+
+    Results come from one queue, in the order of the launches. A lane that is skipped once, or has
+    two turns in a row, hands its tokens to the requests of another lane. So a lane with nothing to
+    do takes its turn as well; one that has ended hands it to the next in order; a new one comes
+    last.
+    """
+
+    def __init__(
+        self,
+        first: Lane,
+        fields: Sequence[str],
+        *,
+        is_spent: Callable[[Lane], bool],
+        on_end: Callable[[Lane], None],
+    ) -> None:
+        self.lanes = [first]
+        self.current = first
+        """The lane whose turn it is: the scheduler holds its state."""
+        self._fields = fields
+        self._is_spent = is_spent
+        self._on_end = on_end
+
+    def add(self, lane: Lane) -> None:
+        """The lane is the youngest; it has its turn after the one that was the youngest before."""
+        self.lanes.append(lane)  # it awaits no result yet, so it may come in anywhere
+
+    def turn(self) -> None:
+        """Hand the turn to the next lane in order; end those that have nothing left."""
+        if len(self.lanes) == 1:
+            return
+        at = self.lanes.index(self.current)
+        self.current.leave(self._fields)
+        for lane in [*self.lanes[at + 1 :], *self.lanes[: at + 1]]:
+            if lane.is_ending and self._is_spent(lane):
+                self.lanes.remove(lane)
+                self._on_end(lane)
+                continue
+            self.current = lane
+            lane.enter()
+            return
+        raise AssertionError("the lane of the live weights never ends")
+
+    @contextmanager
+    def visiting(self, lane: Lane) -> Iterator[None]:
+        """Let the scheduler work for another lane for a moment, without launching anything."""
+        if lane is self.current:
+            yield
+            return
+        self.current.leave(self._fields)
+        lane.enter()
+        try:
+            yield
+        finally:
+            lane.leave(self._fields)
+            self.current.enter()

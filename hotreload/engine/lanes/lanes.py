@@ -12,9 +12,7 @@ from typing import Any
 
 from hotreload.engine.lanes.binding import Binding
 from hotreload.engine.lanes.kinds import EVERYTHING, empty_like, find_kind
-from hotreload.engine.lanes.lane import Lane
-from hotreload.engine.lanes.names import lane_of
-from hotreload.engine.lanes.rotation import Rotation
+from hotreload.engine.lanes.lane import Lane, Rotation, lane_of
 from hotreload.engine.lanes.sharing import Share, Sharing
 from hotreload.engine.slots import find_slot
 
@@ -97,13 +95,13 @@ class Lanes:
 
     @property
     def are_others_idle(self) -> bool:
-        """Whether all lanes but the one that has its turn have nothing left to do."""
+        """True when all lanes but the one that has its turn have nothing left to do."""
         lanes = list(self._rotation.lanes)
         return all(self._is_spent(each) for each in lanes if each is not self._rotation.current)
 
     @property
     def has_ending(self) -> bool:
-        """Whether a lane is to end, so that the loop must turn."""
+        """True while a lane is to end, so that the loop must turn."""
         return any(lane.is_ending for lane in self._rotation.lanes)
 
     # --- hooks --------------------------------------------------------------------------------
@@ -212,3 +210,43 @@ class Lanes:
         self._binding.unbind(lane.bound, self._serving.bound)
         assert lane.ended is not None, "only a lane that is given up ends"
         lane.ended.set_result(None)
+
+
+KNOWN_POOLS = {"token_to_kv_pool"}
+
+
+def why_no_lanes(scheduler: Any) -> str | None:
+    """Say why two generations cannot answer side by side in this engine; None when they can."""
+    args, runner = scheduler.server_args, scheduler.tp_worker.get_model_runner()
+    told = (
+        (getattr(args, "speculative_algorithm", None), "it decodes speculatively"),
+        (getattr(args, "disaggregation_mode", None) not in (None, "null"), "it is disaggregated"),
+        (getattr(scheduler, "pd", None), "it is disaggregated"),
+        (getattr(args, "enable_lora", None), "it serves LoRA adapters"),
+        (getattr(scheduler, "dp_size", 1) > 1, "it has more than one data rank (dp_size)"),
+        (getattr(scheduler, "is_hybrid", False), "its KV pool has several parts"),
+        (_has_other_pools(scheduler, runner), "its KV pool is of a kind that is not known here"),
+        (find_kind(scheduler) is None, "its scheduler keeps its state where nobody here knows it"),
+    )
+    return next((why for is_so, why in told if is_so), None)
+
+
+def _has_other_pools(scheduler: Any, runner: Any) -> bool:
+    pools = getattr(runner, "memory_pools", None)
+    tree = type(scheduler.tree_cache).__name__
+    hicache = getattr(scheduler.tree_cache, "hicache_enabled", False)
+    return (
+        (pools is not None and pools._pools.keys() != KNOWN_POOLS)
+        or not _is_plain(runner.token_to_kv_pool)
+        or tree not in ("RadixCache", "ChunkCache")
+        or bool(hicache)
+    )
+
+
+def _is_plain(pool: Any) -> bool:
+    """Say if all it holds is one list of buffers, with a row for each token or page."""
+    buffers = getattr(pool, "kv_buffer", None)
+    if not isinstance(buffers, list) or not buffers:
+        return False
+    tokens, page = pool.size + pool.page_size, pool.page_size
+    return all(buffer.shape[0] in (tokens, tokens // page) for buffer in buffers)

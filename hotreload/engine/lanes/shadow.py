@@ -15,7 +15,7 @@ too, and nothing more is to be compiled. It takes memory only while weights are 
 
 
 class ShadowPool:
-    """How large the pool of the lane is in which weights are proven, and how it is made."""
+    """Makes the pool of the lane in which weights are proven, and knows its size."""
 
     def __init__(self, allocator: Any, longest: int) -> None:
         """`longest` is how many tokens the longest probe and its answer have."""
@@ -23,14 +23,14 @@ class ShadowPool:
         self._allocator = allocator
         self._pool = allocator.get_kvcache()
         self.has_own_programs = sum(each.nbytes for each in self._pool.kv_buffer) > WHOLE_BYTES
-        """Whether programs must be compiled for it, because its size is its own."""
+        """True where programs must be compiled for it, because its size is its own."""
         # A token more than the longest, and a page: upstream admits what leaves something free.
         needed = -(-(longest + 1) // page) * page + page
         self.tokens = min(needed, allocator.size) if self.has_own_programs else allocator.size
 
     @property
     def buffers(self) -> list[jax.ShapeDtypeStruct]:
-        """What of it takes memory while weights are proven."""
+        """The arrays of it that take memory while weights are proven."""
         return [
             _described((self._rows(each), *each.shape[1:]), each.dtype, each.sharding)
             for each in self._pool.kv_buffer

@@ -1,4 +1,4 @@
-"""How lanes share the rows of requests and the tokens of the KV pool: the older lane comes first.
+"""Shares the rows of requests and the tokens of the KV pool: the older lane comes first.
 
 Upstream reckons for one lane: two would together admit more than there is room for, and the engine
 ends when a lane cannot take its next step. So a lane sees less free than there is: what the others
@@ -36,10 +36,10 @@ class Share:
         self._allocator = allocator
         self.kept = 0
         self.has_others = False
-        """Whether other lanes took tokens of the same pool when this one had its last turn."""
+        """True if other lanes took tokens of the same pool when this one had its last turn."""
 
     def available_size(self, dp_rank: int = 0) -> int:
-        """How many tokens this lane may still take."""
+        """Tokens that this lane may still take."""
         return max(0, int(self._allocator.available_size()) - self.kept)
 
     def __getattr__(self, name: str) -> Any:
@@ -107,17 +107,17 @@ class Sharing:
             self._kind.evict(lane.look("tree_cache"), EVERYTHING)
 
     def _awaited(self, lane: Lane) -> int:
-        """Tokens that the first of those who wait in an older lane needs to be admitted."""
+        """Tokens that the first request that waits in an older lane needs to be admitted."""
         waiting = lane.look("waiting_queue")
         return whole_need(waiting[0]) if waiting else 0
 
     def _is_short(self, lane: Lane, kept: int) -> bool:
-        """Whether this lane cannot take a step without taking what the older ones need next."""
+        """Say if this lane can take no step without taking what the older ones need next."""
         self._free(lane, kept + self._own_step(lane))
         return bool(self.allocator.available_size() < kept + self._own_step(lane))
 
     def _own_step(self, lane: Lane) -> int:
-        """What the lane needs to go on at all: a page for one request, and its piece of prompt."""
+        """Tokens the lane needs to go on: a page for one request, and its piece of prompt."""
         is_running = bool(self._kind.running(lane.look))
         return is_running * int(self._scheduler.page_size) + self._piece(lane)
 

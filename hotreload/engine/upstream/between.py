@@ -12,15 +12,15 @@ from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.errors import DrainTimedOut, EngineLost
 
 JOB_SECONDS = 10.0
-"""How long the scheduler thread may take to become idle and do a job of ours between two steps."""
+"""Time the scheduler thread may take to become idle and do a job of ours between two steps."""
 
 
 class Front(Protocol):
-    """What hands requests to the scheduler thread: `Answers`."""
+    """Hands requests to the scheduler thread: `Answers` does."""
 
     @property
     def under_way(self) -> int:
-        """How many prompts the engine is busy with."""
+        """Number of prompts that the engine is busy with."""
         ...
 
     def send(self, message: Any) -> None:
@@ -74,11 +74,11 @@ class BetweenSteps:
             self._scheduler.go_on()
 
     async def until_lost[T](self, future: Future[T]) -> T:
-        """What the scheduler thread promised; EngineLost when the engine is lost before."""
+        """Return what the scheduler thread promised; EngineLost when the engine is lost before."""
         return await self._before_loss(asyncio.wrap_future(future))
 
     async def unless_lost[T](self, awaited: Awaitable[T]) -> T:
-        """What comes of the work; EngineLost, and it is cancelled, when the engine is lost."""
+        """Return the work's result; EngineLost, and it is cancelled, when the engine is lost."""
         work = asyncio.ensure_future(awaited)
         try:
             return await self._before_loss(work)

@@ -14,16 +14,15 @@ from hotreload.engine import versions
 from hotreload.engine.model_folder import unservable, unshared
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.upstream import embedding, logprobs, patches
-from hotreload.engine.upstream.arguments import LOG_LEVEL, arguments_of
-from hotreload.engine.upstream.devices import find_devices
-from hotreload.engine.upstream.parts import JOIN_SECONDS, Parts, Report, take_apart
+from hotreload.engine.upstream.arguments import LOG_LEVEL, arguments_of, find_devices
+from hotreload.engine.upstream.ipc_sockets import SocketFolder, close_sockets
+from hotreload.engine.upstream.parts import JOIN_SECONDS, Parts, ReportLoss, take_apart
 from hotreload.engine.upstream.scheduler import (
     SchedulerStopped,
     SchedulerThread,
     end_worker_threads,
     stop_on_message,
 )
-from hotreload.engine.upstream.sockets import SocketFolder, close_sockets
 from hotreload.errors import ConfigError
 from hotreload.hosts.upstream import wire
 from hotreload.hosts.upstream.joining import Ranks
@@ -38,7 +37,7 @@ _STARTING = threading.Lock()
 for all. What runs meanwhile does not use it."""
 
 
-def build(options: EngineOptions, report: Report, ranks: Ranks | None = None) -> Parts:
+def build(options: EngineOptions, report: ReportLoss, ranks: Ranks | None = None) -> Parts:
     """Start an engine; blocks until it could serve. ConfigError says what to change.
 
     Of one with `ranks` the others have been met, and each builds its part.

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-FILES = 65535
+FILE_LIMIT = 65535
 """The file limit upstream asks for."""
 
 SYNC_THREAD = "_sync_expert_ids_d2h_thread_func"
@@ -41,7 +41,7 @@ def importing_upstream() -> Iterator[None]:
 
 
 def forget_arrays() -> None:
-    """Free what upstream keeps on the device for every engine of the process; they make it anew.
+    """Free what upstream keeps on the device for every engine of the process; they make it again.
 
     0.1.0rc0 and main keep an array of zeros for each size of a batch, for ever. Goes when such an
     array belongs to an engine.
@@ -216,7 +216,7 @@ def _naming(platform: str) -> Iterator[None]:
 
 def _raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    wanted = FILE_LIMIT if hard == resource.RLIM_INFINITY else min(FILE_LIMIT, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
@@ -227,7 +227,7 @@ def _on_devices(devices: Sequence[Any]) -> Iterator[None]:
 
     It also takes the fullest device of the machine for its own, so beside another engine it would
     find no room for a KV pool. And it first drops every compiled program of the process: others
-    would compile anew while clients wait. main does neither.
+    would compile again while clients wait. main does neither.
     """
     from sgl_jax.srt.managers import scheduler
     from sgl_jax.srt.model_executor import model_runner

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-USUAL = (0, 1, 5, 20, 64)
-"""How many alternatives a step makes: the next of these numbers, beyond them a power of two. Each
+USUAL_COUNTS = (0, 1, 5, 20, 64)
+"""Alternatives that a step makes: the next of these numbers, beyond them a power of two. Each
 number is compiled once; if every request had its own, everybody would wait each time."""
 
 
 def list_what_is_asked(batch_class: type) -> None:
-    """Make a batch's lists anew whenever its requests change.
+    """Make a batch's lists again whenever its requests change.
 
     0.1.0rc0 and main update the lists only while some request asks for log-probabilities, do not
     lengthen those that an ended request leaves, and let two batches share one list. The next
@@ -44,11 +44,11 @@ def _list(batch: Any) -> None:
 
 
 def compile_few_kinds(*metadata_classes: type) -> None:
-    """Let steps that differ only in who asks for what share one compiled program.
+    """Let steps that differ only in what each request asks for share one compiled program.
 
     0.1.0rc0 and main hand the lists to the compiler as constants, though all it needs is the
     largest number and whether any ids are asked for. So each new mix of requests compiled the
-    sampler anew, and everybody waited. The host later cuts off what a request did not ask for.
+    sampler again, and everybody waited. The host later cuts off what a request did not ask for.
     Goes when the lists are no constants.
     """
     for kind in metadata_classes:
@@ -73,5 +73,5 @@ def _rounded(make: Callable[..., Any]) -> Callable[..., Any]:
 
 def rounded_up(most: int, vocabulary: int) -> int:
     """The next number that may be compiled; never more than the vocabulary has tokens."""
-    usual = next((each for each in USUAL if each >= most), None)
+    usual = next((each for each in USUAL_COUNTS if each >= most), None)
     return min(vocabulary, 1 << (most - 1).bit_length() if usual is None else usual)

@@ -1,4 +1,4 @@
-"""Parts of a running engine: upstream's objects and threads; how they are taken apart again."""
+"""Parts of a running engine: how they are built, and how they are taken apart again."""
 
 import asyncio
 import threading
@@ -8,24 +8,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotreload.engine.upstream import embedding, frozen
-from hotreload.engine.upstream.legs import Leg
+from hotreload.engine.upstream.ipc_sockets import SocketFolder, close_sockets
 from hotreload.engine.upstream.scheduler import SchedulerThread, Stop, end_worker_threads
-from hotreload.engine.upstream.sockets import SocketFolder, close_sockets
-from hotreload.engine.upstream.watch import Part
+from hotreload.engine.upstream.watch import Leg, Part
+from hotreload.threads import in_thread
 
 JOIN_SECONDS = 10.0
 JOIN_TURNS = 50
 MESSAGE_SECONDS = 30.0
-"""How long the detokenizer or our loop may take over one message, with a few tokens to decode."""
+"""Time the detokenizer or our loop may take over one message, with a few tokens to decode."""
 
-Report = Callable[[str], None]
+ENGINE_START = "the engine's start"
+"""The thread that builds one, by its name among those that are left behind."""
+
+ReportLoss = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class Parts:
     """Parts that a running engine is made of."""
 
-    report: Report
+    report: ReportLoss
     sockets: SocketFolder
     engine: Any = None
     scheduler: SchedulerThread | None = None
@@ -142,3 +145,13 @@ def _close_loop(engine: Any) -> None:
     loop = getattr(engine, "loop", None)
     if loop is not None and not loop.is_running():
         loop.close()
+
+
+async def built(make: Callable[[], Parts]) -> Parts:
+    """Build by `make`; a cancel leaves that behind, and what it makes is freed.
+
+    It may compile for minutes or wait for another rank, and no stop is to wait for that.
+    """
+    return await in_thread(
+        lambda cancel: make(), discard=discard, leave_as=ENGINE_START, is_read=False
+    )

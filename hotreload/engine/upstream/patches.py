@@ -1,23 +1,22 @@
 """Work-rounds of upstream's faults: each says what is wrong, in which versions, and when it goes.
 
 `0.0.2` is the release, `main` the repository as of August 2026. `embedding` puts upstream into our
-process; `logprobs`, `nonfinite`, `answering` have work-rounds of their own. Nothing here knows of
-checkpoints or generations.
+process; `logprobs`, `nonfinite_logits` and `answering` have work-rounds of their own. Nothing here
+knows of checkpoints or generations.
 """
 
+import dataclasses
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from hotreload.engine.upstream.batches import joined, part_of, places_alike
-
 RING = 256
-"""How many slots the ring of tokens that wait to be read has for each request that may run."""
+"""Slots in the ring of tokens that wait to be read, for each request that may run."""
 
 IDLE_POLL_MS = 1000
-"""How long an idle scheduler sleeps at a time; a message wakes it at once."""
+"""Time an idle scheduler sleeps without a look; a message wakes it at once."""
 
 
 def ready_first_release(loader: type, sampler: types.ModuleType) -> None:
@@ -153,9 +152,9 @@ def decode_as_each_asked(detokenizer: Any, batch_kind: type) -> None:
     original = _handler_of(detokenizer, batch_kind)
 
     def handle(batch: Any) -> Any:
-        groups = places_alike(batch)
+        groups = _places_alike(batch)
         if len(groups) > 1:
-            answer = joined([(places, original(part_of(batch, places))) for places in groups])
+            answer = _joined([(places, original(_part_of(batch, places))) for places in groups])
         else:
             answer = original(batch)
         for rid, reason in zip(batch.rids, batch.finished_reasons, strict=True):
@@ -225,3 +224,57 @@ def wait_while_idle(
         return receive()
 
     scheduler.recv_requests = receive_when_there_is_any
+
+
+# --- batches of answers, taken apart by their flags and joined again ---------------------------
+
+
+def _places_alike(batch: Any) -> list[list[int]]:
+    """The places in a batch, grouped by the flags of their requests."""
+    flags = zip(batch.skip_special_tokens, batch.spaces_between_special_tokens, strict=True)
+    groups: dict[Any, list[int]] = {}
+    for place, each in enumerate(flags):
+        groups.setdefault(each, []).append(place)
+    return list(groups.values())
+
+
+def _part_of(batch: Any, places: Sequence[int]) -> Any:
+    """The part of a batch that stands in these places."""
+    fields = _lists(batch, len(batch.rids)).items()
+    return dataclasses.replace(batch, **{name: [of[at] for at in places] for name, of in fields})
+
+
+def _joined(parts: Sequence[tuple[Sequence[int], Any]]) -> Any:
+    """One batch of all the parts, each request in its place."""
+    order = [place for places, _ in parts for place in places]
+    whole: dict[str, list[Any]] = {}
+    names = [_lists(part, len(places)).keys() for places, part in parts]
+    for name in set.intersection(*map(set, names)):
+        values = [value for _, part in parts for value in getattr(part, name)]
+        at = dict(zip(order, values, strict=True))
+        whole[name] = [at[place] for place in sorted(at)]
+    return dataclasses.replace(parts[0][1], **whole)
+
+
+def _lists(batch: Any, size: int) -> dict[str, list[Any]]:
+    """The batch's fields with a value for each request; the other lists are None or empty."""
+    fields = {each.name: getattr(batch, each.name) for each in dataclasses.fields(batch)}
+    return {k: v for k, v in fields.items() if isinstance(v, list) and len(v) == size}
+
+
+def look_by_bytes(sampling_params: type) -> None:
+    """Let the scheduler look back as many tokens as a stop string has bytes.
+
+    0.0.2 and main encode each stop string on our loop to learn how many tokens it has, once for
+    every prompt of a batch: five requests of 50 kB held up everybody for 8 s. A model seldom cuts a
+    text into tokens as an encoder does, but never into more tokens than the text has bytes, plus
+    one for a mark that some tokenizers put before it. Goes when `normalize` does not encode.
+    """
+
+    def normalize(self: Any, tokenizer: Any) -> None:
+        stops = self.stop_strs or []
+        self.stop_strs = [stops] if isinstance(stops, str) else list(stops)
+        longest = max((len(stop.encode()) for stop in self.stop_strs), default=0)
+        self.stop_str_max_len = longest + 1 if longest else 0
+
+    sampling_params.normalize = normalize  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ _starting = threading.Lock()
 
 
 class Counting:
-    """How many compilations these threads waited for; an engine's are its own."""
+    """Counts the compilations that these threads waited for; an engine's are its own."""
 
     def __init__(self, threads: set[int | None]) -> None:
         with _starting:  # engines may start in several threads
@@ -26,7 +26,7 @@ class Counting:
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """Number of them."""
         return self._all() - self._before
 
     def _all(self) -> int:

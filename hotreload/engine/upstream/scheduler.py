@@ -13,16 +13,15 @@ from typing import Any
 
 from hotreload import failpoints
 from hotreload.engine.grammar_trials.program import deep_stack
-from hotreload.engine.lanes.fits import why_no_lanes
-from hotreload.engine.lanes.lanes import Lanes
+from hotreload.engine.lanes.lanes import Lanes, why_no_lanes
 from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream import embedding, patches
-from hotreload.engine.upstream.load import Load
-from hotreload.engine.upstream.nonfinite import end_nonfinite
+from hotreload.engine.upstream.load_notes import Load
+from hotreload.engine.upstream.nonfinite_logits import end_nonfinite
 from hotreload.hosts.upstream.turns import Turns
 from hotreload.threads import forget_locals
 
-SILENT_SECONDS = 5 * patches.IDLE_POLL_MS / 1000
+SILENT_TURN_SECONDS = 5 * patches.IDLE_POLL_MS / 1000
 """An idle loop turns every `IDLE_POLL_MS`; one that is silent for this long is not idle."""
 
 
@@ -68,13 +67,13 @@ class SchedulerThread:
         patches.keep_cache_locations(scheduler)
         end_nonfinite(scheduler)
         self.cannot_overlap = why_no_lanes(scheduler)
-        """Why two generations cannot answer side by side in it; None when they can."""
+        """Reason why two generations cannot answer side by side in it; None when they can."""
         self._lanes = None if self.cannot_overlap else Lanes(scheduler)
         self.load = Load(scheduler, self._lanes)
-        """How busy it is, for any thread to read."""
+        """Notes of how busy it is, for any thread to read."""
         several = scheduler.nnodes > 1
         self.turns = Turns(scheduler, self._check_stop) if several else None
-        """What keeps the ranks of the engine in step; None where there is one."""
+        """Keeps the ranks of the engine in step; None where there is one."""
         patches.wait_while_idle(scheduler, self._is_idle, self._between_steps)
 
     def start(self) -> None:
@@ -119,7 +118,8 @@ class SchedulerThread:
     def stand_still(self) -> None:
         """Compute nothing from the end of this job until `go_on`; only a job of `submit` may ask.
 
-        Whoever works meanwhile says so by `note_turn`: who stands still for long counts as hung.
+        Work that is done meanwhile calls `note_turn`: a thread that stands still for long counts
+        as hung.
         """
         self._may_go_on.clear()
 
@@ -146,22 +146,22 @@ class SchedulerThread:
         del self.scheduler, self._lanes, self.load, self.turns
 
     def fault(self) -> str | None:
-        """Which engine thread has ended, if any."""
+        """Name an engine thread that has ended, if any."""
         threads = [self._thread, *worker_threads(self.scheduler)]
         ended = [thread.name for thread in threads if not thread.is_alive()]
         return f"engine thread {ended[0]} has ended" if ended else None
 
     def progress(self) -> tuple[bool, int]:
-        """Whether something is under way, and how many batches were begun: so a hang shows.
+        """Say if something is under way, and how many batches were begun: so a hang shows.
 
         A batch that was launched is under way until its result is there. A loop that has nothing
         to do and yet does not turn also counts as busy.
         """
-        is_under_way = not self.has_nothing_to_do() or self._silent_seconds() > SILENT_SECONDS
+        is_under_way = not self.has_nothing_to_do() or self._silent_seconds() > SILENT_TURN_SECONDS
         return is_under_way, self.scheduler.forward_ct
 
     def is_turning(self, within: float) -> bool:
-        """Whether the loop turned in the last `within` seconds, or is busy with a step.
+        """Say if the loop turned in the last `within` seconds, or is busy with a step.
 
         An idle loop turns every second. A step may compile: `EngineWatch` says when it takes too
         long.
@@ -180,7 +180,7 @@ class SchedulerThread:
             self._report(f"the scheduler thread failed: {type(fault).__name__}: {fault}")
 
     def has_nothing_to_do(self) -> bool:
-        """Whether nothing runs or waits, in any lane; on this thread, or as a guess."""
+        """Say if nothing runs or waits, in any lane; on this thread, or as a guess."""
         return is_idle(self.scheduler) and (self._lanes is None or self._lanes.are_others_idle)
 
     def _is_idle(self) -> bool:
@@ -200,7 +200,7 @@ class SchedulerThread:
             _run_job(*self._jobs_at_a_turn.popleft())
         while self._jobs and self.has_nothing_to_do():
             _run_job(*self._jobs.popleft())
-        while not self._may_go_on.wait(SILENT_SECONDS):
+        while not self._may_go_on.wait(SILENT_TURN_SECONDS):
             self._check_stop()
         self.load.note(self._turned_at)
         if self._lanes is not None:
@@ -254,7 +254,7 @@ def end_worker_threads(scheduler: Any, seconds: float) -> None:
 
 
 def is_idle(scheduler: Any) -> bool:
-    """Whether nothing runs or waits, and no result of a step is still to come."""
+    """Say if nothing runs or waits, and no result of a step is still to come."""
     if hasattr(scheduler, "is_fully_idle"):
         return bool(scheduler.is_fully_idle())
     return not (

@@ -1,15 +1,19 @@
-"""Notices that an engine died or hangs, and tells everybody who waits for it."""
+"""Notices that an engine died or hangs, and tells everybody who waits for it.
+
+The messages to its parts are counted, to see whether one hangs: a part is done with a message when
+it asks for the next one, and idle while it waits for that.
+"""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hotreload.errors import EngineLost
 
-LOOK_SECONDS = 0.25
-LONGEST_LOOK = 4 * LOOK_SECONDS
+WATCH_SECONDS = 0.25
+LONGEST_LOOK = 4 * WATCH_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +21,11 @@ class Part:
     """A part of the engine that clients wait for, and how to see that it hangs."""
 
     words: str
-    """What to say when it hangs."""
+    """The words for its hang."""
     progress: Callable[[], tuple[bool, int]]
     """Tells whether it is busy, and how much it has done so far."""
     patience: float
-    """How many seconds it may be busy with one thing."""
+    """Seconds that it may be busy with one thing."""
 
 
 class EngineWatch:
@@ -35,7 +39,7 @@ class EngineWatch:
 
     @property
     def reason(self) -> str | None:
-        """Why the engine is lost; None while it is not."""
+        """Reason for which the engine is lost; None while it is not."""
         return self._lost.result() if self._lost.done() else None
 
     def report(self, reason: str) -> None:
@@ -69,7 +73,7 @@ class EngineWatch:
         """Look at the engine's threads again and again, until one has ended or hangs."""
         paces, before = [_Pace(part) for part in parts], time.monotonic()
         while not self._lost.done():
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(WATCH_SECONDS)
             if reason := fault():
                 self.lose(reason)
             now = time.monotonic()
@@ -89,10 +93,53 @@ class _Pace:
         self._waited = 0.0
 
     def look(self, passed: float) -> str | None:
-        """Why it hangs, if it does."""
+        """Say that it hangs, if it does."""
         now = self._part.progress()
         if now != self._seen or not now[0]:
             self._seen, self._waited = now, 0.0
             return None
         self._waited += passed
         return self._part.words if self._waited > self._part.patience else None
+
+
+class Leg:
+    """The messages to one part: how many were sent, and how many it is done with."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._sent: list[CallCount] = []
+        self._asked = CallCount()
+
+    def begins_at(self, *sockets: Any) -> None:
+        """Count what is sent through these sockets, each by one thread. Ranks above 0 have none."""
+        import zmq
+
+        for socket in sockets:
+            if isinstance(socket, zmq.Socket):
+                self._sent.append(CallCount())
+                socket.send_pyobj = self._sent[-1].at(socket.send_pyobj)  # type: ignore[method-assign]
+
+    def ends_at(self, socket: Any) -> None:
+        """Count what the part asks for, from its first message on."""
+        socket.recv_pyobj = self._asked.at(socket.recv_pyobj)
+
+    def progress(self) -> tuple[bool, int]:
+        """Say if the part has something to do, and how much it has done: so a hang shows."""
+        done = max(0, self._asked.value - 1)
+        return sum(count.value for count in self._sent) > done, done
+
+
+class CallCount:
+    """Counts the calls of something, by one thread."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def at[**P, T](self, call: Callable[P, T]) -> Callable[P, T]:
+        """The same call, counted as it begins: at its end the receiver may already have acted."""
+
+        def counted(*args: P.args, **kwargs: P.kwargs) -> T:
+            self.value += 1
+            return call(*args, **kwargs)
+
+        return counted

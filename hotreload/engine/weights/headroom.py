@@ -1,4 +1,4 @@
-"""Whether more weights fit where they are to lie, in bytes and in words."""
+"""Says, in bytes and in words, if more weights fit where they are to lie."""
 
 import math
 from collections import Counter
@@ -74,7 +74,7 @@ def _lack(where: str, need: int, free: int, *, is_host: bool) -> Iterator[Lack]:
 
 
 def shares_of(arrays: Iterable[Described]) -> Mapping[Any, int]:
-    """How many bytes of these arrays lie on each device of this host."""
+    """Bytes of these arrays on each device of this host."""
     shares: Counter[Any] = Counter()
     for each in arrays:
         share = math.prod(each.sharding.shard_shape(each.shape)) * each.dtype.itemsize
@@ -84,7 +84,7 @@ def shares_of(arrays: Iterable[Described]) -> Mapping[Any, int]:
 
 
 def why_one_set(memory: str, live: Iterable[Described], beside: Iterable[Described]) -> str | None:
-    """Why one set of weights at a time is on the device; None where two are.
+    """Say why one set of weights at a time is on the device; None where two are.
 
     `auto` looks once, at the start, when everything else is there that the engine will need.
     """

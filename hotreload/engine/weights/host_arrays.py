@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotreload.engine.weights.rules import Array
+from hotreload.engine.weights.leaf_rules import Array
 
 ALIGNED = 64
 """On a CPU JAX takes memory over that begins at such an address, and copies any other."""
@@ -31,7 +31,7 @@ def give_back() -> None:
 
 
 def is_on_host(leaf: jax.Array | Array) -> bool:
-    """Whether it lies in host memory, be it a CPU's as a device."""
+    """Say if it lies in host memory, be it a CPU's as a device."""
     return isinstance(leaf, np.ndarray) or all(
         device.platform == "cpu" for device in leaf.devices()
     )
@@ -68,7 +68,7 @@ _copy = jax.jit(jnp.copy)
 
 
 def is_within(leaf: jax.Array, memory: Array) -> bool:
-    """Whether a leaf of one device is this memory itself, as it may be where that is a CPU."""
+    """Say if a leaf of one device is this memory itself, as it may be where that is a CPU."""
     if not is_on_host(leaf):
         return False
     begin = memory.ctypes.data

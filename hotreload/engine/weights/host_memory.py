@@ -1,4 +1,4 @@
-"""How much memory of the host is still free; imports no JAX, since `hotreload doctor` asks too."""
+"""Measures the free memory of the host; imports no JAX, since `hotreload doctor` asks too."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ def host_bytes_free(pid: object = "self") -> int:
 
 
 def free_in_groups(membership: Path, tree: Path) -> Iterator[int]:
-    """What is free below each limit on the way from a control group (version 2) to the root."""
+    """Bytes free below each limit on the way from a control group (version 2) to the root."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 @dataclass(frozen=True)
 class Layout:
-    """What stands at each place of the engine's list of leaves; the same for every generation.
+    """Places of the engine's list of leaves, and what stands there; the same for every generation.
 
     `variables` holds the model's own variable where the leaf is a weight, and None where the leaf
     stays as it is: random state (a loaded 0.0.2 model has two such leaves more than a dummy one,
@@ -30,7 +30,7 @@ class Layout:
         return tuple(i for i, variable in enumerate(self.variables) if variable is not None)
 
     def place_of(self, path: str) -> int:
-        """Where a leaf stands in the engine's list."""
+        """Find the place of a leaf in the engine's list."""
         return self._place_by_path[path]
 
     @cached_property
@@ -99,7 +99,7 @@ def _spell(path: Sequence[Any]) -> str:
 
 
 def is_placeholder(leaf: Any) -> bool:
-    """Whether this leaf was only described, and never written."""
+    """Say if this leaf was only described, and never written."""
     return isinstance(leaf, jax.ShapeDtypeStruct)
 
 

@@ -16,13 +16,13 @@ from typing import Any, Literal
 import numpy as np
 
 from hotreload import failpoints
-from hotreload.engine.weights.changes import change_of, same_bits, with_changes
+from hotreload.engine.weights.comparing import change_of, same_bits, with_changes
 from hotreload.engine.weights.headroom import check_headroom, size_of
+from hotreload.engine.weights.leaf_rules import Plan
 from hotreload.engine.weights.leaves import Layout
 from hotreload.engine.weights.measuring import Measured, One, gathered, measure
 from hotreload.engine.weights.own import DTYPES, Made, Reader, Recipe
 from hotreload.engine.weights.quiet import Quiet, done_quietly
-from hotreload.engine.weights.rules import Plan
 from hotreload.engine.weights.upstream_loading import load_upstream
 from hotreload.engine.weights.weights import Weights, sources_of
 from hotreload.errors import HotReloadError
@@ -30,7 +30,7 @@ from hotreload.types import Checkpoint, Loading
 
 log = logging.getLogger("hotreload.engine")
 
-Told = Callable[[int], None]
+ToldBytes = Callable[[int], None]
 """Called with the number of bytes that have been read."""
 SMALL = 1 << 20
 """Leaves of fewer bytes are placed together: each call takes its time, whatever it places."""
@@ -39,22 +39,22 @@ TOGETHER = 64
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a set is made."""
+    """The place where a set is made."""
 
     is_host: bool = False
     """In host memory, and no second set on the device."""
     beside: Sequence[Any] = ()
-    """What must fit beside a set on the device: the KV pool it is proven in."""
+    """Arrays that must fit beside a set on the device: the KV pool it is proven in."""
 
 
 @dataclass(slots=True)
 class Comparison:
-    """Whether our own loader makes what upstream's makes of a model; twins share one."""
+    """Result of comparing our own loader with upstream's on a model; twins share one."""
 
     is_tried: bool = False
-    """Whether our own loader was compared with upstream's."""
+    """True once the two were compared."""
     distrust: str = ""
-    """What ours made otherwise, once it did."""
+    """The leaf that ours made otherwise, in words, once it did."""
 
 
 class Loaders:
@@ -82,13 +82,13 @@ class Loaders:
 
     @property
     def why_upstream(self) -> str | None:
-        """Why checkpoints are loaded by upstream's loader; None while our own does it."""
+        """Reason why checkpoints are loaded by upstream's loader; None while our own does it."""
         if self._why_upstream is None and not self.comparison.is_tried:
             return "ours has not been compared with it yet"
         return self._why_upstream or self.comparison.distrust or None
 
     def why_not_ours(self, checkpoint: Checkpoint) -> str | None:
-        """Why upstream's loader loads this one; None when our own does."""
+        """Say why upstream's loader loads this one; None when our own does."""
         return self.why_upstream or self._not_for_us(checkpoint)
 
     def load(
@@ -97,7 +97,7 @@ class Loaders:
         live: Weights,
         place: Destination,
         cancel: threading.Event,
-        told: Told,
+        told: ToldBytes,
     ) -> tuple[Weights, Loading]:
         """All leaves of a checkpoint, placed like the live ones or on the host, and measured."""
         why, count = self.why_not_ours(checkpoint), _Count(told)
@@ -140,7 +140,7 @@ class Loaders:
         self.comparison.distrust = f"ours made another {path} of {checkpoint.revision}"
 
     def _not_for_us(self, checkpoint: Checkpoint) -> str | None:
-        """Why a checkpoint can be nothing for our own loader."""
+        """Say why our own loader can do nothing with a checkpoint."""
         dtypes = self._layout.dtypes
         for path, parts in self._plan.parts.items():
             for part in parts:
@@ -185,7 +185,11 @@ class Loaders:
         return Weights(leaves, gathered(ones)), with_changes(how, changes)
 
     def _read_again(
-        self, checkpoint: Checkpoint, shared: Sequence[int], cancel: threading.Event, told: Told
+        self,
+        checkpoint: Checkpoint,
+        shared: Sequence[int],
+        cancel: threading.Event,
+        told: ToldBytes,
     ) -> None:
         """Refuse a mapping when what is shared is other bytes than were checked.
 
@@ -249,7 +253,7 @@ class Loaders:
         return made
 
     def _changes(self, made: Weights, live: Weights) -> dict[str, float]:
-        """How far each leaf is from the live one."""
+        """Tell how far each leaf is from the live one."""
         return {
             path: self._change(path, made.leaves[at] if made.leaves else made.host[at], one, live)
             for at in self._layout.places
@@ -258,7 +262,7 @@ class Loaders:
         }
 
     def _largest_tensor(self, checkpoint: Checkpoint) -> int:
-        """What is read has its room beside the leaves that are made of it."""
+        """The room that is read into: it is needed beside the leaves that are made of it."""
         sizes = (held.end - held.begin for held in checkpoint.held.values())
         return max(sizes, default=0) * self.quiet.threads
 
@@ -274,7 +278,7 @@ class Loaders:
         make: Callable[[Reader, list[Recipe]], list[Made]],
         *,
         cancel: threading.Event,
-        told: Told,
+        told: ToldBytes,
     ) -> Iterator[tuple[int, Made, float]]:
         """Each leaf made of the checkpoint, in quiet threads, and how far it is from the live."""
 
@@ -305,7 +309,7 @@ class Loaders:
         ]
 
     def _change(self, path: str, leaf: Any, one: One, live: Weights) -> float:
-        """How far a leaf is from the live one."""
+        """Tell how far a leaf is from the live one."""
         if one.sums == live.measured.sums[path]:
             return 0.0
         return change_of(leaf, live.leaves[self._layout.place_of(path)])
@@ -314,7 +318,7 @@ class Loaders:
 class _Count:
     """Counts what is read, and hands it on; threads share it."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: ToldBytes) -> None:
         self.total = 0
         self._told = told
         self._lock = threading.Lock()

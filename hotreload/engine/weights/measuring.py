@@ -17,8 +17,8 @@ import numpy as np
 
 from hotreload.checkpoint import fingerprint
 from hotreload.engine.weights.host_arrays import in_order, is_on_host, on_host
+from hotreload.engine.weights.leaf_rules import Array, Ingredient, Ingredients, Rule
 from hotreload.engine.weights.leaves import freely_split
-from hotreload.engine.weights.rules import Array, Ingredient, Ingredients, Rule
 
 CHECKSUM_BITS = 53
 """A gauge is a float64: it holds whole numbers up to 2**53 exactly."""
@@ -29,7 +29,7 @@ WORD = 4
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of a set of leaves."""
+    """Figures that are known of a set of leaves."""
 
     sums: Mapping[str, Mapping[str, int]]
     """Of each leaf by its path: the number of each tensor in it by the tensor's name."""
@@ -37,7 +37,7 @@ class Measured:
     """The root mean square of each leaf's elements."""
 
     def one(self, path: str) -> "One":
-        """What is known of one leaf."""
+        """Return what is known of one leaf."""
         return One(self.sums[path], self.rms[path])
 
     @property
@@ -61,20 +61,20 @@ def _checksum(sums: Mapping[str, int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class One:
-    """What is known of one leaf."""
+    """Figures that are known of one leaf."""
 
     sums: Mapping[str, int]
     rms: float
 
 
 def gathered(ones: Mapping[str, One]) -> Measured:
-    """What is known of a set, from what is known of each leaf by its path."""
+    """Join what is known of each leaf by its path to what is known of the set."""
     sums = {path: one.sums for path, one in ones.items()}
     return Measured(sums, {path: one.rms for path, one in ones.items()})
 
 
 def added_up(measured: Sequence[Measured]) -> Measured:
-    """What is known of a set whose leaves lie on several hosts, from what each knows of its own."""
+    """Add up what each of several hosts knows of its own part of a set."""
     first = measured[0]
     sums = {
         path: {name: _added(each.sums[path][name] for each in measured) for name in tensors}
@@ -84,7 +84,7 @@ def added_up(measured: Sequence[Measured]) -> Measured:
 
 
 def splits_words(leaf: jax.Array, parts: Sequence[Ingredient]) -> bool:
-    """Whether a word of four bytes may lie on two hosts: then their sums are not the whole's."""
+    """Say if a word of four bytes may lie on two hosts: then their sums are not the whole's."""
     share = WORD // leaf.dtype.itemsize
     own = leaf.sharding.shard_shape(leaf.shape)
     cut = [length for length, whole in zip(own, leaf.shape, strict=True) if length != whole]
@@ -144,7 +144,7 @@ class Tally:
 
     @property
     def one(self) -> One:
-        """What is known of the leaf."""
+        """Figures of the leaf."""
         return One(self._sums, _root(self._squares, self._count))
 
 

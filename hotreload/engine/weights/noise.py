@@ -17,17 +17,17 @@ import numpy as np
 from hotreload.checkpoint.reading import Cancelled
 from hotreload.engine.weights.headroom import check_headroom, size_of, telling_lack_of_memory
 from hotreload.engine.weights.host_arrays import copied_to_host
+from hotreload.engine.weights.leaf_rules import Ingredients, Rule
 from hotreload.engine.weights.leaves import Layout, freely_split
 from hotreload.engine.weights.measuring import Measured, measure
-from hotreload.engine.weights.rules import Ingredients, Rule
 from hotreload.engine.weights.staging import check_signatures
-from hotreload.engine.weights.upstream_loading import NAMED
+from hotreload.engine.weights.upstream_loading import MOST_NAMED
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.types import Noise
 
 AT_WORK = 3
-"""How many copies of a leaf in float32 may be there while noise is put on it."""
+"""Copies of a leaf in float32 that may be there while noise is put on it."""
 
 
 def with_noise(
@@ -52,7 +52,7 @@ def with_noise(
 
 
 def _keys_by_place(noise: Noise, layout: Layout, live: list[Any]) -> dict[int, jax.Array]:
-    """Which places get noise, and from which key.
+    """Choose the places that get noise, each with the key it is made from.
 
     They are chosen by path: another engine may list the same weights in another order.
     """
@@ -126,9 +126,9 @@ class _Noisy:
         return leaf
 
     def _rule(self, path: str, leaf: jax.Array) -> Rule:
-        """How the leaf is made of its tensor; as it is where there are several, or none is known.
+        """Find how the leaf is made of its tensor.
 
-        Heads stand only in leaves of one.
+        As it is where there are several, or none is known. Heads stand only in leaves of one.
         """
         first, *others = self._parts.get(path) or (None,)
         return Rule(leaf.shape) if first is None or others else first.rule
@@ -141,7 +141,7 @@ class _Noisy:
 
 
 def _at_work(leaves: Iterable[jax.Array]) -> list[jax.ShapeDtypeStruct]:
-    """What may be on the device while noise is put on the largest leaf."""
+    """Arrays that may be on the device while noise is put on the largest leaf."""
     largest = max(leaves, key=lambda leaf: leaf.size)
     shape, sharding = largest.shape, largest.sharding
     each = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)  # type: ignore[no-untyped-call]
@@ -183,10 +183,10 @@ def _check_changed(noise: Noise, chosen: list[str], new: Measured, live: Measure
         raise CheckpointRejected(
             f"noise of scale {noise.scale:g} makes {broken[0]} too large: take a smaller scale",
             code="nonfinite",
-            findings=broken[:NAMED],
+            findings=broken[:MOST_NAMED],
         )
     if same:
         raise CheckpointIncompatible(
             f"noise of scale {noise.scale:g} is rounded away in {same[0]}: take a larger scale",
-            findings=same[:NAMED],
+            findings=same[:MOST_NAMED],
         )

@@ -1,6 +1,6 @@
 """Exchanges weights where one set is on the device at a time: leaf by leaf, with host memory.
 
-Nothing may be computed meanwhile; whoever calls sees to that. A leaf leaves the device before the
+Nothing may be computed meanwhile; the caller sees to that. A leaf leaves the device before the
 next one comes, so the device needs no more room than for the set that is there.
 """
 
@@ -20,7 +20,7 @@ Setter = Callable[[Any], None]
 
 
 def stand_ins(leaves: Sequence[Any]) -> list[Any]:
-    """What to compute with while leaves change: nothing can, and it holds no memory.
+    """Make what stands there while leaves change: nothing can be computed, and it holds no memory.
 
     Each is an object of its own: programs that were compiled ahead know leaves by identity.
     """
@@ -97,7 +97,7 @@ class Trade:
 
 
 class _Seat:
-    """Where and how a leaf lies on the device; holds none of its memory."""
+    """Place and signature of a leaf on the device; holds none of its memory."""
 
     def __init__(self, path: str, leaf: jax.Array) -> None:
         self.path = path

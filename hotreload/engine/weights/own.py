@@ -15,11 +15,10 @@ import ml_dtypes
 import numpy as np
 
 from hotreload.checkpoint.reading import Changed, Hashing, Readable
-from hotreload.engine.weights.faults import words_for
 from hotreload.engine.weights.host_arrays import fresh, in_order, is_within
+from hotreload.engine.weights.leaf_rules import Array, Ingredient
 from hotreload.engine.weights.measuring import One, Tally
-from hotreload.engine.weights.opening import opened
-from hotreload.engine.weights.rules import Array, Ingredient
+from hotreload.engine.weights.opening import opened, words_for
 from hotreload.types import Checkpoint, TensorBytes
 
 PIECE = 16 << 20
@@ -43,7 +42,7 @@ class Made:
 
 
 Recipe = tuple[Sequence[Ingredient], jax.Array]
-"""What a leaf is made of, and the live one that it is to be like."""
+"""The parts of a leaf, and the live one that it is to be like."""
 
 
 class Reader:
@@ -108,7 +107,7 @@ class Reader:
         self._files = {}
 
     def _tensor(self, part: Ingredient, dtype: Any, tally: Tally) -> Array:
-        """What a part becomes; measured as it lies in the file, before anything turns it."""
+        """Make what a part becomes; it is measured as in the file, before anything turns it."""
         held = self._checkpoint.held[part.tensor]
         stored = DTYPES[self._checkpoint.tensors[part.tensor].dtype]
         is_kept = part.rule.moves_nothing and stored == dtype and part.expert is None

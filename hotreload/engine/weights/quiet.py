@@ -1,4 +1,4 @@
-"""Does long work in threads that take what processor time those who serve leave over.
+"""Does long work in threads that take the processor time that the serving threads leave over.
 
 They may starve: after a while one thread of usual priority joins them.
 """
@@ -17,17 +17,17 @@ from typing import Literal
 SWITCH_INTERVAL = 0.0005
 """Each return from a blocking call waits for the GIL, up to this long; Python's own is 5 ms."""
 LOOK_EVERY = 0.25
-"""How often it is looked whether the threads starve."""
+"""Seconds between two looks if the threads starve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """How much of the machine long work may take."""
+    """The share of the machine that long work may take."""
 
     threads: int = 1
     priority: Literal["idle", "normal"] = "idle"
     starve_seconds: float = 30.0
-    """How long its threads may go without a processor, all told, before one of usual priority
+    """Time that its threads may go without a processor, all told, before one of usual priority
     joins them; waiting for a disk counts too."""
 
 
@@ -39,7 +39,7 @@ def done_quietly[J, R](
     worker: Callable[[], AbstractContextManager[Callable[[J], R]]],
     quiet: Quiet,
 ) -> Iterator[R]:
-    """What each job comes to, in no order; each thread opens a worker of its own.
+    """Yield what each job comes to, in no order; each thread opens a worker of its own.
 
     The first error ends all of it. When this ends, so have the threads.
     """
@@ -52,7 +52,7 @@ def done_quietly[J, R](
 
 
 class _Switches:
-    """How long a thread keeps the GIL: short while anybody works quietly, then as before.
+    """Changes how long a thread keeps the GIL: short while anybody works quietly, then as before.
 
     The process has one such interval, and engines that load at the same time end one by one.
     """
@@ -144,7 +144,7 @@ class _Crew[J, R]:
             self._done.put(fault)
 
     def _worked(self) -> float:
-        """How much processor time the thread has had that had most."""
+        """Processor time of the thread that has had most."""
         return max(map(_cpu_seconds, self._threads), default=0.0)
 
 

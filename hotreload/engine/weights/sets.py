@@ -10,14 +10,14 @@ from typing import Any, Literal
 from weakref import WeakSet
 
 from hotreload.engine.weights import staging
-from hotreload.engine.weights.copies import leaves_whose_copies_differ
+from hotreload.engine.weights.comparing import leaves_whose_copies_differ
 from hotreload.engine.weights.headroom import size_of, why_one_set
 from hotreload.engine.weights.leaves import layout_of
 from hotreload.engine.weights.loaders import Comparison, Destination, Loaders
 from hotreload.engine.weights.noise import with_noise
 from hotreload.engine.weights.plan import record_plan
 from hotreload.engine.weights.quiet import QUIET, Quiet
-from hotreload.engine.weights.room import Room
+from hotreload.engine.weights.room_for_a_set import Room
 from hotreload.engine.weights.twins import Copying, Original, take_the_place
 from hotreload.engine.weights.weights import Weights, sources_of
 from hotreload.threads import in_thread
@@ -29,7 +29,7 @@ class StagingOptions:
     """Options of how checkpoints are loaded, as the operator decided."""
 
     spool: Path
-    """Where upstream's loader gets a private copy to read."""
+    """The folder where upstream's loader gets a private copy to read."""
     max_drift: float | None = None
     loader: Literal["auto", "upstream"] = "auto"
     memory: Literal["double", "host", "auto"] = "double"
@@ -60,10 +60,10 @@ class StagingEngine:
         self.set_bytes = 0
         """Of one set; known when the first was adopted."""
         self.why_one_set: str | None = None
-        """Why one set at a time is on the device, and spare ones wait on the host; None where
+        """Reason why one set at a time is on the device, and spare ones wait on the host; None if
         they lie beside the live one."""
         self.staging: HowFar | None = None
-        """How far the checkpoint is that is being staged."""
+        """Progress of the checkpoint that is being staged."""
         self.max_drift = terms.max_drift
         """By how much a tensor's norm may differ; another may be set at any time."""
         self._memory = terms.memory
@@ -73,7 +73,7 @@ class StagingEngine:
         self._comparing: asyncio.Task[None] | None = None
         self._is_distrusted = asyncio.Event()
         self.unchanged = asyncio.Lock()
-        """Held by who reads the live leaves and would see half of a set, and by who trades them."""
+        """Held while the live leaves are read (never half of a set), and while they are traded."""
 
     @property
     def spares_wait_on_host(self) -> bool:
@@ -100,7 +100,7 @@ class StagingEngine:
         return self._as_staged(revision, Weights(leaves, self.loaders.measure(leaves)))
 
     def drop_references(self) -> None:
-        """Hold nothing of the engine any more, nor let whoever has one of its sets: it ends.
+        """Hold nothing of the engine any more, and empty all its sets: it ends.
 
         A caller may keep an error, whose frames hold all that was at hand.
         """
@@ -234,11 +234,11 @@ class StagingEngine:
     def _noted(self, live: Staged, now: dict[str, int]) -> dict[str, int]:
         """Note what checksums say of a set that is to be shared with; return them."""
         if now != live.leaves:
-            live.weights.sources = {}  # nothing is shared with damaged weights: all is read anew
+            live.weights.sources = {}  # nothing is shared with damaged weights: all is read again
         return now
 
     def _checksums(self, leaves: Sequence[Any]) -> dict[str, int]:
-        """Where copies differ none of them speaks for the leaf: its checksum is another then."""
+        """Checksums of leaves; one whose copies differ gets another: none speaks for it."""
         checksums = self.loaders.measure(leaves).checksums
         for path in leaves_whose_copies_differ(self.layout.named(leaves), self.plan.parts):
             checksums[path] ^= 1

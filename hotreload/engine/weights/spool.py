@@ -15,13 +15,12 @@ from pathlib import Path
 from hotreload import failpoints
 from hotreload.checkpoint.file_names import SINGLE
 from hotreload.checkpoint.reading import OURS, Changed, Hashing, NotRegular
-from hotreload.engine.weights.faults import changed, unreadable
-from hotreload.engine.weights.opening import opened
+from hotreload.engine.weights.opening import changed, opened, unreadable
 from hotreload.errors import NotEnoughMemory, TryAgain
 from hotreload.types import IN_MEMORY, Checkpoint, CheckpointFile
 
-PREFIX = "stage-"
-CHUNK = 8 << 20
+COPY_PREFIX = "stage-"
+COPIED_AT_A_TIME = 8 << 20
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Faults of a disk that takes no more."""
 
@@ -29,7 +28,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 def clear_leftovers(spool: Path) -> None:
     """Make the spool folder, and remove what a process that was killed left in it."""
     spool.mkdir(parents=True, exist_ok=True)
-    for left in spool.glob(f"{PREFIX}*"):
+    for left in spool.glob(f"{COPY_PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
@@ -62,7 +61,7 @@ def private_copy(
 def _made(spool: Path) -> Path:
     try:
         spool.mkdir(parents=True, exist_ok=True)  # somebody's clean-up may have removed it
-        return Path(tempfile.mkdtemp(prefix=PREFIX, dir=spool))
+        return Path(tempfile.mkdtemp(prefix=COPY_PREFIX, dir=spool))
     except OSError as fault:
         words = f"{spool}: no private copy can be made there: {fault.strerror}"
         if fault.errno in FULL:
@@ -122,7 +121,7 @@ def _pour(
     with closing(opened(checkpoint, file.name, cancel)) as source:
         if source.identity.size != file.size:
             raise Changed(f"it has {source.identity.size} bytes, not {file.size}")
-        hashing = Hashing(source, CHUNK, cancel)
+        hashing = Hashing(source, COPIED_AT_A_TIME, cancel)
         for _, piece in hashing.pieces(0, file.size):
             write(piece)
     if hashing.digest() != file.digest:

@@ -13,9 +13,9 @@ from flax import nnx
 
 from hotreload.engine.weights.headroom import check_headroom, telling_lack_of_memory
 from hotreload.engine.weights.leaves import Layout, like, signature, wait_for
-from hotreload.engine.weights.loaders import Destination, Loaders, Told
+from hotreload.engine.weights.loaders import Destination, Loaders, ToldBytes
 from hotreload.engine.weights.measuring import Measured
-from hotreload.engine.weights.upstream_loading import NAMED
+from hotreload.engine.weights.upstream_loading import MOST_NAMED
 from hotreload.engine.weights.weights import Weights, sources_of
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.types import Checkpoint, Loading
@@ -29,7 +29,7 @@ def made_of(
     live: Weights,
     max_drift: float | None,
     place: Destination,
-    told: Told,
+    told: ToldBytes,
     cancel: threading.Event,
 ) -> tuple[Weights, Loading]:
     """Load a checkpoint where spare weights wait; whatever goes wrong, nothing is left behind."""
@@ -69,7 +69,7 @@ def check_drift(new: Measured, live: Measured, most: float) -> None:
             f"{far[-1]}: its root mean square went from {live.rms[far[-1]]:.3g} to "
             f"{new.rms[far[-1]]:.3g}, more than a factor of {most:g} ([checks] max_drift)",
             code="drift",
-            findings=far[-NAMED:],
+            findings=far[-MOST_NAMED:],
         )
 
 

@@ -13,11 +13,11 @@ from hotreload import failpoints
 from hotreload.checkpoint.reading import Cancelled
 from hotreload.engine.weights.headroom import check_headroom, size_of, telling_lack_of_memory
 from hotreload.engine.weights.host_arrays import copied_to_host
+from hotreload.engine.weights.leaf_rules import Ingredients
 from hotreload.engine.weights.leaves import Layout, like, wait_for
 from hotreload.engine.weights.loaders import Comparison, Destination
 from hotreload.engine.weights.measuring import Measured, One, gathered, measure
 from hotreload.engine.weights.quiet import Quiet, done_quietly
-from hotreload.engine.weights.rules import Ingredients
 from hotreload.engine.weights.staging import check_signatures
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import CheckpointIncompatible, TryAgain

@@ -1,9 +1,11 @@
 """Loads a checkpoint with upstream's own loader, for what our rules do not understand.
 
 It reads mapped files and raises nothing where a tensor is missing: it is given a private copy, and
-what it made is looked at.
+what it made, a model that nobody runs, is looked at.
 """
 
+import copy
+import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -12,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from flax import nnx
 
 from hotreload.checkpoint.reading import Cancelled
+from hotreload.engine.weights.leaf_rules import Plan
 from hotreload.engine.weights.leaves import Layout, is_placeholder, leaves_by_path, like, wait_for
-from hotreload.engine.weights.rules import Plan
-from hotreload.engine.weights.shadow import load_shadow
 from hotreload.engine.weights.spool import private_copy
 from hotreload.errors import CheckpointIncompatible
 from hotreload.types import Checkpoint
 
-NAMED = 10
-"""How many leaves or tensors a message names."""
+MOST_NAMED = 10
+"""The most leaves or tensors that a message names."""
 
 
 def load_upstream(
@@ -92,9 +94,9 @@ def _stacked(plan: Plan) -> set[str]:
 
 
 def _incomplete(what: str, names: list[str]) -> CheckpointIncompatible:
-    shown = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+    shown = ", ".join(names[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
     return CheckpointIncompatible(
-        f"the checkpoint lacks {what} {shown}", code="missing", findings=names[:NAMED]
+        f"the checkpoint lacks {what} {shown}", code="missing", findings=names[:MOST_NAMED]
     )
 
 
@@ -128,3 +130,32 @@ def _check_shape(path: str, leaf: Any, live: Any) -> None:
             f"the engine serves {live.dtype}{list(live.shape)}",
             code="shape" if leaf.shape != live.shape else "dtype",
         )
+
+
+def load_shadow(model_runner: Any, folder: Path) -> nnx.Module:
+    """A model of the served kind with the weights in `folder`; the live one is left alone.
+
+    The loader is no validator: what the files lack stays a placeholder.
+    """
+    return load(model_runner, config_for(model_runner, folder))
+
+
+def load(model_runner: Any, config: Any) -> nnx.Module:
+    """Have upstream's loader make a model with this config."""
+    from sgl_jax.srt.configs.load_config import LoadConfig
+    from sgl_jax.srt.model_loader.loader import JAXModelLoader
+
+    known = {"load_config": LoadConfig(), "mesh": model_runner.mesh, "rngs": nnx.Rngs(0)}
+    takes = inspect.signature(JAXModelLoader.__init__).parameters
+    loader = JAXModelLoader(**{name: known[name] for name in known if name in takes})
+    model: nnx.Module = loader._get_model(loader._initialize_model(config), config)
+    return model
+
+
+def config_for(model_runner: Any, folder: Path) -> Any:
+    """The served model's config, for weights that lie in `folder`."""
+    config = copy.copy(model_runner.model_config)
+    config.model_path = str(folder)
+    # main's dummy start marks the config, and a marked one loads random weights.
+    config._dummy_mode = False
+    return config

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from hotreload.engine.weights.host_arrays import give_back
+from hotreload.engine.weights.leaf_rules import Ingredient
 from hotreload.engine.weights.measuring import Measured
-from hotreload.engine.weights.rules import Ingredient
 from hotreload.types import Checkpoint
 
 
@@ -26,9 +26,9 @@ class Weights:
     host: dict[int, np.ndarray[Any, Any] | jax.Array] = field(default_factory=dict)
     """Copies by place; of what the live weights shared, the leaf itself."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """What each tensor was of which leaves were made, by its name; not all may be known."""
+    """The contents of each tensor that leaves were made of, by its name; not all may be known."""
     paths: tuple[str, ...] = ()
-    """What stands at each place; another engine of the same model may have another order."""
+    """The path at each place; another engine of the same model may have another order."""
     lane: int | None = None
     """The number of the lane in which they answer; None while they are spare."""
 
@@ -45,7 +45,7 @@ class Weights:
         give_back()
 
     def same(self, parts: tuple[Ingredient, ...], sources: Mapping[str, str]) -> bool:
-        """Whether a leaf was made of tensors that these sources have too; unknown ones are not."""
+        """Say if a leaf was made of tensors that these sources have too; unknown ones are not."""
         names = [part.tensor for part in parts]
         return all(
             name in self.sources and self.sources[name] == sources.get(name) for name in names
@@ -53,6 +53,6 @@ class Weights:
 
 
 def sources_of(checkpoint: Checkpoint) -> dict[str, str]:
-    """What each tensor of a checkpoint is: equal ones make equal leaves."""
+    """Tell the contents of each tensor of a checkpoint: equal ones make equal leaves."""
     specs = checkpoint.tensors
     return {name: f"{specs[name].dtype}:{held.digest}" for name, held in checkpoint.held.items()}

@@ -14,12 +14,11 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import EngineLimits
 from hotreload.errors import CheckpointIncompatible, HotReloadError
 from hotreload.hosts.all_ranks import AllRanks
-from hotreload.hosts.ballots import check_same
 from hotreload.hosts.bounds import words_of
 from hotreload.hosts.engine.rank_engine import RankEngine
-from hotreload.hosts.following import FIRST
 from hotreload.hosts.steps import (
     EXCHANGE,
+    FIRST_SET,
     FLIP,
     LIVE,
     MEASURE,
@@ -30,7 +29,7 @@ from hotreload.hosts.steps import (
     STAGE,
     StepSeconds,
 )
-from hotreload.hosts.vote import Chair
+from hotreload.hosts.vote import Chair, check_same
 from hotreload.threads import uninterrupted
 from hotreload.types import (
     Checkpoint,
@@ -52,8 +51,8 @@ class OverRanks:
     def __init__(self, own: RankEngine, chair: Chair, seconds: StepSeconds) -> None:
         self._own = own
         self._ranks = AllRanks(own, chair, seconds)
-        self._names: dict[Any, str] = {own.live.weights: FIRST}
-        """How the ranks call each set of weights."""
+        self._names: dict[Any, str] = {own.live.weights: FIRST_SET}
+        """The ranks' name for each set of weights."""
 
     # --- what all ranks do ------------------------------------------------------------------------
 
@@ -176,7 +175,7 @@ class OverRanks:
         await self._own.abort(staged)
 
     def lose(self, why: str) -> None:
-        """Count it as lost: whoever waits for it hears EngineLost."""
+        """Count it as lost: every call that waits for it ends with EngineLost."""
         self._own.lose(why)
 
     async def prepare(self, request: Mapping[str, Any]) -> Parsed:

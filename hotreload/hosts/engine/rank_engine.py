@@ -13,19 +13,18 @@ from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine, named
-from hotreload.engine.starting import START, built
 from hotreload.engine.upstream import build
 from hotreload.engine.upstream.between import BetweenSteps
-from hotreload.engine.upstream.parts import Parts
+from hotreload.engine.upstream.parts import ENGINE_START, Parts, built
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
-from hotreload.engine.weights.copies import copies_here, differing
+from hotreload.engine.weights.comparing import copies_here, differing
 from hotreload.engine.weights.measuring import splits_words
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import CheckpointIncompatible, ConfigError, EngineLost, NotServing
 from hotreload.hosts.engine.joined import Joined
 from hotreload.hosts.engine.together import BetweenStepsOfAll, gather, merge_measurements
-from hotreload.hosts.naming import in_step, next_job
+from hotreload.hosts.steps import in_step, next_job
 from hotreload.threads import all_left_behind, in_thread
 from hotreload.types import Checkpoint, Revision, Staged
 
@@ -91,7 +90,7 @@ class RankEngine(SglangEngine):
         EngineLost for each later one, since this process can build no more.
         """
         terms = _checked(terms)
-        if START in all_left_behind():
+        if ENGINE_START in all_left_behind():
             raise EngineLost(
                 "an earlier start waits for another rank's for ever; only a new process helps"
             )

@@ -16,19 +16,19 @@ from hotreload.engine.weights.measuring import Measured, added_up
 from hotreload.errors import DrainTimedOut, EngineLost, TryAgain
 from hotreload.hosts.bounds import NotBelieved, number, parsed
 from hotreload.hosts.hearing import Ear
-from hotreload.hosts.naming import next_job
+from hotreload.hosts.steps import next_job
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.hosts.upstream.store import Store
 from hotreload.hosts.upstream.turns import Turns
 from hotreload.threads import in_thread
 
 MEET_SECONDS = 60.0
-"""How long the slowest rank may take until it has a job ready that the others have."""
+"""Time until the slowest rank has a job ready that the others have."""
 MOST_TOLD = 64 << 20
 """Characters of what a rank measured; a leaf takes a hundred."""
 MOST_SUM = 2**64 - 1
-KEPT = 64
-"""How many of the things that a rank told last the store keeps: all have heard those before."""
+KEPT_TELLINGS = 64
+"""Number of the things a rank told last that the store keeps: all have heard those before."""
 
 
 class Meeting:
@@ -40,14 +40,14 @@ class Meeting:
         self._ranks = ranks
         self._told: deque[str] = deque()
         self.within = MEET_SECONDS
-        """How long the slowest rank may take until it tells."""
+        """Time until the slowest rank tells."""
 
     def tell(self, name: str, text: str = "") -> None:
         """Tell the others; blocks for a moment."""
         key = _key(name, self._ranks.own)
         self._store.put(key, text)
         self._told.append(key)
-        if len(self._told) > KEPT:
+        if len(self._told) > KEPT_TELLINGS:
             self._store.forget(self._told.popleft())
 
     async def heard(self, name: str, read: Callable[[str], Any] = str) -> list[Any]:

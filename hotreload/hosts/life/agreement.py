@@ -20,11 +20,13 @@ from hotreload.settings.sections import Settings
 from hotreload.threads import in_thread
 
 PACKAGES = ("sglang-jax", "jax", "jaxlib", "transformers")
-"""What computes, and what makes tokens of text."""
-ENGINE = ("nnodes", "tp", "dtype")
+"""Packages that compute, and that make tokens of text."""
+ALIKE_IN_ENGINE = ("nnodes", "tp", "dtype")
 COMPARED = b"hotreload: do all hosts have this secret?"
 DIGEST = "sha256:"
 """Two of these can be compared, but tell nobody in what they differ."""
+NUMBERS_GIVEN = "numbers"
+"""Beside these a rank says the last number that it knows to be given to a generation."""
 
 
 def to_agree_on(settings: Settings) -> dict[str, str]:
@@ -32,7 +34,7 @@ def to_agree_on(settings: Settings) -> dict[str, str]:
     return {
         "hotreload": __version__,
         **{package: installed(package) for package in PACKAGES},
-        **{name: str(getattr(settings.engine, name)) for name in ENGINE},
+        **{name: str(getattr(settings.engine, name)) for name in ALIKE_IN_ENGINE},
         **{f"[engine.args] {name}": text for name, text in _args(settings)},
         **dict(_judged_by(settings)),
         **dict(_secret(settings.engine.join_secret_file)),

@@ -5,7 +5,8 @@ here is told to rank 0 with the reason, and then nobody takes it.
 """
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,26 +14,29 @@ from typing import Any, NoReturn
 from hotreload import failpoints
 from hotreload.core.attempt import prepare
 from hotreload.core.progress import Reach, StillWanted
-from hotreload.errors import EngineLost, HotReloadError, SourceUnavailable, TryAgain
-from hotreload.events import PhaseEntered
-from hotreload.hosts.bounds import revision_of
+from hotreload.core.replica import Replica, Replicas
+from hotreload.errors import EngineLost, HotReloadError, NotServing, SourceUnavailable, TryAgain
+from hotreload.events import GenerationLive, PhaseEntered
+from hotreload.hosts.bounds import live_of, revision_of
 from hotreload.hosts.engine.joined import Joined
 from hotreload.hosts.engine.rank_engine import RankEngine
-from hotreload.hosts.following import About, Following
-from hotreload.hosts.life.agreement import read_to_agree_on
+from hotreload.hosts.life.agreement import NUMBERS_GIVEN, read_to_agree_on
 from hotreload.hosts.life.meeting import Lose, met
-from hotreload.hosts.life.shown import FollowerStatus
-from hotreload.hosts.life.words import NUMBERS, live_of
-from hotreload.hosts.steps import take_part
+from hotreload.hosts.steps import About, Following, take_part
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.hosts.vote import Follower
 from hotreload.life.boot import served_from, unarmed
 from hotreload.life.candidates import revision_of_model
 from hotreload.life.common import Common
+from hotreload.life.joints import Serving
 from hotreload.life.model_files import keep_model
+from hotreload.life.parts import choose_mode
+from hotreload.life.running import RunningEngine
 from hotreload.life.start_engine import to_start_from
 from hotreload.threads import uninterrupted
-from hotreload.types import Checkpoint, Phase, Revision
+from hotreload.types import Attempt, By, Checkpoint, Generation, Lease, Noise, Phase, Revision
+
+NOT_RANK_0 = "not_rank_0"
 
 
 class Follow(Following[RankEngine]):
@@ -57,7 +61,7 @@ class Follow(Following[RankEngine]):
         self._made_from: tuple[Checkpoint, dict[str, Any]] | None = None
         self._is_built = asyncio.Event()
         self._last: Checkpoint | None = None
-        """What was prepared last. What went live before it has its place in the ledger."""
+        """The checkpoint prepared last. What went live before it has its place in the ledger."""
         self._is_live = False
 
     async def run(self) -> NoReturn:
@@ -106,7 +110,7 @@ class Follow(Following[RankEngine]):
     async def introduce(self) -> About:
         """Say the versions and settings that all must have, and which numbers are given."""
         numbers = str(self._attempts.ledger.next_number - 1)
-        return {**await read_to_agree_on(self._settings), NUMBERS: numbers}
+        return {**await read_to_agree_on(self._settings), NUMBERS_GIVEN: numbers}
 
     async def prepare_start(self, about: About) -> None:
         """Fetch and check what rank 0 would start with, and copy it where nobody writes."""
@@ -205,3 +209,81 @@ class Follow(Following[RankEngine]):
         why = await self._attempts.save()
         if why is not None:
             raise TryAgain(why, code="not_saved")
+
+
+class FollowerStatus:
+    """Opens the gate, which nobody comes to, and tells of what is live behind it."""
+
+    def __init__(self, common: Common) -> None:
+        self._settings = common.settings
+        self._gate = common.entrance.gates[0]
+        self._arrival = common.arrival
+        self._publish = common.publish
+        self._replica: Replica[RunningEngine] | None = None
+
+    def __call__(self, engine: RankEngine, live: Generation) -> None:
+        """This is live now, in this rank's part of the engine."""
+        if self._replica is None:
+            chosen = choose_mode(self._settings, engine)
+            self._replica = Replica(engine, self._gate, live, chosen.mode)
+            self._arrival.serving = Serving(Replicas({0: self._replica}), None)
+            self._publish(chosen)
+            self._replica.open()
+        else:
+            self._replica.live = live
+            self._gate.change(Lease(live, engine))
+        self._publish(GenerationLive(live))
+
+
+class FollowerRefusal:
+    """Stands where rank 0 has its gate and takes orders, on a follower: one refusal for all."""
+
+    lets_in = False
+
+    def __init__(self, ranks: Ranks) -> None:
+        host = ranks.address.rpartition(":")[0]
+        self._why = (
+            f"this is rank {ranks.own} of {ranks.count} of one engine: rank 0, on {host}, answers "
+            "requests and takes orders"
+        )
+
+    def _refuse(self) -> NoReturn:
+        raise NotServing(self._why, code=NOT_RANK_0)
+
+    @contextmanager
+    def preparing(self) -> Iterator[RunningEngine]:
+        """Refuse it: nobody is answered here."""
+        self._refuse()
+        yield
+
+    @asynccontextmanager
+    async def passing(
+        self, at_least: int = 0, within: float = 0.0
+    ) -> AsyncIterator[Lease[RunningEngine]]:
+        """Refuse it: nobody is answered here."""
+        self._refuse()
+        yield
+
+    async def reload(self, name: str | None, *, by: By, force: bool) -> asyncio.Future[Attempt]:
+        """Rank 0 decides."""
+        self._refuse()
+
+    async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
+        """Rank 0 decides."""
+        self._refuse()
+
+    async def rollback(self, number: int | None, *, by: By) -> asyncio.Future[Attempt]:
+        """Rank 0 decides."""
+        self._refuse()
+
+    async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
+        """Rank 0 decides."""
+        self._refuse()
+
+    async def pin(self, *, by: By) -> Generation:
+        """Rank 0 decides."""
+        self._refuse()
+
+    async def unpin(self, *, by: By) -> Generation:
+        """Rank 0 decides."""
+        self._refuse()

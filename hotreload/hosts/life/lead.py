@@ -14,18 +14,16 @@ from typing import Any
 from hotreload.core.ledger import Ledger
 from hotreload.core.recording import Save
 from hotreload.errors import ConfigError, DeviceUnavailable, EngineLost, HotReloadError, TryAgain
-from hotreload.hosts.ballots import Ballot
 from hotreload.hosts.beats import Beats
-from hotreload.hosts.bounds import NotBelieved, number, words_of
+from hotreload.hosts.bounds import NotBelieved, live_words, number, words_of
 from hotreload.hosts.engine.joined import Joined
 from hotreload.hosts.engine.over import OverRanks
 from hotreload.hosts.engine.rank_engine import RankEngine
-from hotreload.hosts.life.agreement import differences, read_to_agree_on
+from hotreload.hosts.life.agreement import NUMBERS_GIVEN, differences, read_to_agree_on
 from hotreload.hosts.life.meeting import Lose, met
-from hotreload.hosts.life.words import NUMBERS, live_words
 from hotreload.hosts.steps import BUILD, HELLO, PREPARE, StepKind, StepSeconds
 from hotreload.hosts.upstream.joining import Ranks
-from hotreload.hosts.vote import Chair
+from hotreload.hosts.vote import Ballot, Chair
 from hotreload.life.parts import to_stage
 from hotreload.settings.load import Settings
 from hotreload.threads import uninterrupted
@@ -34,7 +32,7 @@ from hotreload.types import Generation, Revision
 log = logging.getLogger("hotreload.ranks")
 
 GIVE_UP_SECONDS = 10.0
-"""How long the others may take to build, or to fail too, once one has."""
+"""Time for the others to build, or to fail too, once one has."""
 NOT_RECORDED = (
     "nothing for those who are served: it is told again with the next change; look at the disk of "
     "[state] directory on the rank that `why` names"
@@ -65,7 +63,7 @@ class Lead:
         self._beats: Beats | None = None
         self._engine: OverRanks | None = None
         self._told: Generation | None = None
-        """What every other rank has written down as live."""
+        """The generation that every other rank has written down as live."""
         self._seconds = StepSeconds(
             meet=settings.engine.join_timeout,
             stage=to_stage(settings),
@@ -90,7 +88,7 @@ class Lead:
         own = await read_to_agree_on(self._settings)
         for each in await self._said_hello():
             theirs = dict(each.says)
-            given = _number(each.rank, theirs.pop(NUMBERS, ""))
+            given = _number(each.rank, theirs.pop(NUMBERS_GIVEN, ""))
             self._ledger.numbers_given = max(self._ledger.numbers_given, given)
             if unlike := differences(own, theirs):
                 words = f"[engine] nnodes: rank {each.rank} cannot take part"

@@ -22,8 +22,8 @@ Lose = Callable[[EngineLost], None]
 async def met(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[tuple[Joined, Beats]]:
     """Meet the others, and be with them; EngineLost, out of the body too, when one is gone.
 
-    Who goes by itself tells the others why: none of them can go on without it. They go together
-    when rank 0 goes, and nobody waits for who is gone.
+    A rank that goes by itself tells the others why: none of them can go on without it. They go
+    together when rank 0 goes, and none waits for one that is gone.
     """
     log.info("ranks.meeting", extra={"rank": ranks.own, "of": ranks.count, "at": ranks.address})
     joined = await Joined.join(ranks, within)

@@ -23,7 +23,7 @@ class Store:
         self._fault: type[Exception] = jax.errors.JaxRuntimeError
 
     def put(self, key: str, value: str) -> None:
-        """Have the key hold this value; whoever waits for it gets it."""
+        """Have the key hold this value; ranks that wait for it get it."""
         try:
             self._client.key_value_set(key, value, allow_overwrite=True)
         except self._fault as fault:

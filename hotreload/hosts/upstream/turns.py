@@ -15,10 +15,10 @@ from typing import Any
 from hotreload.errors import TryAgain
 
 LOOK_MS = 200
-"""How often a rank that waits for rank 0's next turn looks whether it is to stop."""
+"""Time between two looks of a rank that waits for rank 0's next turn, if it is to stop."""
 
-KEPT = 16
-"""How many of the steps that were withdrawn are known to a rank that comes late."""
+KEPT_WITHDRAWN = 16
+"""Number of withdrawn steps that are known to a rank that comes late."""
 
 Job = Callable[[], Any]
 
@@ -60,7 +60,7 @@ class Turns:
         self._now: dict[str, tuple[Job, Future[Any]]] = {}
         self._ordered: deque[tuple[str, Callable[[], bool]]] = deque()
         self._to_withdraw: deque[str] = deque()
-        self._withdrawn: deque[str] = deque(maxlen=KEPT)
+        self._withdrawn: deque[str] = deque(maxlen=KEPT_WITHDRAWN)
         handlers = [(Turn, self._count), (TurnOrder, self._do), (Withdrawn, self._withdraw)]
         scheduler._request_dispatcher._mapping += handlers
         if self.leads:

@@ -26,7 +26,7 @@ class _Keys:
 
 @contextmanager
 def guarded(join_secret: str | None) -> Iterator[None]:
-    """Construct a scheduler in here: its sockets between hosts let in who knows the secret."""
+    """Construct a scheduler in here: its sockets between hosts want the secret."""
     from sgl_jax.srt.managers import scheduler
 
     if join_secret is None:

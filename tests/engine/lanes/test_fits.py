@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hotreload.engine.lanes import kinds
-from hotreload.engine.lanes.fits import why_no_lanes
+from hotreload.engine.lanes.lanes import why_no_lanes
 from tests.engine import real
 from tests.engine.lanes.crowd import Voices, tell
 
@@ -22,7 +22,7 @@ class OtherCache:
 def scheduler_with(*, args: dict[str, Any] | None = None, runner: Any = None, **fields: Any) -> Any:
     """One in which two generations can answer, but for what is given."""
     runner = runner or SimpleNamespace(token_to_kv_pool=pool())
-    made = dict.fromkeys(kinds.COMMON)
+    made = dict.fromkeys(kinds.COMMON_FIELDS)
     return SimpleNamespace(
         **made
         | {
@@ -93,7 +93,7 @@ def test_each_reason_is_told(scheduler: Any, why: str) -> None:
     assert why in told
 
 
-@pytest.mark.parametrize("name", sorted({*kinds.COMMON, "chunked_req"} - {"tree_cache"}))
+@pytest.mark.parametrize("name", sorted({*kinds.COMMON_FIELDS, "chunked_req"} - {"tree_cache"}))
 def test_a_field_of_another_name_is_a_reason(name: str) -> None:
     scheduler = scheduler_with()
     delattr(scheduler, name)
@@ -112,7 +112,7 @@ async def test_a_real_engine_with_a_field_renamed_swaps_as_it_did_before(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     voices = Voices(tmp_path_factory.mktemp("checkpoints"))
-    monkeypatch.setattr(kinds, "COMMON", (*kinds.COMMON, "renamed_upstream"))
+    monkeypatch.setattr(kinds, "COMMON_FIELDS", (*kinds.COMMON_FIELDS, "renamed_upstream"))
     async with real.engine_of(voices.folder(1), voices.root / "spool") as engine:
         assert "keeps its state where nobody here knows it" in engine.cannot_overlap
         assert (await tell(engine, 9)).is_whole

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.engine.lanes.lane import Bound, Lane
-from hotreload.engine.lanes.rotation import Rotation
+from hotreload.engine.lanes.lane import Bound, Lane, Rotation
 
 
 class Turns:

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from hotreload.engine.lanes import kinds
+from hotreload.engine.lanes.lane import Rotation
 from hotreload.engine.lanes.lanes import Lanes
-from hotreload.engine.lanes.rotation import Rotation
 from hotreload.engine.lanes.sharing import Sharing
 from tests.engine import real
 from tests.engine.lanes.crowd import (
@@ -166,7 +166,7 @@ async def test_a_shadow_with_rows_of_its_own_takes_the_numbers_of_clients(
         return number
 
     monkeypatch.setattr(Lanes, "open_shadow", open_with_rows)
-    monkeypatch.setattr(kinds, "COMMON", (*kinds.COMMON, "req_to_token_pool"))
+    monkeypatch.setattr(kinds, "COMMON_FIELDS", (*kinds.COMMON_FIELDS, "req_to_token_pool"))
     async with spoiled(voices) as engine:
         with rows_in_use(engine) as seen, suppress(Exception):  # 0.1.0rc0 may end
             await prove_beside_clients(engine, voices)

@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 HOLD_SECONDS = 20.0
-"""How long the others may take to end; only an end of their hosts takes longer to show."""
+"""Time for the others to end; only an end of their hosts takes longer to show."""
 TOLD_WITHIN = 0.5
 """Until it has told all who are connected that it ends."""
 MEANT_FOR_RANK_0 = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT)
@@ -94,7 +94,7 @@ def _leave_behind(service: Any) -> None:
 
 
 def _hold(until: float) -> None:
-    """Wait until whoever is at the other end of a connection has gone."""
+    """Wait until the other ends of all connections have gone."""
     held = set(_sockets())
     waiting = select.poll()
     for each in held:

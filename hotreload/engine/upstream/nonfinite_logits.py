@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from hotreload.errors import AnswerNonfinite
 
-WORDS = "the logits are NaN or infinite"
+NONFINITE_WORDS = "the logits are NaN or infinite"
 """The finish reason of a request that was ended for its logits, by which the loop knows it."""
 
 
@@ -110,15 +110,15 @@ def _end(request: Any) -> None:
     from sgl_jax.srt.managers.schedule_batch import FINISH_ABORT
 
     if hasattr(request, "to_finish"):  # main
-        request.to_finish = FINISH_ABORT(WORDS)
+        request.to_finish = FINISH_ABORT(NONFINITE_WORDS)
     else:
-        request.to_abort, request.to_abort_message = True, WORDS
+        request.to_abort, request.to_abort_message = True, NONFINITE_WORDS
 
 
 def check_finite(answer: dict[str, Any]) -> None:
     """AnswerNonfinite when this request was ended for its logits."""
     ended = answer["meta_info"].get("finish_reason") or {}
-    if ended.get("type") == "abort" and ended.get("message") == WORDS:
+    if ended.get("type") == "abort" and ended.get("message") == NONFINITE_WORDS:
         raise AnswerNonfinite(
             "the weights made NaN or infinities of this prompt, or of another's beside it, so "
             "there is no answer; asking again may help, other weights do"

@@ -1,4 +1,4 @@
-"""How a leaf is made of a checkpoint's tensor: turned, padded, repeated, cast.
+"""Rules by which a leaf is made of a checkpoint's tensor: turned, padded, repeated, cast.
 
 A rule is data: it is applied to a tensor's bytes when they are loaded, and read backwards when a
 leaf is measured, so that the same numbers come out of the file and of the device.
@@ -13,26 +13,26 @@ import numpy as np
 from hotreload.types import TensorSpec
 
 Array = np.ndarray[Any, Any]
-Shape = tuple[int, ...]
+ArrayShape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What becomes of the attention heads that lie side by side along an axis of a tensor."""
+    """A change of the attention heads that lie side by side along an axis of a tensor."""
 
     axis: int
     count: int
     length: int
     padded: int
-    """How long each is in the leaf; the rest is zeros."""
+    """Length of each in the leaf; the rest is zeros."""
     copies: int = 1
-    """How often each stands in the leaf, one beside the other."""
+    """Number of times that each stands in the leaf, one beside the other."""
     empty: int = 0
-    """How many heads of zeros stand behind them."""
+    """Number of heads of zeros that stand behind them."""
 
     @property
     def leaf_length(self) -> int:
-        """How long the axis is in the leaf."""
+        """Length of the axis in the leaf."""
         return (self.count * self.copies + self.empty) * self.padded
 
     def applied(self, tensor: Any) -> Any:
@@ -57,16 +57,16 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one tensor becomes a leaf, or an expert's share of one."""
+    """The way from one tensor to a leaf, or to an expert's share of one."""
 
-    shape: Shape
+    shape: ArrayShape
     """The tensor's, in the file."""
     heads: Heads | None = None
     axes: tuple[int, ...] | None = None
     """The tensor's axes in the order in which the leaf has them; None keeps them."""
 
     @property
-    def leaf_shape(self) -> Shape:
+    def leaf_shape(self) -> ArrayShape:
         """The shape of what it makes."""
         shape = list(self.shape)
         if self.heads is not None:
@@ -75,7 +75,7 @@ class Rule:
 
     @property
     def moves_nothing(self) -> bool:
-        """Whether the leaf has the tensor's elements in the file's order, and no others."""
+        """True if the leaf has the tensor's elements in the file's order, and no others."""
         return self.heads is None and self.axes is None
 
     def applied(self, tensor: Any) -> Any:
@@ -100,12 +100,12 @@ class Ingredient:
 
 
 Ingredients = Mapping[str, tuple[Ingredient, ...]]
-"""What each leaf is made of, by its path."""
+"""The parts of each leaf, by its path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which tensors of a checkpoint make which leaves, and how."""
+    """The tensors of a checkpoint, which leaves they make, and how."""
 
     targets: Mapping[str, tuple[str, ...]] = field(repr=False)
     """The leaves that upstream's loader makes of each tensor."""
@@ -114,4 +114,4 @@ class Plan:
     parts: Ingredients = field(default_factory=dict, repr=False)
     """Of the leaves that rules can make."""
     why_not: str | None = None
-    """Why rules cannot say how some leaf is made; None when they can."""
+    """Reason why rules cannot say how some leaf is made; None when they can."""

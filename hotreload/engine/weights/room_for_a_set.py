@@ -12,7 +12,7 @@ from hotreload import threads
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import NotEnoughMemory
 
-Make = Callable[[threading.Event], Weights]
+MakeSet = Callable[[threading.Event], Weights]
 
 
 class Room:
@@ -23,7 +23,7 @@ class Room:
         self._given_up: _Making | None = None
 
     async def make(
-        self, make: Make, *, name: str, leave: bool = False, is_read: bool = True
+        self, make: MakeSet, *, name: str, leave: bool = False, is_read: bool = True
     ) -> Weights:
         """Make a set in a thread; with `leave` a cancel leaves behind a thread that does not end.
 
@@ -57,11 +57,11 @@ class Room:
 class _Making:
     """One set in the making; `over` tells that it failed, or was freed because nobody wanted it."""
 
-    def __init__(self, make: Make, name: str) -> None:
+    def __init__(self, make: MakeSet, name: str) -> None:
         self.name = name
         self.over: Future[None] = Future()
         self.over.set_running_or_notify_cancel()  # nobody who waits for it can cancel it
-        self._make: Make | None = make
+        self._make: MakeSet | None = make
 
     @property
     def is_over(self) -> bool:

@@ -1,4 +1,4 @@
-"""How busy a scheduler is: noted on its own thread between two steps, read on any.
+"""Notes on a scheduler's own thread, between two steps, how busy it is; any thread may read them.
 
 A thread beside it would see batches and pools half changed, and requests in no lane or in two.
 """
@@ -7,14 +7,14 @@ import logging
 from functools import partial
 from typing import Any
 
-from hotreload.engine.lanes.kinds import Look, find_kind
+from hotreload.engine.lanes.kinds import LaneLook, find_kind
 from hotreload.engine.lanes.lanes import Lanes
 from hotreload.types import EngineLoad
 
 log = logging.getLogger("hotreload.engine")
 
 NOTED_SECONDS = 0.25
-"""How long a note is good enough; a turn of an idle loop comes once a second."""
+"""Time for which a note is good enough; a turn of an idle loop comes once a second."""
 
 
 class Load:
@@ -28,7 +28,7 @@ class Load:
         self._due = 0.0
 
     def note(self, now: float) -> None:
-        """Look anew when the last note is old; only the scheduler's own thread may ask."""
+        """Look again when the last note is old; only the scheduler's own thread may ask."""
         if now < self._due:
             return
         self._due = now + NOTED_SECONDS
@@ -42,7 +42,7 @@ class Load:
 
     def _look(self) -> EngineLoad:
         lanes, scheduler = self._lanes, self._scheduler
-        looks: list[Look] = [partial(getattr, scheduler)]
+        looks: list[LaneLook] = [partial(getattr, scheduler)]
         if lanes is not None:
             looks = [lane.look for lane in lanes.serving]
         return EngineLoad(
@@ -51,14 +51,14 @@ class Load:
             *self._tokens(looks),
         )
 
-    def _running(self, look: Look) -> int:
+    def _running(self, look: LaneLook) -> int:
         if self._kind is None:
             return int(look("running_batch").batch_size())
         running, chunked = self._kind.running(look), self._kind.chunked(look)
         is_apart = chunked is not None and all(each is not chunked for each in running)
         return len(running) + is_apart
 
-    def _tokens(self, looks: list[Look]) -> tuple[int, int, int]:
+    def _tokens(self, looks: list[LaneLook]) -> tuple[int, int, int]:
         """Tokens that requests hold, that cached prefixes hold, and that are free."""
         scheduler = self._scheduler
         if getattr(scheduler, "is_hybrid", False):

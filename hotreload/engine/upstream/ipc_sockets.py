@@ -18,9 +18,9 @@ from hotreload import files
 from hotreload.errors import ConfigError
 from hotreload.types import LONGEST_SOCKET_PATH
 
-PREFIX = "hotreload-ipc-"
+FOLDER_PREFIX = "hotreload-ipc-"
 _NAMES = len("/xxxxxxxx/tmpxxxxxxxx")
-_LONGEST_ROOT = LONGEST_SOCKET_PATH - len(PREFIX) - _NAMES
+_LONGEST_ROOT = LONGEST_SOCKET_PATH - len(FOLDER_PREFIX) - _NAMES
 _OTHERS = ("/tmp", "/var/tmp", "/dev/shm")
 
 
@@ -71,7 +71,7 @@ class SocketFolder:
 
 
 def _places() -> list[str]:
-    """Where the folder may be made: first where TMPDIR says; only paths that are short enough."""
+    """List places for the folder: first what TMPDIR says; only paths that are short enough."""
     with suppress(OSError):  # there is no temporary folder at all
         return _short([tempfile.gettempdir(), *_OTHERS])
     return list(_OTHERS)
@@ -85,7 +85,7 @@ def _short(places: list[str]) -> list[str]:
 
 def _made_in(place: str) -> tuple[Path, int]:
     while True:
-        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+        path = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=place))
         path.chmod(0o700)  # a umask can take rights even from us
         lock = _opened(path)
         files.lock(lock, wait=True)
@@ -100,7 +100,7 @@ def _opened(path: Path) -> int:
 
 def _clear_leftovers(place: str) -> None:
     """Remove the folders of killed daemons, which are those whose lock nobody holds."""
-    for left in Path(place).glob(f"{PREFIX}*"):
+    for left in Path(place).glob(f"{FOLDER_PREFIX}*"):
         with suppress(OSError), ExitStack() as opened:
             lock = _opened(left)
             opened.callback(os.close, lock)
