@@ -16,8 +16,7 @@ from hotreload.life.running import RunningEngine
 from hotreload.observe.named import last_failure
 from hotreload.observe.readings import new_at
 from hotreload.picture.checkpoints import Checkpoints
-from hotreload.picture.picture import Picture
-from hotreload.picture.readings import ReplicaReading
+from hotreload.picture.picture import Picture, ReplicaReading
 from hotreload.picture.status import Status
 from hotreload.types import (
     NOISY,

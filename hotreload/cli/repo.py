@@ -40,7 +40,7 @@ def token_of(args: argparse.Namespace) -> Callable[[], str | None]:
 
 def drawing(bar: Bar) -> Callable[[Any], None]:
     """An observer that draws how far a download is."""
-    from hotreload.picture.pace import Pace
+    from hotreload.picture.under_way import Pace
 
     pace = Pace()
 

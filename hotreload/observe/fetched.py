@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from hotreload.events import AttemptFinished, Event, GenerationLive, PhaseEntered, Progress
-from hotreload.picture.pace import Pace
+from hotreload.picture.under_way import Pace
 from hotreload.types import Phase
 
 

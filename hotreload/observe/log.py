@@ -28,7 +28,7 @@ from hotreload.events import (
 )
 from hotreload.json_fields import NOT_LOADED, Fields
 from hotreload.observe.passed_over import NewlyPassedOver
-from hotreload.picture.pace import Pace
+from hotreload.picture.under_way import Pace
 from hotreload.types import Phase
 
 LIBRARIES = ("asyncio", "httpx", "huggingface_hub", "jax", "py.warnings", "sgl_jax", "uvicorn")

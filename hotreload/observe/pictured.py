@@ -8,10 +8,9 @@ from prometheus_client.registry import Collector
 from hotreload.errors import PASSED_OVER
 from hotreload.observe.named import shortened
 from hotreload.picture.integrity import Integrity, Trust
-from hotreload.picture.passed_over import PassedOverNow
 from hotreload.picture.picture import Picture
 from hotreload.picture.replicas import ReplicasNow
-from hotreload.picture.troubles import TroublesNow
+from hotreload.picture.surroundings import PassedOverNow, TroublesNow
 from hotreload.troubles import TROUBLES
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hotreload.picture.setup import Rank
+from hotreload.picture.picture import Rank
 
 
 class RankNow(Collector):

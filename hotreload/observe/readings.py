@@ -8,8 +8,7 @@ from prometheus_client.registry import Collector
 
 from hotreload.core.ledger import Ledger
 from hotreload.observe.labels import KV_USES, PLACES
-from hotreload.picture.picture import Picture
-from hotreload.picture.readings import ReplicaReading
+from hotreload.picture.picture import Picture, ReplicaReading
 from hotreload.types import Answering, Generation
 
 

@@ -25,7 +25,7 @@ from hotreload.events import (
 )
 from hotreload.figures import size
 from hotreload.picture.picture import Picture
-from hotreload.picture.under_way import DOING
+from hotreload.picture.under_way import DOING_WORDS
 from hotreload.types import Attempt, GateState, Outcome, Phase, Revision
 
 log = logging.getLogger("hotreload.systemd")
@@ -202,7 +202,7 @@ class Systemd:
         return time.monotonic() - self._told_at >= PROGRESS_SECONDS
 
     def _reloading_to(self, revision: Revision, phase: Phase, share: str = "") -> str:
-        doing = f": {DOING[phase]} {_named(revision)}{share}"
+        doing = f": {DOING_WORDS[phase]} {_named(revision)}{share}"
         if not self._is_ready:
             return f"starting{doing}"
         self._doing = f", reloading{doing}"

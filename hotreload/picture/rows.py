@@ -33,7 +33,7 @@ BYTES_OF = {"fetching": "download", "staging": "loading"}
 """Names of the row, by the phase whose bytes are counted."""
 ON_ONE_ENGINE = ("staging", "draining", "swapping", "probing", "rolling_back")
 """The phases of an attempt that are gone through engine by engine."""
-NOISY = """\
+NOISE_WORDS = """\
 somebody put noise on the live weights, and no probe judged them
 `hotreload rollback` takes the noise off, and so does a restart"""
 
@@ -90,7 +90,7 @@ def _wrong_weights(status: Fields) -> Iterator[Fields]:
     if (loader := status.get("loader")) and not loader["trusted"]:
         yield _row("own loader", f"switched off: {plain(loader['reason'])}", "bad")
     if status.get("noise"):
-        yield _row("noise", NOISY, "bad")
+        yield _row("noise", NOISE_WORDS, "bad")
 
 
 def _coming(status: Fields) -> Iterator[Fields]:

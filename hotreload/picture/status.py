@@ -15,21 +15,21 @@ from hotreload.json_fields import (
     revision_fields,
 )
 from hotreload.picture.history import told_attempt
-from hotreload.picture.picture import Picture, State
-from hotreload.picture.readings import ReplicaReading
-from hotreload.picture.refused import shown
+from hotreload.picture.picture import Picture, ReplicaReading, State
 from hotreload.picture.rows import rows_of
 from hotreload.picture.summary import summed_up
-from hotreload.picture.under_way import OF_A_START, USUAL
-from hotreload.types import Answering, Attempt, Generation, Loading, Mode, Outcome
+from hotreload.picture.under_way import START_PHASES, USUAL_PHASES
+from hotreload.types import Answering, Attempt, Generation, Loading, Mode, Outcome, Refusal
 
-NOBODY: Fields = {
+NO_GENERATION: Fields = {
     "generation": None,
     "revision": None,
     "label": None,
     "fingerprint": None,
     "live_since": None,
 }
+SHOWN_SECONDS = 24 * 3600.0
+"""A refusal of what the source has no more is shown for so long: most are long gone."""
 
 
 class Status:
@@ -74,7 +74,7 @@ class Status:
         live, ledger = self._picture.live, self._picture.ledger
         loading = loading_of(live, ledger.history) if live else None
         return {
-            **(generation_fields(live) if live else NOBODY),
+            **(generation_fields(live) if live else NO_GENERATION),
             "loading": loading and loading_fields(loading),
             "noise": live is not None and live.revision.is_noise,
         }
@@ -97,7 +97,7 @@ class Status:
         picture = self._picture
         wanted, phase, last = picture.wishes.wanted, picture.under_way.phase, picture.history.last
         is_booting = picture.state is State.BOOTING
-        usual = OF_A_START if is_booting else USUAL[picture.replicas.mode or Mode.DRAIN]
+        usual = START_PHASES if is_booting else USUAL_PHASES[picture.replicas.mode or Mode.DRAIN]
         if (attempt := picture.under_way.fields()) is not None:
             attempt["expected"] = picture.under_way.expected(usual)
         return {
@@ -116,7 +116,7 @@ class Status:
     def _ledger(self) -> Fields:
         """Refusals, and operators' choices."""
         ledger, last = self._picture.ledger, self._picture.history.last
-        refused = shown(ledger.refused.values(), last, self._holds, self._picture.wall())
+        refused = refusals_shown(ledger.refused.values(), last, self._holds, self._picture.wall())
         return {
             "refused": [refusal_fields(refusal) for refusal in refused],
             "pinned": ledger.pinned,
@@ -169,7 +169,7 @@ class Status:
             **now.fields(picture.wall()),
             "since": iso(now.since),
             **self._mode(),
-            **(generation_fields(now.live) if now.live else NOBODY),
+            **(generation_fields(now.live) if now.live else NO_GENERATION),
             "answering": answering_fields(reading.answering),
             "gate": gate,
             **picture.integrity.all[index].fields(),
@@ -207,3 +207,18 @@ def _weights_fields(generation: Generation) -> Fields:
         "fingerprint": generation.fingerprint,
         "leaves": dict(generation.leaves),
     }
+
+
+def refusals_shown(
+    refusals: Iterable[Refusal],
+    last: Attempt | None,
+    holds: Callable[[str], bool],
+    now: float,
+) -> list[Refusal]:
+    """Return those of the last day, the last attempt and what the source holds, newest first."""
+
+    def is_of_note(each: Refusal) -> bool:
+        was_last = last is not None and last.revision == each.revision
+        return now - each.at < SHOWN_SECONDS or was_last or holds(each.revision.id)
+
+    return sorted(filter(is_of_note, refusals), key=lambda refusal: -refusal.at)

@@ -11,7 +11,7 @@ from hotreload.picture.words import Fields, boot_text, counted, follows, short_n
 
 EACH = "hotreload status --check"
 """Prints every finding with its own next command."""
-TONES = ("good", "wait", "bad")
+FROM_GOOD_TO_BAD = ("good", "wait", "bad")
 """From the best to the worst."""
 
 
@@ -25,7 +25,7 @@ def summed_up(status: Fields) -> Fields:
     parts = [nobody or wish, *findings]
     return {
         "words": "; ".join(filter(None, said)),
-        "tone": max((each["tone"] for each in parts), key=TONES.index),
+        "tone": max((each["tone"] for each in parts), key=FROM_GOOD_TO_BAD.index),
         "next": _next(nobody or wish, findings),
         "findings": findings,
         "doing": _doing(status),

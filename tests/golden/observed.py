@@ -22,9 +22,7 @@ from hotreload.observe.log import LogObserver
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.systemd import Systemd
 from hotreload.picture.checkpoints import Checkpoints
-from hotreload.picture.picture import Picture
-from hotreload.picture.readings import Readings, ReplicaReading
-from hotreload.picture.setup import Rank, Setup
+from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
 from hotreload.picture.status import Status
 from hotreload.types import Answering, EngineLoad, Outcome
 from tests.clock import Clock

@@ -28,9 +28,7 @@ from hotreload.events import (
 )
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.page import Page
-from hotreload.picture.picture import Picture
-from hotreload.picture.readings import Readings, ReplicaReading
-from hotreload.picture.setup import Setup
+from hotreload.picture.picture import Picture, Readings, ReplicaReading, Setup
 from hotreload.types import NOISY, Answering, By, GateState, Generation, Revision
 from tests.integration.process import Process
 from tests.integration.running import request_for

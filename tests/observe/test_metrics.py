@@ -25,9 +25,7 @@ from hotreload.events import (
 )
 from hotreload.observe.labels import CODES, KV_USES, LOADERS, PLACES, ROUTES, SCAN_CAUSES
 from hotreload.observe.metrics import Metrics
-from hotreload.picture.picture import Picture
-from hotreload.picture.readings import Readings, ReplicaReading
-from hotreload.picture.setup import Rank, Setup
+from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
 from hotreload.types import (
     NOISY,
     START,

@@ -4,7 +4,7 @@ import math
 
 from hotreload.events import Event, GenerationLive, PhaseEntered, Progress, event_fields
 from hotreload.observe.fetched import Fetched
-from hotreload.picture.pace import Pace
+from hotreload.picture.under_way import Pace
 from hotreload.types import Phase, Revision
 from tests.clock import Clock
 from tests.observe.things import both, generation

@@ -25,8 +25,7 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.json_fields import loading_fields
-from hotreload.picture.readings import Readings, ReplicaReading
-from hotreload.picture.setup import Rank, Setup
+from hotreload.picture.picture import Rank, Readings, ReplicaReading, Setup
 from hotreload.types import (
     NOISY,
     Answering,

@@ -30,8 +30,7 @@ from hotreload.observe.systemd import (
     Notifier,
     Systemd,
 )
-from hotreload.picture.picture import Picture
-from hotreload.picture.setup import Rank, Setup
+from hotreload.picture.picture import Picture, Rank, Setup
 from hotreload.settings.load import load
 from hotreload.types import (
     Attempt,

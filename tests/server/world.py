@@ -20,8 +20,7 @@ from hotreload.json_fields import attempt_fields
 from hotreload.listed import Listed
 from hotreload.observe.fresh import Fresh
 from hotreload.picture.checkpoints import Checkpoints
-from hotreload.picture.picture import Picture
-from hotreload.picture.readings import Readings, ReplicaReading
+from hotreload.picture.picture import Picture, Readings, ReplicaReading
 from hotreload.picture.status import Status
 from hotreload.server.app import create_app
 from hotreload.server.binding import bind_tcp, bind_unix
