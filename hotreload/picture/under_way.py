@@ -1,4 +1,4 @@
-"""What is under way: the attempt or the start in progress, and how fast its bytes come."""
+"""The attempt or the start in progress: its phases, and how fast its bytes come."""
 
 import time
 from collections.abc import Callable, Iterable

@@ -26,7 +26,7 @@ TONES = {
     "lost": "bad",
 }
 """The tone of a state or an outcome: `good`, `wait`, `bad` or `dim`."""
-LOADERS = {"own": "by our own loader", "upstream": "by upstream's loader"}
+LOADER_WORDS = {"own": "by our own loader", "upstream": "by upstream's loader"}
 NOT_SEEN = "not seen since the start"
 WAITS_FOR_DATA = "waiting for data"
 
@@ -137,7 +137,7 @@ def _progress(progress: Mapping[str, Any]) -> Iterator[str]:
 
 def loader_text(loading: Fields) -> str:
     """Say which loader made the weights, and why it was not our own."""
-    words, why = LOADERS[loading["loader"]], loading["loader_reason"]
+    words, why = LOADER_WORDS[loading["loader"]], loading["loader_reason"]
     return f"{words} ({plain(why)})" if why else words
 
 

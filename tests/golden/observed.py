@@ -166,4 +166,4 @@ def logging_to(stream: io.StringIO, format: str, level: str = "debug") -> Iterat
 
 def systemd_hears_all_progress(patch: pytest.MonkeyPatch) -> None:
     """Have it told of progress however soon after the last word."""
-    patch.setattr(systemd, "PROGRESS_SECONDS", 0.0)
+    patch.setattr(systemd, "PROGRESS_STATUS_SECONDS", 0.0)

@@ -27,7 +27,7 @@ from hotreload.events import (
     TroubleTold,
 )
 from hotreload.observe.metrics import Metrics
-from hotreload.observe.page import Page
+from hotreload.observe.metrics_page import Page
 from hotreload.picture.picture import Picture, Readings, ReplicaReading, Setup
 from hotreload.types import NOISY, Answering, By, GateState, Generation, Revision
 from tests.integration.process import Process
