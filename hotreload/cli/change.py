@@ -11,12 +11,11 @@ from typing import Any
 from hotreload.cli.daemon_args import add_client_verb, seconds
 from hotreload.cli.exits import ENGINE_LOST, FAILED, Misused
 from hotreload.errors import EngineLost, HotReloadError
+from hotreload.picture.words import Fields, plain
 from hotreload.types import as_text
 
-Fields = dict[str, Any]
-
 SPARE_SECONDS = 10.0
-"""How much longer than the daemon we wait, so that the daemon itself tells that time is up."""
+"""The time that we wait longer than the daemon, so that the daemon itself tells that time is up."""
 LARGEST_SCALE = 1e6
 """As the daemon has it."""
 
@@ -181,7 +180,7 @@ def reload(args: argparse.Namespace) -> int:
 
 
 def _is_path(args: argparse.Namespace) -> bool:
-    """Whether the name is a path: it is written like one, or exists here for a folder's daemon.
+    """True if the name is a path: it is written like one, or exists here for a folder's daemon.
 
     For a hub's daemon a plain name is a branch, even if a folder of that name lies here.
     """
@@ -244,9 +243,8 @@ def _set_pin(args: argparse.Namespace, path: str, words: str, within: float | No
 
 
 def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence[str] = ()) -> int:
+    from hotreload.cli.attempts_text import outcome_text
     from hotreload.cli.bar import while_it_lasts
-    from hotreload.cli.outcome_text import outcome_text
-    from hotreload.picture.words import plain
 
     timeout = None
     if args.timeout is not None:
@@ -276,7 +274,7 @@ def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence
 
 def _told_of_dry_run(args: argparse.Namespace, fields: Fields, generation: str | None) -> int:
     """Print the report, whatever it says: it is what was asked for."""
-    from hotreload.cli.dry_run_text import dry_run_text
+    from hotreload.cli.attempts_text import dry_run_text
 
     _say(args, f"{dry_run_text(fields, generation)}\n  {_which(fields)}")
     if fields["outcome"] == "lost":
@@ -304,6 +302,6 @@ def _say(args: argparse.Namespace, words: str) -> None:
 
 
 def _daemon(args: argparse.Namespace) -> Any:
-    from hotreload.cli.client import DaemonClient, find_socket
+    from hotreload.cli.daemon_client import DaemonClient, find_socket
 
     return DaemonClient(find_socket(args))

@@ -8,7 +8,7 @@ from typing import Any
 
 from hotreload.settings.durations import HOW_TO_WRITE, seconds_in
 
-WIDTH = 96
+HELP_WIDTH = 96
 EPILOG = """\
 The daemon's socket is the one named by --socket, else [server] socket in the --config given, else
 $HOTRELOAD_SOCKET, else the one in the usual settings ($HOTRELOAD_CONFIG,
@@ -56,7 +56,7 @@ def add_client_verb(
     `explained` follows as it is written: more words, examples.
     """
     line = description.partition(".")[0]
-    paragraphs = (textwrap.fill(description, WIDTH), explained)
+    paragraphs = (textwrap.fill(description, HELP_WIDTH), explained)
     parser: argparse.ArgumentParser = verbs.add_parser(
         name,
         help=line[:1].lower() + line[1:],

@@ -3,20 +3,21 @@
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from hotreload.cli.daemon_args import add_client_verb, how_many
 from hotreload.cli.exits import FAILED, check_code
+from hotreload.cli.show import local
 from hotreload.cli.wait import add_wait, until_ready
+from hotreload.picture.words import Fields, plain
 
-Fields = dict[str, Any]
-
-MOST = 1000
+MOST_SHOWN = 1000
 """More than a daemon keeps."""
 HISTORIES = ("attempts", "pins")
 
-STATUS = """\
+STATUS_EXPLAINED = """\
 The first line says who answers, whether that is what is wanted, and what to type next. state is
 booting, serving, reloading, stopping or lost. A checkpoint under "refused" is not tried again until
 its bytes change or `hotreload reload NAME --force` says so. While it boots, "boot" says which step
@@ -38,7 +39,7 @@ examples:
   hotreload status --wait --timeout 900     before the first request of a script
   hotreload status --json | jq -r .generation"""
 
-HISTORY = """\
+HISTORY_EXPLAINED = """\
 One line for each attempt: when it ended, of which revision it was, how it ended (live, rejected,
 postponed, superseded, lost; a rollback that went live is told as "rolled back"), the generation it
 made, how long it took, how long requests were held, which loader made its weights (own or
@@ -51,7 +52,7 @@ examples:
   hotreload history -n 5
   hotreload history --json | jq '.attempts[] | select(.outcome == "rejected") | .reason'"""
 
-CHECKSUMS = """\
+CHECKSUMS_EXPLAINED = """\
 One line for each leaf, then the fingerprint of them all; equal weights have equal checksums,
 however they are sharded. The device computes them, which takes a moment with a large model; the
 route /leaves tells what they were when they went live. It needs the rights of an administrator:
@@ -61,7 +62,7 @@ examples:
   hotreload checksums | tail -n 1
   hotreload checksums >before; hotreload perturb; hotreload checksums | diff before -"""
 
-EVENTS = """\
+EVENTS_EXPLAINED = """\
 One line for each event: the time, its name and fields, or with --json one object, in which `at` is
 the time in UTC. Past events are not shown.
 It exits 0 when the daemon stops.
@@ -74,7 +75,7 @@ examples:
 def add(verbs: Any) -> None:
     """Add the verbs."""
     words = "What is live, what is wanted, what was refused."
-    status_verb = add_client_verb(verbs, "status", words, status, explained=STATUS)
+    status_verb = add_client_verb(verbs, "status", words, status, explained=STATUS_EXPLAINED)
     status_verb.add_argument(
         "--check",
         action="store_true",
@@ -82,13 +83,13 @@ def add(verbs: Any) -> None:
     )
     add_wait(status_verb)
     words = "The attempts so far, newest first."
-    history_verb = add_client_verb(verbs, "history", words, history, explained=HISTORY)
+    history_verb = add_client_verb(verbs, "history", words, history, explained=HISTORY_EXPLAINED)
     history_verb.add_argument(
         "-n",
-        type=partial(how_many, most=MOST),
+        type=partial(how_many, most=MOST_SHOWN),
         metavar="N",
         default=20,
-        help=f"how many, up to {MOST} (20)",
+        help=f"how many, up to {MOST_SHOWN} (20)",
     )
     add_client_verb(
         verbs,
@@ -96,10 +97,10 @@ def add(verbs: Any) -> None:
         "Checksums of the live weights, computed now. Exits 1 when they are no longer those that "
         "went live.",
         checksums,
-        explained=CHECKSUMS,
+        explained=CHECKSUMS_EXPLAINED,
     )
     words = "Every event as it happens, until interrupted."
-    add_client_verb(verbs, "events", words, events, explained=EVENTS)
+    add_client_verb(verbs, "events", words, events, explained=EVENTS_EXPLAINED)
 
 
 def status(args: argparse.Namespace) -> int:
@@ -126,7 +127,7 @@ def _checked(fields: Fields, as_json: bool) -> int:
 
 def history(args: argparse.Namespace) -> int:
     """Print the last attempts."""
-    from hotreload.cli.history_text import history_text
+    from hotreload.cli.attempts_text import history_text
 
     said = _daemon(args).get("/history")
     attempts, pins = said["attempts"], said.get("pins", [])
@@ -142,14 +143,12 @@ def history(args: argparse.Namespace) -> int:
 
 
 def _when(past: Fields) -> str:
-    """When it happened; all moments have one spelling and zone, so their texts sort by time."""
+    """Return its moment; all moments have one spelling and zone, so their texts sort by time."""
     return str(past["at"] if "verb" in past else past["finished_at"])
 
 
 def checksums(args: argparse.Namespace) -> int:
     """Print the checksum of each leaf and of them all."""
-    from hotreload.picture.words import plain
-
     fields = _daemon(args).ask("GET", "/admin/weights_checksum?leaves=1").fields
     if args.json:
         print(_dumped(fields))
@@ -168,12 +167,26 @@ def _told_of_changes(fields: Fields) -> int:
 
 def events(args: argparse.Namespace) -> int:
     """Print events until the daemon stops or nobody reads on."""
-    from hotreload.cli.event_text import event_text
-
     for event in _daemon(args).events("GET", "/events"):
-        print(json.dumps(event) if args.json else event_text(event), flush=True)
+        print(json.dumps(event) if args.json else _event_text(event), flush=True)
     print("hotreload: the daemon ended the stream; it is stopping", file=sys.stderr)
     return 0
+
+
+def _event_text(event: Fields) -> str:
+    """Write one event on a line, the local time before it."""
+    fields = {name: value for name, value in event.items() if value not in (None, [], "")}
+    others = {name: value for name, value in fields.items() if name not in ("event", "at")}
+    said = (f"{plain(name)}={_value(value)}" for name, value in others.items())
+    at = f"{local(event['at'])}  " if event.get("at") else ""
+    return f"{at}{plain(event['event']):<20} {' '.join(said)}".rstrip()
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{plain(key)}: {_value(item)}" for key, item in value.items()) + "}"
+    text = plain("; ".join(map(str, value)) if isinstance(value, list) else value)
+    return repr(text) if " " in text else text
 
 
 def _dumped(fields: Fields) -> str:
@@ -181,6 +194,6 @@ def _dumped(fields: Fields) -> str:
 
 
 def _daemon(args: argparse.Namespace) -> Any:
-    from hotreload.cli.client import DaemonClient, find_socket
+    from hotreload.cli.daemon_client import DaemonClient, find_socket
 
     return DaemonClient(find_socket(args))

@@ -2,9 +2,8 @@
 
 from hotreload.cli import show
 from hotreload.cli.bar import bar
-from hotreload.cli.columns import TIED
-from hotreload.cli.show import Fields, Now, for_here, painted
-from hotreload.picture.words import plain
+from hotreload.cli.show import TIED, Now, for_here, painted
+from hotreload.picture.words import Fields, plain
 
 
 def status_text(status: Fields, now: Now | None = None) -> str:

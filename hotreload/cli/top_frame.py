@@ -6,13 +6,12 @@ A line is a row of (text, colour); it is cut to the terminal before it is colour
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
+from hotreload.cli.attempts_text import words_of
 from hotreload.cli.bar import bar
-from hotreload.cli.columns import columns, cut, folded, padded
-from hotreload.cli.history_text import words_of
-from hotreload.cli.show import COLOURS, Fields, Now, ago, for_here
+from hotreload.cli.show import COLOURS, Now, ago, columns, cut, folded, for_here, padded
 from hotreload.cli.status_text import rows_of, summary_of, told
 from hotreload.figures import duration
-from hotreload.picture.words import named, plain, short_name
+from hotreload.picture.words import Fields, named, plain, short_name
 
 Line = list[tuple[str, str | None]]
 
@@ -20,7 +19,7 @@ Rows = Mapping[str, Fields]
 """The daemon's rows by their names."""
 
 PHASE_COLUMNS = 11
-HISTORY = ("WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD")
+TOP_HEAD = ("WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD")
 LEAST_ROOM = 12
 NARROW = 100
 """Below this many columns the history shows only when, of what and how an attempt ended."""
@@ -158,7 +157,7 @@ def _phases(
 
 def _history(attempts: Sequence[Fields], now: Now, width: int) -> Iterator[Line]:
     """Each column as wide as need be, within bounds; the reason has what is left."""
-    head = HISTORY[:3] if width < NARROW else HISTORY
+    head = TOP_HEAD[:3] if width < NARROW else TOP_HEAD
     rows = [_cells(attempt, now)[: len(head)] for attempt in attempts]
     most = max(LEAST_ROOM, width // 4)
     rooms = [min(most, max(map(columns, column))) for column in zip(head, *rows, strict=True)]

@@ -71,7 +71,7 @@ def _no_model(facts: Facts) -> Advice:
 
 
 def _tokenizer(facts: Facts) -> Path | None:
-    """Where [engine.args] says that the tokenizer lies."""
+    """Return where [engine.args] says that the tokenizer lies."""
     path = facts.settings.engine.args.get("tokenizer_path")
     return Path(path) if isinstance(path, str) else None
 
@@ -182,7 +182,7 @@ def _newest(folder: Path | None) -> float:
 
 
 def clock_is_unsynchronised() -> bool:
-    """Whether adjtimex(2) says so; asking with no mode set changes nothing."""
+    """True if adjtimex(2) says so; asking with no mode set changes nothing."""
     timex = (ctypes.c_long * 64)()
     state = ctypes.CDLL(None).adjtimex(timex)
     status = ctypes.c_int.from_buffer(timex, 5 * ctypes.sizeof(ctypes.c_long)).value
