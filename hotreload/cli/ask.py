@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hotreload.cli.daemon_args import add_client_verb
+from hotreload.cli.daemon_args import add_client_verb, daemon_of
 from hotreload.cli.exits import NotReady
 from hotreload.cli.wait import add_timeout, check_ready, until_ready
 from hotreload.errors import HotReloadError
@@ -44,9 +44,7 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the model's answer."""
-    from hotreload.cli.daemon_client import DaemonClient, find_socket
-
-    daemon = DaemonClient(find_socket(args))
+    daemon = daemon_of(args)
     params = {"temperature": 0.0, "max_new_tokens": args.max_new_tokens}
     wish: Fields = {"text": args.prompt, "sampling_params": params}
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hotreload.cli.daemon_args import add_client_verb, seconds
+from hotreload.cli.daemon_args import add_client_verb, daemon_of, seconds
 from hotreload.cli.exits import ENGINE_LOST, FAILED, Misused
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.picture.words import Fields, plain
@@ -190,7 +190,7 @@ def _is_path(args: argparse.Namespace) -> bool:
 
 
 def _follows_hub(args: argparse.Namespace) -> bool:
-    source = _daemon(args).get("/status").get("source", {})
+    source = daemon_of(args).get("/status").get("source", {})
     return bool(source.get("kind") == "huggingface")
 
 
@@ -213,7 +213,7 @@ def _check_meant(args: argparse.Namespace) -> None:
     """Ask on a terminal: somebody may mean another daemon, or not know what noise does."""
     if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
-    where = f"everybody who asks {_daemon(args).path}"
+    where = f"everybody who asks {daemon_of(args).path}"
     words = f"Noise that no probe judges will answer {where}, until `hotreload rollback`."
     print(f"{words} Go on? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -232,7 +232,7 @@ def unpin(args: argparse.Namespace) -> int:
 
 
 def _set_pin(args: argparse.Namespace, path: str, words: str, within: float | None) -> int:
-    daemon, timeout = _daemon(args), None
+    daemon, timeout = daemon_of(args), None
     wish = _reason(args)
     if within is not None:
         wish["timeout"], timeout = within, within + SPARE_SECONDS
@@ -250,7 +250,7 @@ def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence
     if args.timeout is not None:
         wish["timeout"] = args.timeout
         timeout = args.timeout + SPARE_SECONDS
-    daemon, waits = _daemon(args), bool(wish.get("wait", True))
+    daemon, waits = daemon_of(args), bool(wish.get("wait", True))
     wish |= _reason(args)
     with while_it_lasts(lambda: daemon.get("/status").get("progress"), waits and not args.json):
         answer = daemon.ask("POST", path, wish, timeout=timeout)
@@ -299,9 +299,3 @@ def _which(fields: Fields) -> str:
 def _say(args: argparse.Namespace, words: str) -> None:
     if not args.json:
         print(words)
-
-
-def _daemon(args: argparse.Namespace) -> Any:
-    from hotreload.cli.daemon_client import DaemonClient, find_socket
-
-    return DaemonClient(find_socket(args))

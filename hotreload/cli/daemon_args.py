@@ -4,9 +4,12 @@ import argparse
 import math
 import textwrap
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotreload.settings.durations import HOW_TO_WRITE, seconds_in
+
+if TYPE_CHECKING:
+    from hotreload.cli.daemon_client import DaemonClient
 
 HELP_WIDTH = 96
 EPILOG = """\
@@ -71,3 +74,10 @@ def add_client_verb(
         parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
     return parser
+
+
+def daemon_of(args: argparse.Namespace) -> "DaemonClient":
+    """Return the daemon that the arguments name."""
+    from hotreload.cli.daemon_client import DaemonClient, find_socket  # not every verb asks one
+
+    return DaemonClient(find_socket(args))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from hotreload.cli.daemon_args import add_client_verb, how_many
+from hotreload.cli.daemon_args import add_client_verb, daemon_of, how_many
 from hotreload.cli.exits import FAILED, check_code
 from hotreload.cli.show import local
 from hotreload.cli.wait import add_wait, until_ready
@@ -22,7 +22,8 @@ The first line says who answers, whether that is what is wanted, and what to typ
 booting, serving, reloading, stopping or lost. A checkpoint under "refused" is not tried again until
 its bytes change or `hotreload reload NAME --force` says so. While it boots, "boot" says which step
 runs, since when and how far. For scripts use --json. With --wait it waits until requests are
-answered, also for a daemon that is not there yet, and exits 6 when --timeout was over first.
+answered, also for a daemon that is not there yet, and exits 6 when --timeout was over first, or 70
+at once when the engine is lost.
 
 --check is for scripts and monitoring. It prints nothing when all is well, else a line for each
 thing that is wrong, its code first; `hotreload explain CODE` says more. It exits
@@ -107,7 +108,7 @@ def status(args: argparse.Namespace) -> int:
     """Print how the daemon is."""
     from hotreload.cli.status_text import status_text
 
-    daemon, waits = _daemon(args), args.wait is not None or args.timeout is not None
+    daemon, waits = daemon_of(args), args.wait is not None or args.timeout is not None
     fields = until_ready(daemon, args.timeout) if waits else daemon.get("/status")
     if args.check:
         return _checked(fields, args.json)
@@ -129,7 +130,7 @@ def history(args: argparse.Namespace) -> int:
     """Print the last attempts."""
     from hotreload.cli.attempts_text import history_text
 
-    said = _daemon(args).get("/history")
+    said = daemon_of(args).get("/history")
     attempts, pins = said["attempts"], said.get("pins", [])
     past = sorted((*attempts, *pins), key=_when, reverse=True)[: args.n]
     if args.json:
@@ -149,14 +150,22 @@ def _when(past: Fields) -> str:
 
 def checksums(args: argparse.Namespace) -> int:
     """Print the checksum of each leaf and of them all."""
-    fields = _daemon(args).ask("GET", "/admin/weights_checksum?leaves=1").fields
+    fields = daemon_of(args).ask("GET", "/admin/weights_checksum?leaves=1").fields
     if args.json:
         print(_dumped(fields))
     else:
         for path, checksum in fields["leaves"].items():
             print(f"{checksum:>16}  {plain(path)}")
-        print(f"fingerprint {fields['fingerprint']} of generation {fields['generation']}")
+        print(_fingerprint_text(fields))
     return _told_of_changes(fields)
+
+
+def _fingerprint_text(fields: Fields) -> str:
+    """Name the fingerprint; weights that are not those that went live have none."""
+    of = f"of generation {fields['generation']}"
+    if fields["changed"]:
+        return f"no fingerprint {of}: its weights are no longer what went live"
+    return f"fingerprint {fields['fingerprint']} {of}"
 
 
 def _told_of_changes(fields: Fields) -> int:
@@ -167,7 +176,7 @@ def _told_of_changes(fields: Fields) -> int:
 
 def events(args: argparse.Namespace) -> int:
     """Print events until the daemon stops or nobody reads on."""
-    for event in _daemon(args).events("GET", "/events"):
+    for event in daemon_of(args).events("GET", "/events"):
         print(json.dumps(event) if args.json else _event_text(event), flush=True)
     print("hotreload: the daemon ended the stream; it is stopping", file=sys.stderr)
     return 0
@@ -191,9 +200,3 @@ def _value(value: Any) -> str:
 
 def _dumped(fields: Fields) -> str:
     return json.dumps(fields, indent=2)
-
-
-def _daemon(args: argparse.Namespace) -> Any:
-    from hotreload.cli.daemon_client import DaemonClient, find_socket
-
-    return DaemonClient(find_socket(args))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from hotreload.cli.daemon_args import add_client_verb, how_many
+from hotreload.cli.daemon_args import add_client_verb, daemon_of, how_many
 from hotreload.cli.show import Now, ago, now, table
 from hotreload.figures import size
 from hotreload.picture.words import Fields, plain
@@ -51,9 +51,7 @@ def add(verbs: Any) -> None:
 
 def ls(args: argparse.Namespace) -> int:
     """Print what the source sees."""
-    from hotreload.cli.daemon_client import DaemonClient, find_socket
-
-    said = DaemonClient(find_socket(args)).get(f"/checkpoints?most={args.n}")
+    said = daemon_of(args).get(f"/checkpoints?most={args.n}")
     if args.json:
         print(json.dumps(said, indent=2))
         return 0

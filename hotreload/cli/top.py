@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from hotreload.cli.daemon_args import add_client_verb, seconds
+from hotreload.cli.daemon_args import add_client_verb, daemon_of, seconds
 from hotreload.cli.exits import TimedOut
 from hotreload.errors import HotReloadError
 from hotreload.picture.words import Fields
@@ -59,9 +59,9 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show frames until told to quit; one frame where there is no terminal."""
-    from hotreload.cli.daemon_client import STATUS_SECONDS, DaemonClient, find_socket
+    from hotreload.cli.daemon_client import STATUS_SECONDS
 
-    watch = TopScreen(DaemonClient(find_socket(args)))
+    watch = TopScreen(daemon_of(args))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         watch.look(STATUS_SECONDS)
         shown = watch.lines(colour=False)[:-1]  # nobody can press a key

@@ -9,7 +9,7 @@ from typing import Any
 
 from hotreload.cli.daemon_args import seconds
 from hotreload.cli.exits import NotReady, TimedOut, Unreachable
-from hotreload.errors import HotReloadError
+from hotreload.errors import EngineLost, HotReloadError
 from hotreload.picture.words import Fields, boot_text, plain
 
 ASK_AGAIN_SECONDS = 0.25
@@ -43,7 +43,8 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 def until_ready(daemon: Any, within: float | None) -> Fields:
     """Return the status once requests are answered.
 
-    NotReady after `within` seconds says what the start is at; Unreachable that nobody answers.
+    NotReady after `within` seconds says what the start is at; Unreachable that nobody answers;
+    EngineLost that nobody will be answered by this daemon.
     """
     until = None if within is None else time.monotonic() + within
     with _telling() as tell:
@@ -51,6 +52,9 @@ def until_ready(daemon: Any, within: float | None) -> Fields:
             status, fault = _look(daemon, until)
             if status is not None and not status["reasons"]:
                 return status
+            if status is not None and status["state"] == "lost":  # no waiting brings it back
+                words = f"nobody is answered: {_reasons(status)}"
+                raise EngineLost(f"{words}; `hotreload explain EngineLost` says more")
             if until is not None and time.monotonic() >= until:
                 raise fault or NotReady(f"after {within:g} s it is not ready: {doing(status)}")
             tell(str(fault).partition("\n")[0] if fault else doing(status))
