@@ -15,7 +15,6 @@ from pathlib import Path
 from hotreload.cli.exits import NotReady, TimedOut, Unreachable
 from hotreload.errors import Busy, ConfigError, EngineLost, HotReloadError
 from hotreload.picture.words import Fields
-from hotreload.settings.toml_file import read_toml
 from hotreload.types import LOOKING
 
 DEFAULT_SOCKET = Path("/run/hotreload/hotreload.sock")
@@ -68,6 +67,8 @@ def _by_default(file: str | None) -> NamedSocket:
 
 
 def _in_settings(file: Path) -> NamedSocket | None:
+    from hotreload.settings.toml_file import read_toml  # not everybody has a file
+
     server = read_toml(file).get("server", {})
     path = server.get("socket") if isinstance(server, dict) else None
     if path is None:
