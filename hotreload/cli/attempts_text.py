@@ -133,7 +133,7 @@ def _wide(past: Sequence[Fields], now: Now) -> HeadAndRows:
 
 
 def _narrow(past: Sequence[Fields], now: Now) -> HeadAndRows:
-    """Put who asked among the words, and leave it out where nobody did."""
+    """Write fewer columns: the user who asked, if one did, stands among the words."""
     rows = []
     for each in past:
         asker = _asker(each)
@@ -158,7 +158,7 @@ def _figures(past: Fields) -> tuple[str, ...]:
 
 
 def _asker(past: Fields) -> str | None:
-    """Name who asked for it; nobody did where the source wished it."""
+    """Name the user who asked for it; None where the source wished it."""
     return who(past) if "verb" in past else words_of(past)["by"]
 
 

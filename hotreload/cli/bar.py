@@ -42,7 +42,7 @@ class Bar:
             self._is_drawn = True
 
     def close(self) -> None:
-        """Take the bar away, so that the next line stands by itself."""
+        """Take the bar away, so that the next line stands alone."""
         if self._is_drawn:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
             self._is_drawn = False

@@ -210,7 +210,7 @@ def perturb(args: argparse.Namespace) -> int:
 
 
 def _check_meant(args: argparse.Namespace) -> None:
-    """Ask on a terminal: somebody may mean another daemon, or not know what noise does."""
+    """Ask on a terminal: a user may mean another daemon, or not know what noise does."""
     if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     where = f"everybody who asks {daemon_of(args).path}"

@@ -1,6 +1,6 @@
 """`hotreload completion`: a script that teaches a shell the verbs and their options.
 
-shtab writes it anew from the parsers each time, so it knows what this version knows.
+shtab writes it from the parsers each time, so it knows what this version knows.
 """
 
 import argparse

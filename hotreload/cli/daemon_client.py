@@ -124,7 +124,7 @@ class DaemonClient:
         return DaemonAnswer(response.status, said, response.headers.get("X-Hotreload-Generation"))
 
     def events(self, method: str, path: str, fields: Fields | None = None) -> Iterator[Fields]:
-        """Send a request and yield what is streamed, until the daemon ends it."""
+        """Send a request and yield each event of the stream, until the daemon ends it."""
         with self._exchange(method, path, fields, None) as response:
             if response.status >= 400:
                 raise error_of(response.status, json.loads(response.read()))

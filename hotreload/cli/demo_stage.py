@@ -25,7 +25,7 @@ START_SECONDS = 180
 CHAPTER_SECONDS = 60
 
 SHORT_ANSWER = 16
-"""The most tokens of a short answer: it ends by itself before that."""
+"""The most tokens of a short answer: it ends before that."""
 LONG_ANSWERS = (80, 120, 160)
 """The tokens of the answers of the first clients, which say the sentence again and again.
 
@@ -34,7 +34,7 @@ They differ, so that at any moment one of them is in the middle of an answer.
 
 
 class Stage:
-    """A daemon, its folder of checkpoints, and what is heard from it."""
+    """A daemon, its folder of checkpoints, and the events heard from it."""
 
     def __init__(self, folder: Path, port: int | None) -> None:
         self.folder = folder
@@ -215,7 +215,7 @@ class Clients:
 
 
 def request_for(prompt: str, tokens: int | None = None) -> Fields:
-    """Return a greedy request, for an answer that ends by itself or goes on for so many tokens."""
+    """Return a greedy request, for an answer that ends on its own or goes on for so many tokens."""
     params: Fields = {"temperature": 0, "max_new_tokens": tokens or SHORT_ANSWER}
     return {"text": prompt, "sampling_params": params | {"ignore_eos": tokens is not None}}
 

@@ -144,7 +144,7 @@ def ending(attempt: Fields, failed: int, still: str = "") -> str:
 
 
 def print_closing(told: DemoResult) -> bool:
-    """Print the table and the sums; return whether all of it happened."""
+    """Print the table and the sums; return True if all of it happened."""
     head = ["checkpoint", "outcome", "reason", *PHASES, "requests held", ""]
     print(f"\n{table(head, [_row(*each) for each in told.chapters])}\n")
     clients = told.clients

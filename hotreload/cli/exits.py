@@ -58,7 +58,7 @@ _CODES: tuple[tuple[type[HotReloadError], int], ...] = (
 
 
 _STATES = {"booting": NOT_READY, "stopping": NOT_READY, "lost": ENGINE_LOST}
-"""The states in which nobody is answered."""
+"""The states in which no request is answered."""
 
 
 def check_code(status: Mapping[str, Any], findings: Sequence[object]) -> int:

@@ -90,7 +90,7 @@ def _explained(code: str) -> str:
 
 
 def _same(code: str) -> str:
-    """Return one spelling of a code, however somebody types it."""
+    """Return one spelling of a code, however it is typed."""
     return code.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 

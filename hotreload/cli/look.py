@@ -117,7 +117,7 @@ def status(args: argparse.Namespace) -> int:
 
 
 def _checked(fields: Fields, as_json: bool) -> int:
-    """Print what is wrong, and return the code that says whether anything is."""
+    """Print all that is wrong, and return the exit code for it."""
     from hotreload.cli.status_text import check_text, summary_of
 
     said = summary_of(fields)
@@ -175,7 +175,7 @@ def _told_of_changes(fields: Fields) -> int:
 
 
 def events(args: argparse.Namespace) -> int:
-    """Print events until the daemon stops or nobody reads on."""
+    """Print events until the daemon stops or the reader leaves."""
     for event in daemon_of(args).events("GET", "/events"):
         print(json.dumps(event) if args.json else _event_text(event), flush=True)
     print("hotreload: the daemon ended the stream; it is stopping", file=sys.stderr)

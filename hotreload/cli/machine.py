@@ -48,7 +48,7 @@ def unknown_groups(nodes: Sequence[Path], groups: Path = IOMMU_GROUPS) -> list[P
 def _vendors(node: Path, groups: Path) -> set[str]:
     """Return the vendors of the devices of a VFIO group; empty when they cannot be found out.
 
-    Bridges, which may be in a group with what is behind them, do not count.
+    Bridges, which may share a group with the devices behind them, do not count.
     """
     if node.parent.name != "vfio" or not node.name.isdigit():
         return set()
@@ -99,7 +99,7 @@ def stranger(name: str) -> User:
 
 
 def user_called(name: str | None) -> User | None:
-    """Return the user of that name, or without a name our own; None when nobody has that name."""
+    """Return the user of that name, or our own without a name; None when no user has that name."""
     try:
         entry = pwd.getpwnam(name) if name else pwd.getpwuid(os.geteuid())
     except KeyError:

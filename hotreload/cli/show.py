@@ -26,14 +26,14 @@ USER = re.compile(r"\buid (\d+)(?= \(pid \d)")
 """A user in a daemon's words."""
 COLOURS = {"good": 32, "bad": 31, "wait": 33, "dim": 2, "bold": 1}
 TIED = "\N{NO-BREAK SPACE}"
-"""Stands for a space at which no line ends, as within a command that somebody will copy."""
+"""Stands for a space at which no line ends, as within a command that a user will copy."""
 COLOUR = re.compile(r"\033\[\d*m")
 AFTER_A_PART = re.compile(r"(?<=[/_.,:=@-])")
 """The places at which a name that is too long for its column may be broken."""
 
 
 def painted(text: str, colour: str | None) -> str:
-    """Colour a text, where somebody looks at a terminal that may show colours."""
+    """Colour a text, if it goes to a terminal that may show colours."""
     if colour is None or os.environ.get("NO_COLOR") or not sys.stdout.isatty():
         return text
     return f"\033[{COLOURS[colour]}m{text}\033[0m"

@@ -53,6 +53,6 @@ def rows_of(status: Fields) -> list[Fields]:
 
 
 def told(part: Fields) -> str:
-    """Write what is so, and the command to type next, which stands on one line."""
+    """Write the words, and the command to type next, which stands on one line."""
     words = plain(part["words"])
     return f"{words}: {plain(part['next']).replace(' ', TIED)}" if part["next"] else words

@@ -1,4 +1,4 @@
-"""`hotreload top`: shows how the daemon is, redrawn in place until somebody quits."""
+"""`hotreload top`: shows how the daemon is, redrawn in place until the user quits."""
 
 import argparse
 import os
@@ -104,7 +104,7 @@ class TopScreen:
             self._fault = (SILENT if is_silent else AWAY, str(fault).partition("\n")[0])
 
     def lines(self, *, colour: bool) -> list[str]:
-        """Write what is known, as large as the terminal is."""
+        """Write all that is known, as large as the terminal is."""
         from hotreload.cli.show import now
         from hotreload.cli.top_frame import frame, written
 

@@ -35,7 +35,7 @@ def frame(
     now: Now,
     fault: tuple[str, str] | None = None,
 ) -> list[Line]:
-    """Compose at most `height` lines; `fault` says why what is shown is old, if it is."""
+    """Compose at most `height` lines; `fault` says why the frame is old, if it is."""
     top: list[Line] = []
     if fault is not None:
         what, why = fault
@@ -74,7 +74,7 @@ def _here(words: str, now: Now) -> str:
 
 
 def _wrong(status: Fields, width: int) -> Iterator[Line]:
-    """Show the sentence; what is wrong stands above all that may be cut off."""
+    """Show the sentence and each fault, above all that may be cut off."""
     said = summary_of(status)
     yield from _folded(told(said), said["tone"], width)
     for each in said["findings"]:
@@ -98,7 +98,7 @@ def _now(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
 
 
 def _state(status: Fields, rows: Rows) -> Line:
-    """The state in a word, what operators chose, and since when what is live."""
+    """Show the state in a word, the choices of operators, and the live revision with its age."""
     line: Line = [(rows["state"]["words"], rows["state"]["tone"])]
     if status["pinned"]:
         line.append(("  pinned", "wait"))
@@ -156,7 +156,7 @@ def _phases(
 
 
 def _history(attempts: Sequence[Fields], now: Now, width: int) -> Iterator[Line]:
-    """Each column as wide as need be, within bounds; the reason has what is left."""
+    """Make each column as wide as need be, within bounds; the reason has the rest."""
     head = TOP_HEAD[:3] if width < NARROW else TOP_HEAD
     rows = [_cells(attempt, now)[: len(head)] for attempt in attempts]
     most = max(LEAST_ROOM, width // 4)

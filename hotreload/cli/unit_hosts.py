@@ -1,4 +1,4 @@
-"""The units of an engine over several hosts: what is special of rank 0's, and of a follower's."""
+"""The units of an engine over several hosts: the parts that rank 0 or a follower alone has."""
 
 import re
 from collections.abc import Iterator

@@ -232,7 +232,7 @@ def _socket(installation: Installation, settings: dict[str, Any]) -> Path:
 
 
 def _used(config: Path, settings: dict[str, Any]) -> list[Path]:
-    """Return the folders that the settings name, each once: what is read, and what is written."""
+    """Return the folders that the settings name, each once: those to read and those to write."""
     named = (("engine", "model"), ("source", "path"), ("source", "cache"), ("state", "directory"))
     found = (_placed(config, settings, *name) for name in named)
     return list(dict.fromkeys(path for path in found if path))

@@ -43,8 +43,8 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 def until_ready(daemon: Any, within: float | None) -> Fields:
     """Return the status once requests are answered.
 
-    NotReady after `within` seconds says what the start is at; Unreachable that nobody answers;
-    EngineLost that nobody will be answered by this daemon.
+    NotReady after `within` seconds says which step of the start runs, Unreachable that no daemon
+    answers, and EngineLost that this one will answer no request any more.
     """
     until = None if within is None else time.monotonic() + within
     with _telling() as tell:
@@ -62,7 +62,7 @@ def until_ready(daemon: Any, within: float | None) -> Fields:
 
 
 def check_ready(daemon: Any) -> None:
-    """Raise NotReady when the daemon boots; it is not asked whether it is lost or stops."""
+    """Raise NotReady when the daemon boots; that it is lost or stops, its answer will say."""
     status = daemon.get("/status")
     if status["state"] == "booting":
         raise NotReady(doing(status))
@@ -94,7 +94,7 @@ def _look(daemon: Any, until: float | None) -> tuple[Fields | None, HotReloadErr
 
 @contextmanager
 def _telling() -> Iterator[Any]:
-    """Yield what says a line: on a terminal over the one before, elsewhere what is new."""
+    """Yield a function that says a line: over the one before on a terminal, elsewhere if new."""
     is_seen, last = sys.stderr.isatty(), ""
 
     def tell(words: str) -> None:

@@ -34,7 +34,7 @@ class FetchMetrics(Collector):
                 self._last = None
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric, also before the first download."""
+        """Yield every metric, even before the first download."""
         last = self._last
         yield CounterMetricFamily(
             "hotreload_fetched_bytes", "Bytes downloaded from the hub.", self._bytes
@@ -78,7 +78,7 @@ class LoadMetrics(Collector):
             self._largest_change = loading.largest_change
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric, also before the first checkpoint."""
+        """Yield every metric, even before the first checkpoint."""
         loads = CounterMetricFamily(
             "hotreload_loads",
             "Checkpoints staged, by the loader they went through.",

@@ -121,7 +121,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 class LossyHandler(logging.Handler):
-    """Writes lines as long as somebody reads them; never raises and never waits for a reader."""
+    """Writes lines as long as they are read; never raises and never waits for a reader."""
 
     def __init__(self, stream: TextIO | None) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class LogObserver:
         self._log = structlog.stdlib.get_logger("hotreload")
         self._newly_passed_over = NewlyPassedOver()
         self._said: dict[str, str | None] = {}
-        """The last words of what is said again and again, by the name of its event."""
+        """The last words of events that come again and again, by their name."""
         self._pace = pace
         self._clock = clock
         self._progress_at = 0.0

@@ -102,7 +102,7 @@ class Page(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """The port it listens on, also when the address left the choice to the system (port 0)."""
+        """The port it listens on, even if the address left the choice to the system (port 0)."""
         return int(self.server_address[1])
 
     def get_request(self) -> tuple[socket, object]:
@@ -131,7 +131,7 @@ class Page(ThreadingHTTPServer):
             self._places.release()
 
     def service_actions(self) -> None:
-        """Hang up on connections past their time: a socket's timeout begins anew at each byte."""
+        """Hang up on connections past their time: a socket's timeout begins again at each byte."""
         over = time.monotonic() - self.patience
         self._hang_up_on(lambda all_: [each for each in all_ if self._began[each] <= over])
 

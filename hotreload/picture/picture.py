@@ -90,7 +90,7 @@ class State(StrEnum):
 
 
 class Picture:
-    """Sees every event, before those who tell of it do; decides nothing and tells nobody."""
+    """Sees every event before the log, the metrics and systemd do; decides and tells nothing."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Picture:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`ledger` and `readings` are read at the moment somebody asks."""
+        """`ledger` and `readings` are read at the moment of a question."""
         self.ledger = ledger
         self.setup = setup or Setup()
         self.readings = readings or Readings()
@@ -162,7 +162,7 @@ class Picture:
         return State.RELOADING if self.under_way.phase else State.SERVING
 
     def ready(self) -> tuple[bool, list[str]]:
-        """Say whether any engine answers requests (or will those held), and if not, why.
+        """Return True if any engine answers requests (or will those held), else False and why.
 
         A rank that follows answers none: it is ready while it holds its part of the engine.
         """

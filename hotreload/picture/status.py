@@ -29,7 +29,7 @@ NO_GENERATION: Fields = {
     "live_since": None,
 }
 SHOWN_SECONDS = 24 * 3600.0
-"""A refusal of what the source has no more is shown for so long: most are long gone."""
+"""A refusal of a checkpoint that the source no longer has is shown for so long."""
 
 
 class Status:
@@ -53,7 +53,7 @@ class Status:
         return self._picture.live
 
     def ready(self) -> tuple[bool, list[str]]:
-        """Say whether requests are answered, and if not, why."""
+        """Return True if requests are answered, else False and why."""
         return self._picture.ready()
 
     def snapshot(self) -> Fields:
@@ -70,7 +70,7 @@ class Status:
         return {**status, "summary": summed_up(status), "rows": rows_of(status)}
 
     def _live(self) -> Fields:
-        """The live generation, and how it was made."""
+        """Return the live generation, and how it was made."""
         live, ledger = self._picture.live, self._picture.ledger
         loading = loading_of(live, ledger.history) if live else None
         return {
@@ -80,7 +80,7 @@ class Status:
         }
 
     def _requests(self) -> Fields:
-        """Requests: by which engine and generation they are answered, and what a swap does."""
+        """Return requests: the engines and generations that answer, and how a swap treats them."""
         picture = self._picture
         replicas = self._replicas()
         counts = {name: sum(each["gate"][name] for each in replicas) for name in ("inside", "held")}
@@ -93,7 +93,7 @@ class Status:
         }
 
     def _coming(self) -> Fields:
-        """The wish, the attempt, and what is waited for."""
+        """Return the wish, the attempt, and what they wait for."""
         picture = self._picture
         wanted, phase, last = picture.wishes.wanted, picture.under_way.phase, picture.history.last
         is_booting = picture.state is State.BOOTING
@@ -159,7 +159,7 @@ class Status:
         return [self._replica(index, readings.get(index, ReplicaReading())) for index in engines]
 
     def _replica(self, index: int, reading: ReplicaReading) -> Fields:
-        """One of the engines: what it holds, who answers in it, and the gate before it."""
+        """Return one of the engines: its weights, the generations in it, and the gate before it."""
         picture, tp = self._picture, self._picture.setup.tp
         now = picture.replicas.all[index]
         gate = {"state": now.gate.value, "inside": reading.inside, "held": reading.held}
@@ -176,7 +176,7 @@ class Status:
         }
 
     def _mode(self) -> Fields:
-        """The way in which weights are exchanged: engines of one model do it alike."""
+        """Return the way in which weights are exchanged: engines of one model do it alike."""
         replicas = self._picture.replicas
         return {"mode": replicas.mode and replicas.mode.value, "mode_reason": replicas.mode_reason}
 
@@ -192,12 +192,12 @@ def loading_of(live: Generation, history: Iterable[Attempt]) -> Loading | None:
 
 
 def answering_fields(answering: Sequence[Answering]) -> list[Fields]:
-    """Return who answers requests, and how many."""
+    """Return how many requests each generation answers."""
     return [{"generation": each.generation.number, "requests": each.requests} for each in answering]
 
 
 def _overruled_fields(overruled: Overrule) -> Fields:
-    """Return who overrules the source, and which of the source's wishes."""
+    """Return the user who overrules the source, and the wish that is overruled."""
     return {**by_fields(overruled.by), **revision_fields(overruled.wish)}
 
 

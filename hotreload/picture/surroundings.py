@@ -22,7 +22,7 @@ Wall = Callable[[], float]
 
 
 class Wishes:
-    """Knows which revision is wanted, and what somebody waits for."""
+    """Knows which revision is wanted, and what is waited for."""
 
     def __init__(self) -> None:
         self.wanted: Revision | None = None
@@ -45,7 +45,7 @@ class Wishes:
 class SourceNow:
     """Knows how the last look at the source went.
 
-    After one that failed (stale) nobody knows whether the wish is still the newest.
+    After one that failed (stale) the wish may no longer be the newest.
     """
 
     def __init__(self, kind: str, wall: Wall = time.time) -> None:
@@ -71,7 +71,7 @@ class SourceNow:
 
 
 class StateFileNow:
-    """Knows whether what must survive a restart is on the disk."""
+    """Knows if all that must survive a restart is on the disk."""
 
     def __init__(self, wall: Wall = time.time) -> None:
         self._wall = wall
@@ -133,7 +133,7 @@ class PassedOverNow:
 
 
 class TroublesNow:
-    """Knows the troubles that stand and wait for somebody to mend them."""
+    """Knows the troubles that stand until they are mended."""
 
     def __init__(self, wall: Wall = time.time) -> None:
         self._wall = wall

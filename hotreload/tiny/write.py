@@ -23,9 +23,9 @@ def write_tiny(
 ) -> Path:
     """Write a checkpoint that answers any prompt with `say`, and return its folder.
 
-    A new folder appears in one rename. What is in a folder is never touched, but that of a tiny
-    checkpoint by `force`, which the command leaves to the user: each file is replaced by a rename
-    of its own, old weight files go last, and files of other names stay.
+    A new folder appears in one rename. A folder that holds anything is never touched,
+    except that of a tiny checkpoint by `force`, which the command leaves to the user: each file is
+    replaced by a rename of its own, old weight files go last, and files of other names stay.
     """
     files = _checkpoint(say, arch, shards, find_damage(damage) if damage else None)
     target = directory.resolve()

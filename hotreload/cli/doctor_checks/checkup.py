@@ -161,7 +161,7 @@ def _found(facts: Facts, platform: str, count: int, found: str) -> Advice:
 
 
 def check_socket(facts: Facts) -> Advice:
-    """Can the daemon listen on the unix socket, or does somebody listen there already?"""
+    """Can the daemon listen on the unix socket, or does a process listen there already?"""
     path = facts.settings.server.socket
     if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
         todo = "set [server] socket to a shorter path"

@@ -112,7 +112,7 @@ def _is_ours(address: str) -> bool:
 
 
 async def meet(ranks: Ranks, own: Words, within: float) -> list[str]:
-    """Wait for the others for so many seconds; return what is wrong then, each in a sentence."""
+    """Wait for the others for so many seconds; return each fault in a sentence."""
     if not ranks.leads:
         return await _follow(ranks, own, within)
     host = _Host(ranks, own)
@@ -196,7 +196,7 @@ async def _follow(ranks: Ranks, own: Words, within: float) -> list[str]:
 
 
 async def _reached(host: str, port: int) -> tuple[StreamReader, StreamWriter]:
-    """Connect, as soon as somebody listens."""
+    """Connect, as soon as a process listens there."""
     while True:
         with suppress(OSError):
             return await asyncio.open_connection(host, port, limit=LONGEST_LINE)

@@ -115,22 +115,22 @@ def check_state_free(facts: Facts) -> Advice:
 
 
 def check_token(facts: Facts) -> Advice:
-    """Does the hub's token reach the daemon, and nobody else?"""
+    """Does the hub's token reach the daemon alone?"""
     return _secret(facts, facts.settings.source.token_file, "hub token")
 
 
 def check_join_secret(facts: Facts) -> Advice:
-    """Does the secret of the hosts reach the daemon, and nobody else?"""
+    """Does the secret of the hosts reach the daemon alone?"""
     return _secret(facts, facts.settings.engine.join_secret_file, "join secret")
 
 
 def check_webhook(facts: Facts) -> Advice:
-    """Does the webhook's secret reach the daemon, and nobody else?"""
+    """Does the webhook's secret reach the daemon alone?"""
     return _secret(facts, facts.settings.source.webhook, "webhook secret")
 
 
 def check_api_keys(facts: Facts) -> Advice:
-    """Do the API keys reach the daemon, and nobody else; and does an open address want some?"""
+    """Do the API keys reach the daemon alone; and does an open address want some?"""
     server = facts.settings.server
     if server.api_keys_file is None and server.tcp and not is_local(server.tcp):
         says = f"whoever reaches {server.tcp} may use the model"

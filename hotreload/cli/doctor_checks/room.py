@@ -132,7 +132,7 @@ def _sets_on_host(facts: Facts) -> int:
     """Count the sets of weights that the host must hold beside what it holds now.
 
     The loader's set, which waits there if `memory` says so, and one that is kept there for a
-    rollback; on a CPU also all that may be on the device, but for what is live already.
+    rollback; on a CPU also all that may be on the device, except the set that is live already.
     """
     reload = facts.settings.reload
     kept = 1 if reload.keep_previous == "host" else 0
@@ -144,9 +144,9 @@ def _sets_on_host(facts: Facts) -> int:
 
 
 def memory_limits(facts: Facts) -> MemoryLimits | str:
-    """Reckon what of the host's memory a daemon needs at the most; or say why nobody can.
+    """Reckon how much host memory a daemon needs at most, with room; or say why it cannot be.
 
-    Slowed down where it holds all that it may need at a time, and killed one set of weights later.
+    It is slowed down once it holds all that it may need at a time, and killed one set later.
     """
     one = facts.weights_bytes
     if one is None:
