@@ -169,12 +169,12 @@ def _left(installation: "Installation", prefix: Path) -> Iterator[str]:
 
 def _write(path: Path, text: str) -> None:
     """Write a file whole or not at all; systemd may read it at any moment."""
-    fresh = path.with_name(f".{path.name}.new")
+    from hotreload.files import replace
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(text, encoding="utf-8")
-        fresh.chmod(0o644)
-        fresh.replace(path)
+        replace(path, text.encode())
+        path.chmod(0o644)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be written: {error.strerror}; run it as root, or with --prefix"
