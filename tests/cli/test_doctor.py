@@ -648,7 +648,7 @@ def test_settings_that_cannot_be_read_exit_78_as_the_help_says(
     (tmp_path / "bad.toml").write_text("[engine\n")
     assert main(["doctor", "--config", str(tmp_path / "bad.toml")]) == 78
     assert "is not TOML" in capsys.readouterr().err
-    assert "78 when the settings" in doctor.DESCRIPTION
+    assert "78 when the settings" in doctor.EXPLAINED
 
 
 def test_checkpoints_from_the_future_are_told(world: Path) -> None:
