@@ -19,6 +19,7 @@ from tests.cli.conftest import ROOT, Command
 
 HEAVY = {"jax", "flax", "sgl_jax", "numpy", "fastapi", "starlette", "pydantic", "uvicorn", "xxhash"}
 HEAVY |= {"structlog", "watchdog", "prometheus_client", "transformers"}
+HEAVY |= {"concurrent", "subprocess", "tempfile", "tomllib"}  # a few ms each, for other verbs
 
 
 def where(
