@@ -54,8 +54,7 @@ from hotreload.life.state import StateFile
 from hotreload.observe.log import LogObserver
 from hotreload.observe.systemd import Notifier, Systemd
 from hotreload.picture.checkpoints import Checkpoints
-from hotreload.picture.picture import Picture, State
-from hotreload.picture.setup import Rank, Setup
+from hotreload.picture.picture import Picture, Rank, Setup, State
 from hotreload.picture.status import Status
 from hotreload.server.app import create_app
 from hotreload.server.bounds import Limits

@@ -13,11 +13,10 @@ from hotreload.errors import NotServing
 from hotreload.events import Events, Progress
 from hotreload.life.joints import Arrival, Control, View, readings
 from hotreload.life.running import RunningEngine
-from hotreload.observe.named import last_failure
+from hotreload.observe.pictured import last_failure
 from hotreload.observe.readings import new_at
 from hotreload.picture.checkpoints import Checkpoints
-from hotreload.picture.picture import Picture
-from hotreload.picture.readings import ReplicaReading
+from hotreload.picture.picture import Picture, ReplicaReading
 from hotreload.picture.status import Status
 from hotreload.types import (
     NOISY,

@@ -6,8 +6,9 @@ Every start builds the parsers of all verbs, so a verb imports heavy modules onl
 import argparse
 import io
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotreload import __version__
@@ -27,10 +28,9 @@ from hotreload.cli import (
     swap,
     tiny,
     top,
-    usage,
 )
 from hotreload.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, exit_code
-from hotreload.errors import HotReloadError
+from hotreload.errors import HotReloadError, did_you_mean
 
 MODULES: tuple[Any, ...] = (
     serve,
@@ -72,6 +72,10 @@ exit codes: 0 ok, 1 refused or failed, 2 usage, 3 unreachable, 4 busy, 5 timed o
 `hotreload VERB --help` tells more, and `hotreload explain CODE` what a reason, an alert or an exit
 code means."""
 
+ParserOfVerb = Mapping[str, argparse.ArgumentParser]
+
+_WITHOUT_A_VERB = ("-h", "--help", "--version")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code of the process."""
@@ -80,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a folder's name may hold bytes that are not text
             stream.reconfigure(errors="backslashreplace")
     parser = build_parser()
-    args = usage.parsed(parser, sys.argv[1:] if argv is None else argv)
+    args = _parsed(parser, sys.argv[1:] if argv is None else argv)
     if not hasattr(args, "run"):
         parser.print_help(sys.stderr)
         return USAGE
@@ -147,3 +151,50 @@ class _Verbs:
             lines = (f"  {name:<14}{self._lines[name]}" for name in known)
             blocks.append("\n".join([f"{title}:", *lines]))
         return "\n\n".join(blocks)
+
+
+def _parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the words behind `hotreload`; words that make no sense end the process with 2."""
+    verbs = _verbs_of(parser)
+    if argv and argv[0] not in verbs and argv[0] not in _WITHOUT_A_VERB:
+        parser.error(_without_a_verb(verbs, argv))
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        name = argv[0]
+        verbs[name].error(_unknown(name, verbs[name], unknown))
+    return args
+
+
+def _verbs_of(parser: argparse.ArgumentParser) -> ParserOfVerb:
+    """Each verb's parser; argparse has no public way to ask for them."""
+    actions = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    return {name: verb for action in actions for name, verb in action.choices.items()}
+
+
+def _without_a_verb(verbs: ParserOfVerb, argv: Sequence[str]) -> str:
+    first = argv[0]
+    if first.endswith(".toml"):
+        return f"{first}: write hotreload serve --config {shlex.quote(first)}"
+    if not first.startswith("-"):
+        hint = did_you_mean(first, verbs) or "; `hotreload --help` lists the verbs"
+        return f"{first!r} is no verb{hint}"
+    at = next((at for at, word in enumerate(argv) if word in verbs), None)
+    if at is None:
+        return f"{first}: the verb comes first; `hotreload --help` lists the verbs"
+    return f"{first}: the verb comes first: hotreload {shlex.join([*argv[at:], *argv[:at]])}"
+
+
+def _unknown(name: str, verb: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
+    first, options = unknown[0], verb._option_string_actions
+    option = first.partition("=")[0]
+    if option == "--config" and _takes_a_file(verb):
+        return f"{option}: write the file alone: hotreload {name} FILE"
+    if not first.startswith("-") and "--config" in options and first.endswith(".toml"):
+        return f"{first}: write hotreload {name} --config {shlex.quote(first)}"
+    near = did_you_mean(option, options) if first.startswith("-") else ""
+    hint = near or f"; `hotreload {name} --help` tells what it takes"
+    return f"{name} takes no {option if near else first!r}{hint}"
+
+
+def _takes_a_file(verb: argparse.ArgumentParser) -> bool:
+    return any(action.dest == "file" for action in verb._get_positional_actions())

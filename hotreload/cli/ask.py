@@ -6,12 +6,11 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hotreload.cli.daemon_args import add_client_verb
+from hotreload.cli.daemon_args import add_client_verb, daemon_of
 from hotreload.cli.exits import NotReady
 from hotreload.cli.wait import add_timeout, check_ready, until_ready
 from hotreload.errors import HotReloadError
-
-Fields = dict[str, Any]
+from hotreload.picture.words import Fields
 
 EXPLAINED = """\
 The prompt is sent as it is, without a chat template. What is live answers it, to the end. Where
@@ -45,9 +44,7 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the model's answer."""
-    from hotreload.cli.client import DaemonClient, find_socket
-
-    daemon = DaemonClient(find_socket(args))
+    daemon = daemon_of(args)
     params = {"temperature": 0.0, "max_new_tokens": args.max_new_tokens}
     wish: Fields = {"text": args.prompt, "sampling_params": params}
 
@@ -77,7 +74,7 @@ def _once_ready(daemon: Any, args: argparse.Namespace, ask: Callable[[], Fields]
 
 
 def _print_stream(chunks: Iterable[Fields], as_json: bool) -> Fields:
-    from hotreload.cli.client import error_of
+    from hotreload.cli.daemon_client import error_of
 
     last: Fields = {"text": ""}
     for chunk in chunks:

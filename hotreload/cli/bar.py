@@ -10,13 +10,13 @@ from typing import Any
 from hotreload.errors import HotReloadError
 from hotreload.picture.words import plain, progress_text, share_of
 
-Progress = Mapping[str, Any] | None
+ProgressFields = Mapping[str, Any] | None
 """The field `progress` of /status."""
 
-LOOK_SECONDS = 0.3
+REDRAW_SECONDS = 0.3
 LINE_SECONDS = 3.0
-"""How many seconds lie between two lines; what is over sooner has none."""
-WIDTH = 24
+"""Seconds between two lines; what is over sooner has none."""
+BAR_WIDTH = 24
 PHASE_WIDTH = 12
 """So much narrower is a bar with a phase before it: 80 columns hold it to its last word."""
 
@@ -24,36 +24,36 @@ PHASE_WIDTH = 12
 class Bar:
     """One line on stderr, drawn again and again; nothing at all without a terminal."""
 
-    every = LOOK_SECONDS
+    every = REDRAW_SECONDS
 
     def __init__(self) -> None:
         self.is_seen = sys.stderr.isatty()
         self._is_drawn = False
 
-    def draw(self, progress: Progress) -> None:
+    def draw(self, progress: ProgressFields) -> None:
         """Show how far it is; None takes the bar away."""
         if progress is None:
             self.close()
         elif self.is_seen:
             columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
-            line = f"{_phase(progress)}  {bar_text(progress, WIDTH - PHASE_WIDTH)}"
+            line = f"{_phase(progress)}  {bar_text(progress, BAR_WIDTH - PHASE_WIDTH)}"
             print(f"\r\033[K{line[: columns - 1]}", end="", file=sys.stderr)
             sys.stderr.flush()
             self._is_drawn = True
 
     def close(self) -> None:
-        """Take the bar away, so that the next line stands by itself."""
+        """Take the bar away, so that the next line stands alone."""
         if self._is_drawn:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
             self._is_drawn = False
 
 
 class Lines:
-    """A line of its own on stderr each time, for logs and for who reads them later."""
+    """A line of its own on stderr each time, for logs that are read later."""
 
     every = LINE_SECONDS
 
-    def draw(self, progress: Progress) -> None:
+    def draw(self, progress: ProgressFields) -> None:
         """Say how far it is; nothing while no bytes are awaited."""
         if progress is not None:
             words = f"{share_of(progress):.0%}, {progress_text(progress)}"
@@ -63,12 +63,12 @@ class Lines:
         """Every line is whole."""
 
 
-def bar_text(progress: Mapping[str, Any], width: int = WIDTH) -> str:
+def bar_text(progress: Mapping[str, Any], width: int = BAR_WIDTH) -> str:
     """Write how far a download or a loading is, how fast, and how long it still takes."""
     return f"{bar(share_of(progress), width)}  {progress_text(progress)}"
 
 
-def bar(share: float, width: int = WIDTH) -> str:
+def bar(share: float, width: int = BAR_WIDTH) -> str:
     """Draw which part is done."""
     full = "#" * int(share * width)
     return f"[{full:<{width}}] {share:4.0%}"
@@ -79,7 +79,7 @@ def _phase(progress: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def while_it_lasts(look: Callable[[], Progress], wanted: bool) -> Iterator[None]:
+def while_it_lasts(look: Callable[[], ProgressFields], wanted: bool) -> Iterator[None]:
     """Show what `look` returns, in a thread beside the block, until the block ends."""
     shown, over = Bar() if sys.stderr.isatty() else Lines(), threading.Event()
 
@@ -98,3 +98,16 @@ def while_it_lasts(look: Callable[[], Progress], wanted: bool) -> Iterator[None]
         if drawing.is_alive():
             drawing.join()
         shown.close()
+
+
+def drawing(bar: Bar) -> Callable[[Any], None]:
+    """Return an observer that draws how far a download is."""
+    from hotreload.picture.under_way import Pace
+
+    pace = Pace()
+
+    def observe(event: Any) -> None:
+        pace.observe(event)
+        bar.draw(pace.fields())
+
+    return observe

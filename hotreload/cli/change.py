@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hotreload.cli.daemon_args import add_client_verb, seconds
+from hotreload.cli.daemon_args import add_client_verb, daemon_of, seconds
 from hotreload.cli.exits import ENGINE_LOST, FAILED, Misused
 from hotreload.errors import EngineLost, HotReloadError
+from hotreload.picture.words import Fields, plain
 from hotreload.types import as_text
 
-Fields = dict[str, Any]
-
 SPARE_SECONDS = 10.0
-"""How much longer than the daemon we wait, so that the daemon itself tells that time is up."""
+"""The time that we wait longer than the daemon, so that the daemon itself tells that time is up."""
 LARGEST_SCALE = 1e6
 """As the daemon has it."""
 
@@ -181,7 +180,7 @@ def reload(args: argparse.Namespace) -> int:
 
 
 def _is_path(args: argparse.Namespace) -> bool:
-    """Whether the name is a path: it is written like one, or exists here for a folder's daemon.
+    """True if the name is a path: it is written like one, or exists here for a folder's daemon.
 
     For a hub's daemon a plain name is a branch, even if a folder of that name lies here.
     """
@@ -191,7 +190,7 @@ def _is_path(args: argparse.Namespace) -> bool:
 
 
 def _follows_hub(args: argparse.Namespace) -> bool:
-    source = _daemon(args).get("/status").get("source", {})
+    source = daemon_of(args).get("/status").get("source", {})
     return bool(source.get("kind") == "huggingface")
 
 
@@ -211,10 +210,10 @@ def perturb(args: argparse.Namespace) -> int:
 
 
 def _check_meant(args: argparse.Namespace) -> None:
-    """Ask on a terminal: somebody may mean another daemon, or not know what noise does."""
+    """Ask on a terminal: a user may mean another daemon, or not know what noise does."""
     if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
-    where = f"everybody who asks {_daemon(args).path}"
+    where = f"everybody who asks {daemon_of(args).path}"
     words = f"Noise that no probe judges will answer {where}, until `hotreload rollback`."
     print(f"{words} Go on? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -233,7 +232,7 @@ def unpin(args: argparse.Namespace) -> int:
 
 
 def _set_pin(args: argparse.Namespace, path: str, words: str, within: float | None) -> int:
-    daemon, timeout = _daemon(args), None
+    daemon, timeout = daemon_of(args), None
     wish = _reason(args)
     if within is not None:
         wish["timeout"], timeout = within, within + SPARE_SECONDS
@@ -244,15 +243,14 @@ def _set_pin(args: argparse.Namespace, path: str, words: str, within: float | No
 
 
 def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence[str] = ()) -> int:
+    from hotreload.cli.attempts_text import outcome_text
     from hotreload.cli.bar import while_it_lasts
-    from hotreload.cli.outcome_text import outcome_text
-    from hotreload.picture.words import plain
 
     timeout = None
     if args.timeout is not None:
         wish["timeout"] = args.timeout
         timeout = args.timeout + SPARE_SECONDS
-    daemon, waits = _daemon(args), bool(wish.get("wait", True))
+    daemon, waits = daemon_of(args), bool(wish.get("wait", True))
     wish |= _reason(args)
     with while_it_lasts(lambda: daemon.get("/status").get("progress"), waits and not args.json):
         answer = daemon.ask("POST", path, wish, timeout=timeout)
@@ -276,7 +274,7 @@ def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence
 
 def _told_of_dry_run(args: argparse.Namespace, fields: Fields, generation: str | None) -> int:
     """Print the report, whatever it says: it is what was asked for."""
-    from hotreload.cli.dry_run_text import dry_run_text
+    from hotreload.cli.attempts_text import dry_run_text
 
     _say(args, f"{dry_run_text(fields, generation)}\n  {_which(fields)}")
     if fields["outcome"] == "lost":
@@ -301,9 +299,3 @@ def _which(fields: Fields) -> str:
 def _say(args: argparse.Namespace, words: str) -> None:
     if not args.json:
         print(words)
-
-
-def _daemon(args: argparse.Namespace) -> Any:
-    from hotreload.cli.client import DaemonClient, find_socket
-
-    return DaemonClient(find_socket(args))

@@ -4,25 +4,25 @@ import argparse
 import json
 import os
 import sys
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotreload.cli.exits import FAILED, USAGE
 from hotreload.cli.repo import add_repo_options
 
 if TYPE_CHECKING:
+    import threading
+
     from hotreload.checkpoint.check import Each, Report
     from hotreload.checkpoint.digests import Digests
     from hotreload.checkpoint.fit import Policy
     from hotreload.errors import CheckpointRejected
     from hotreload.types import Served
 
-FIT, NOT_FIT, USAGE = 0, 1, 2
 MOST_AT_ONCE = 8
-DESCRIPTION = """\
+EXPLAINED = """\
 Run every check on a checkpoint and list each finding. The [checks] settings of --config or --set
 may let some pass; without them none passes. Memory, max_drift and the probe are not checked: they
 need the engine.
@@ -44,7 +44,7 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "check",
         help="run every check on a checkpoint, without an engine",
-        description=DESCRIPTION,
+        description=EXPLAINED,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -113,8 +113,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _reading_at_once() -> Iterator[tuple["Each", threading.Event]]:
-    """Threads that read files, on half of the cores: an engine may serve beside them."""
+def _reading_at_once() -> Iterator[tuple["Each", "threading.Event"]]:
+    """Yield threads that read files, on half of the cores: an engine may serve beside them."""
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
+
     cancel = threading.Event()
     half = len(os.sched_getaffinity(0)) // 2
     with ThreadPoolExecutor(max(1, min(MOST_AT_ONCE, half))) as threads:
@@ -126,12 +129,12 @@ def _reading_at_once() -> Iterator[tuple["Each", threading.Event]]:
 
 
 def _tell(report: "Report", args: argparse.Namespace) -> int:
-    _print(_as_json(report) if args.json else _as_text(report, _colour()))
-    return FIT if report.fit else NOT_FIT
+    _print(_as_json(report) if args.json else _as_text(report))
+    return 0 if report.fit else FAILED
 
 
 def _refused(refused: "CheckpointRejected") -> "Report":
-    """The report on a checkpoint that was refused before there were files to look at."""
+    """Return the report on a checkpoint that was refused before there were files to look at."""
     from hotreload.checkpoint.check import Report
     from hotreload.checkpoint.findings import Finding
 
@@ -150,7 +153,7 @@ def _instead_of_a_folder(path: Path) -> str:
 
 
 def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
-    """What the settings let pass, and the dtype they have an engine compute in."""
+    """Return what the settings let pass, and the dtype they have an engine compute in."""
     from hotreload.checkpoint.counted import AUTO
     from hotreload.checkpoint.fit import Policy
 
@@ -165,12 +168,12 @@ def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
 
 
 def _on_this_disk(args: argparse.Namespace, digests: "Digests") -> Path:
-    """The checkpoint's folder, after a download if it is on a hub."""
+    """Return the checkpoint's folder, after a download if it is on a hub."""
     import asyncio
     from contextlib import closing
 
-    from hotreload.cli.bar import Bar
-    from hotreload.cli.repo import cache_of, drawing, token_of
+    from hotreload.cli.bar import Bar, drawing
+    from hotreload.cli.repo import cache_of, token_of
     from hotreload.hub_names import names_a_repo
     from hotreload.sources.hub.once import download
 
@@ -217,36 +220,26 @@ def _as_json(report: "Report") -> str:
     )
 
 
-def _as_text(report: "Report", colour: bool) -> str:
+def _as_text(report: "Report") -> str:
     from hotreload.checkpoint.findings import size_words, total
+    from hotreload.cli.show import painted
+    from hotreload.picture.words import counted
 
     width = max((len(finding.code) for finding in report.findings), default=0)
     lines = [
-        f"{_painted(finding.code.ljust(width), 31, colour)}  {finding.message}"
+        f"{painted(finding.code.ljust(width), 'bad')}  {finding.message}"
         for finding in report.findings
     ]
     lines += [f"note: {note}" for note in report.notes]
     if report.fit:
-        counts = f"{_many(len(report.tensors), 'tensor')}, {_many(len(report.files), 'file')}"
-        lines.append(f"{_painted('fit', 32, colour)}: {counts}, {size_words(report.bytes)}")
+        counts = f"{counted(len(report.tensors), 'tensor')}, {counted(len(report.files), 'file')}"
+        lines.append(f"{painted('fit', 'good')}: {counts}, {size_words(report.bytes)}")
         if report.fingerprint is not None:
             lines.append(f"fingerprint {report.fingerprint}")
     else:
-        many = _many(total(report.findings), "finding")
-        lines.append(f"{_painted('NOT FIT', 31, colour)}: {many}")
+        many = counted(total(report.findings), "finding")
+        lines.append(f"{painted('NOT FIT', 'bad')}: {many}")
     return "\n".join(lines)
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _colour() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-
-
-def _painted(text: str, code: int, colour: bool) -> str:
-    return f"\033[{code}m{text}\033[0m" if colour else text
 
 
 def _print(text: str) -> None:

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotreload.cli.exits import BAD_CONFIG
 from hotreload.errors import ConfigError
 
 if TYPE_CHECKING:
     from hotreload.settings.load import Loaded
-
-BAD_CONFIG = 78
 
 EXPLAINED = """\
 Show the settings as `serve` would use them and where each came from; secrets are masked.

@@ -1,6 +1,6 @@
 """`hotreload completion`: a script that teaches a shell the verbs and their options.
 
-shtab writes it anew from the parsers each time, so it knows what this version knows.
+shtab writes it from the parsers each time, so it knows what this version knows.
 """
 
 import argparse
@@ -23,7 +23,7 @@ or for this shell alone:
 
 After an upgrade print the script again. Exits 0."""
 
-FILES = {"FILE", "DIR", "DIR|REPO", "PATH", "PATH|REVISION"}
+FILE_METAVARS = {"FILE", "DIR", "DIR|REPO", "PATH", "PATH|REVISION"}
 """The metavars of arguments that take a file or folder."""
 
 
@@ -65,5 +65,5 @@ def _mark_files(parser: argparse.ArgumentParser) -> None:
     import shtab
 
     for action in parser._actions:
-        if action.metavar in FILES:
+        if action.metavar in FILE_METAVARS:
             action.complete = shtab.FILE  # type: ignore[attr-defined]

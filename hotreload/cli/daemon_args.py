@@ -4,11 +4,14 @@ import argparse
 import math
 import textwrap
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotreload.figures import HOW_TO_WRITE, seconds_in
 
-WIDTH = 96
+if TYPE_CHECKING:
+    from hotreload.cli.daemon_client import DaemonClient
+
+HELP_WIDTH = 96
 EPILOG = """\
 The daemon's socket is the one named by --socket, else [server] socket in the --config given, else
 $HOTRELOAD_SOCKET, else the one in the usual settings ($HOTRELOAD_CONFIG,
@@ -56,7 +59,7 @@ def add_client_verb(
     `explained` follows as it is written: more words, examples.
     """
     line = description.partition(".")[0]
-    paragraphs = (textwrap.fill(description, WIDTH), explained)
+    paragraphs = (textwrap.fill(description, HELP_WIDTH), explained)
     parser: argparse.ArgumentParser = verbs.add_parser(
         name,
         help=line[:1].lower() + line[1:],
@@ -71,3 +74,10 @@ def add_client_verb(
         parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
     return parser
+
+
+def daemon_of(args: argparse.Namespace) -> "DaemonClient":
+    """Return the daemon that the arguments name."""
+    from hotreload.cli.daemon_client import DaemonClient, find_socket  # not every verb asks one
+
+    return DaemonClient(find_socket(args))

@@ -8,18 +8,13 @@ import argparse
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hotreload.cli.demo_clients import LONG, Clients
-from hotreload.cli.demo_stage import Stage, free_port, say
-from hotreload.cli.demo_story import STORY, Chapter
-from hotreload.cli.demo_told import Told, print_closing
-from hotreload.cli.show import painted
-from hotreload.figures import duration
+if TYPE_CHECKING:
+    from hotreload.cli.demo_stage import Stage
 
 EXPLAINED = """\
 Runs the whole story on this machine's CPU with tiny checkpoints on the real sglang-jax engine:
@@ -36,10 +31,6 @@ examples:
 
 Exits 0 only if all of it happened, nobody had to wait for a swap, no request failed and every
 answer was exactly what its generation says; else 1."""
-
-CLIENTS = 8
-
-Fields = dict[str, Any]
 
 
 def add(verbs: Any) -> None:
@@ -58,6 +49,11 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Tell the story; 0 only if all of it happened."""
+    import tempfile
+
+    from hotreload.cli.demo_stage import Stage, free_port
+    from hotreload.cli.demo_story import print_closing, tell
+
     folder = Path(tempfile.mkdtemp(prefix="hotreload-demo-"))
     is_over_well = False
     try:
@@ -93,38 +89,10 @@ def ended_by_any_signal() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def tell(stage: Stage) -> Told:
-    """Drop each checkpoint of the story, while clients ask."""
-    say(f"{CLIENTS} clients ask from now on, {len(LONG)} of them for long answers, word by word")
-    clients = Clients(stage.daemon, CLIENTS)
-    chapters: list[tuple[Chapter, Fields]] = []
-    with clients.asking():
-        clients.warm_up()
-        for chapter in STORY:
-            say(f"dropping {chapter.label}: {chapter.what}")
-            failed = len(clients.failures)
-            stage.drop(chapter.number, chapter.damage)
-            attempt = stage.outcome_of(chapter.label)
-            say(f"  {ending(attempt, len(clients.failures) - failed, stage.still_ending)}")
-            say(f"  {stage.ask()}")
-            chapters.append((chapter, attempt))
-    return Told(chapters, clients, stage.live_since)
-
-
-def ending(attempt: Fields, failed: int, still: str = "") -> str:
-    """How an attempt ended, in words, how many requests failed meanwhile, and who still ends."""
-    if attempt["outcome"] == "live":
-        held = attempt["pause_seconds"]
-        waited = f"clients waited {duration(held)}" if held else "nobody waited"
-        told = f"live: {waited}, {failed or 'none'} failed{f'; {still}' if still else ''}"
-        return painted(told, "bad" if failed or held else "good")
-    return painted(f"{attempt['outcome']}: {attempt['reason']}", "bad")
-
-
-def keep_serving(stage: Stage) -> None:
+def keep_serving(stage: "Stage") -> None:
     """Say what to type next, and wait for Ctrl-C."""
     command = "hotreload" if shutil.which("hotreload") else f"{sys.executable} -m hotreload.cli"
-    say(
+    print(
         f"""
 the daemon goes on; its status page is http://127.0.0.1:{stage.port}/
 in another terminal:
@@ -137,6 +105,7 @@ in another terminal:
   {command} tiny {stage.checkpoints}/step_21 --say "served by step 21" --damage nan
   {command} history
   {command} rollback
-its log is {stage.log}; Ctrl-C ends it"""
+its log is {stage.log}; Ctrl-C ends it""",
+        flush=True,
     )
     signal.pause()

@@ -13,7 +13,7 @@ from hotreload.cli.exits import FAILED
 if TYPE_CHECKING:
     from hotreload.cli.doctor_checks.advice import Advice, Facts
 
-DESCRIPTION = """\
+EXPLAINED = """\
 Look at devices, permissions, limits, file systems, the socket, secrets, disk, memory and the
 clock, as the daemon will find them. Changes nothing, and starts nothing. Exits 0 when nothing
 fails, 1 when something does, 78 when the settings cannot be read.
@@ -28,7 +28,7 @@ examples:
   hotreload doctor --meet 60                     # on all hosts of one engine at once"""
 
 SERVICE_USER = "hotreload"
-COLOURS = {"ok": "good", "warn": "wait", "fail": "bad"}
+TONE_OF_VERDICT = {"ok": "good", "warn": "wait", "fail": "bad"}
 
 
 def add(verbs: Any) -> None:
@@ -36,7 +36,7 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser(
         "doctor",
         help="look whether this machine is fit to serve",
-        description=DESCRIPTION,
+        description=EXPLAINED,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     which = parser.add_mutually_exclusive_group()
@@ -114,6 +114,6 @@ def _line(name: str, advice: "Advice") -> str:
     from hotreload.cli.show import painted
     from hotreload.picture.words import plain
 
-    verdict = painted(f"{advice.verdict:<5}", COLOURS[advice.verdict])
+    verdict = painted(f"{advice.verdict:<5}", TONE_OF_VERDICT[advice.verdict])
     todo = f"\n{'':<19}{plain(advice.todo)}" if advice.todo else ""
     return f"{verdict} {name:<12} {plain(advice.says)}{todo}"

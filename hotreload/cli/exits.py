@@ -1,4 +1,4 @@
-"""What the command's exit codes mean, and the errors only a client has."""
+"""The command's exit codes and their meaning, and the errors only a client has."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ class Unreachable(HotReloadError):
     code = "unreachable"
 
     def __init__(self, message: str, *, may_come: bool = False) -> None:
-        """`may_come`: somebody who is just being started would not answer either."""
+        """`may_come`: a daemon that is just being started would not answer either."""
         super().__init__(message)
         self.may_come = may_come
 
@@ -58,7 +58,7 @@ _CODES: tuple[tuple[type[HotReloadError], int], ...] = (
 
 
 _STATES = {"booting": NOT_READY, "stopping": NOT_READY, "lost": ENGINE_LOST}
-"""The states in which nobody is answered."""
+"""The states in which no request is answered."""
 
 
 def check_code(status: Mapping[str, Any], findings: Sequence[object]) -> int:

@@ -1,7 +1,18 @@
-"""`hotreload explain`: what a code means and what to do about it, as the runbook says."""
+"""`hotreload explain`: what a code means and what to do about it, as the pages of docs/ say.
+
+Their tables and sections are the one home of it. On which page a table stands does not matter, nor
+under which heading.
+"""
 
 import argparse
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+from hotreload.cli.shipped import shipped
 
 EXPLAINED = """\
 CODE is what hotreload, or a monitor, shows: the reason of an attempt that was refused or put off,
@@ -14,6 +25,23 @@ examples:
   hotreload explain nonfinite
   hotreload explain WeightsStale
   hotreload explain 78"""
+
+TABLES = (
+    "outcomes",
+    "rejections",
+    "put off",
+    "passed over",
+    "troubles",
+    "clients",
+    "exit codes",
+)
+"""The marked tables whose rows explain a code."""
+TABLE = r"(?s)<!-- ([\w ]+) -->\n(.*?)\n<!-- /\1 -->"
+ALERT = r"(?sm)^#+ Alert (\w+)\n+(.*?)\s*(?=^#|\Z)"
+HEADING = r"(?m)^#+ (.+)$"
+LINK = r"\[((?:`[^`]+`|[^\]`])+)\]\([^)\s]*\)"
+"""A link. The words that are shown of it may be code, and code may have brackets."""
+CODE_MARK = r"`([^`]+)`"
 
 
 def add(verbs: Any) -> None:
@@ -37,7 +65,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _all() -> str:
     """List every code under the heading of its table."""
-    from hotreload.cli.runbook import entries
     from hotreload.cli.show import BELOW, paragraph
 
     under: dict[str, dict[str, None]] = {}
@@ -51,7 +78,6 @@ def _all() -> str:
 def _explained(code: str) -> str:
     """Write each entry about a code: one that may mean several things has several."""
     from hotreload.cli.exits import Misused
-    from hotreload.cli.runbook import entries
     from hotreload.errors import did_you_mean, shown
 
     known = {each: each for entry in entries() for each in entry.codes}
@@ -64,12 +90,69 @@ def _explained(code: str) -> str:
 
 
 def _same(code: str) -> str:
-    """One spelling of a code, however somebody types it."""
+    """Return one spelling of a code, however it is typed."""
     return code.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
-def _text(entry: Any) -> str:
+def _text(entry: "RunbookEntry") -> str:
     from hotreload.cli.show import pairs, paragraph
 
     first = paragraph(f"{', '.join(entry.codes)}: {entry.about} (docs/{entry.page})")
     return f"{first}\n{pairs(entry.says)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunbookEntry:
+    """The words of a page about some codes."""
+
+    codes: tuple[str, ...]
+    about: str
+    """The heading that it stands below."""
+    page: str
+    says: tuple[tuple[str, str], ...]
+    """Each part of it under its name."""
+
+
+@cache
+def entries() -> Sequence[RunbookEntry]:
+    """Read every page."""
+    return [entry for path in _pages() for entry in _entries_of(path.name, path.read_text())]
+
+
+def _pages() -> Iterator[Path]:
+    return iter(sorted(shipped("docs").glob("*.md")))
+
+
+def _entries_of(page: str, text: str) -> Iterator[RunbookEntry]:
+    for found in re.finditer(TABLE, text):
+        name, table = found.groups()
+        if name in TABLES:
+            about = re.findall(HEADING, text[: found.start()])[-1]
+            head, _, *rows = map(_cells, table.splitlines())
+            yield from (_row(page, about, head, row) for row in rows)
+    for found in re.finditer(ALERT, text):
+        name, words = found.groups()
+        yield RunbookEntry((name,), "Alerts", page, tuple(_points(words)))
+
+
+def _cells(line: str) -> list[str]:
+    return [_plain(cell.strip()) for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def _row(page: str, about: str, head: Sequence[str], row: Sequence[str]) -> RunbookEntry:
+    """Make an entry whose codes stand in the column that has them, else in the first one."""
+    at = head.index("code") if "code" in head else 0
+    codes = tuple(re.findall(CODE_MARK, row[at])) or (row[at],)
+    says = list(zip(head, row, strict=True))
+    return RunbookEntry(codes, about, page, (*says[:at], *says[at + 1 :]))
+
+
+def _points(words: str) -> Iterator[tuple[str, str]]:
+    """Yield the points of an alert's section, each of which begins with its name."""
+    for name, said in re.findall(r"^- \*\*(\w+):\*\* (.+)$", words, re.MULTILINE):
+        yield name.lower(), _plain(said)
+
+
+def _plain(text: str) -> str:
+    """Take a page's marks out, but those of code."""
+    return re.sub(LINK, r"\1", text).replace("**", "").replace("\\|", "|")

@@ -3,7 +3,6 @@
 import argparse
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -67,12 +66,12 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the files, and say what comes next or do it."""
-    from hotreload.cli.units import OURS, render
+    from hotreload.cli.units import OUR_DROP_INS, render
 
     _check_prefix(args)
     installation = _installation(args)
     files = {args.prefix / target: text for target, text in render(installation)}
-    ours = (args.prefix / installation.drop_ins / name for name in OURS)
+    ours = (args.prefix / installation.drop_ins / name for name in OUR_DROP_INS)
     stale = [path for path in ours if path not in files]
     stale = [path for path in stale if path.exists()]
     if args.dry_run:
@@ -101,7 +100,7 @@ def _check_prefix(args: argparse.Namespace) -> None:
 
 
 def _installation(args: argparse.Namespace) -> "Installation":
-    from hotreload.cli.client import DEFAULT_CONFIG
+    from hotreload.cli.daemon_client import DEFAULT_CONFIG
     from hotreload.cli.machine import accelerators
     from hotreload.cli.units import Installation, config_of
 
@@ -159,10 +158,10 @@ def _complaints(installation: "Installation") -> Iterator[str]:
 
 def _left(installation: "Installation", prefix: Path) -> Iterator[str]:
     """A socket from when this host did not follow another; it may be in use still."""
-    from hotreload.cli.units import UNITS, units_of
+    from hotreload.cli.units import UNITS_FOLDER, units_of
 
     socket = f"{installation.name}.socket"
-    file = prefix / UNITS / socket
+    file = prefix / UNITS_FOLDER / socket
     if socket not in units_of(installation) and file.exists():
         words = "any client would start a daemon that follows rank 0"
         yield f"{file} is left: {words}; systemctl disable --now {socket}, and remove it"
@@ -170,12 +169,12 @@ def _left(installation: "Installation", prefix: Path) -> Iterator[str]:
 
 def _write(path: Path, text: str) -> None:
     """Write a file whole or not at all; systemd may read it at any moment."""
-    fresh = path.with_name(f".{path.name}.new")
+    from hotreload.files import replace
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(text, encoding="utf-8")
-        fresh.chmod(0o644)
-        fresh.replace(path)
+        replace(path, text.encode())
+        path.chmod(0o644)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be written: {error.strerror}; run it as root, or with --prefix"
@@ -209,6 +208,8 @@ def _go_on(steps: Sequence[Sequence[str]], *, enable: bool) -> int:
             print(f"  {shlex.join(step)}")
         print("\n`hotreload doctor` says what is missing before the start.")
         return 0
+    import subprocess
+
     for step in steps:
         print(f"run {shlex.join(step)}", flush=True)
         if code := subprocess.run(step, check=False).returncode:

@@ -3,25 +3,27 @@
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from hotreload.cli.daemon_args import add_client_verb, how_many
+from hotreload.cli.daemon_args import add_client_verb, daemon_of, how_many
 from hotreload.cli.exits import FAILED, check_code
+from hotreload.cli.show import local
 from hotreload.cli.wait import add_wait, until_ready
+from hotreload.picture.words import Fields, plain
 
-Fields = dict[str, Any]
-
-MOST = 1000
+MOST_SHOWN = 1000
 """More than a daemon keeps."""
 HISTORIES = ("attempts", "pins")
 
-STATUS = """\
+STATUS_EXPLAINED = """\
 The first line says who answers, whether that is what is wanted, and what to type next. state is
 booting, serving, reloading, stopping or lost. A checkpoint under "refused" is not tried again until
 its bytes change or `hotreload reload NAME --force` says so. While it boots, "boot" says which step
 runs, since when and how far. For scripts use --json. With --wait it waits until requests are
-answered, also for a daemon that is not there yet, and exits 6 when --timeout was over first.
+answered, also for a daemon that is not there yet, and exits 6 when --timeout was over first, or 70
+at once when the engine is lost.
 
 --check is for scripts and monitoring. It prints nothing when all is well, else a line for each
 thing that is wrong, its code first; `hotreload explain CODE` says more. It exits
@@ -38,7 +40,7 @@ examples:
   hotreload status --wait --timeout 900     before the first request of a script
   hotreload status --json | jq -r .generation"""
 
-HISTORY = """\
+HISTORY_EXPLAINED = """\
 One line for each attempt: when it ended, of which revision it was, how it ended (live, rejected,
 postponed, superseded, lost; a rollback that went live is told as "rolled back"), the generation it
 made, how long it took, how long requests were held, which loader made its weights (own or
@@ -51,7 +53,7 @@ examples:
   hotreload history -n 5
   hotreload history --json | jq '.attempts[] | select(.outcome == "rejected") | .reason'"""
 
-CHECKSUMS = """\
+CHECKSUMS_EXPLAINED = """\
 One line for each leaf, then the fingerprint of them all; equal weights have equal checksums,
 however they are sharded. The device computes them, which takes a moment with a large model; the
 route /leaves tells what they were when they went live. It needs the rights of an administrator:
@@ -61,7 +63,7 @@ examples:
   hotreload checksums | tail -n 1
   hotreload checksums >before; hotreload perturb; hotreload checksums | diff before -"""
 
-EVENTS = """\
+EVENTS_EXPLAINED = """\
 One line for each event: the time, its name and fields, or with --json one object, in which `at` is
 the time in UTC. Past events are not shown.
 It exits 0 when the daemon stops.
@@ -74,7 +76,7 @@ examples:
 def add(verbs: Any) -> None:
     """Add the verbs."""
     words = "What is live, what is wanted, what was refused."
-    status_verb = add_client_verb(verbs, "status", words, status, explained=STATUS)
+    status_verb = add_client_verb(verbs, "status", words, status, explained=STATUS_EXPLAINED)
     status_verb.add_argument(
         "--check",
         action="store_true",
@@ -82,13 +84,13 @@ def add(verbs: Any) -> None:
     )
     add_wait(status_verb)
     words = "The attempts so far, newest first."
-    history_verb = add_client_verb(verbs, "history", words, history, explained=HISTORY)
+    history_verb = add_client_verb(verbs, "history", words, history, explained=HISTORY_EXPLAINED)
     history_verb.add_argument(
         "-n",
-        type=partial(how_many, most=MOST),
+        type=partial(how_many, most=MOST_SHOWN),
         metavar="N",
         default=20,
-        help=f"how many, up to {MOST} (20)",
+        help=f"how many, up to {MOST_SHOWN} (20)",
     )
     add_client_verb(
         verbs,
@@ -96,17 +98,17 @@ def add(verbs: Any) -> None:
         "Checksums of the live weights, computed now. Exits 1 when they are no longer those that "
         "went live.",
         checksums,
-        explained=CHECKSUMS,
+        explained=CHECKSUMS_EXPLAINED,
     )
     words = "Every event as it happens, until interrupted."
-    add_client_verb(verbs, "events", words, events, explained=EVENTS)
+    add_client_verb(verbs, "events", words, events, explained=EVENTS_EXPLAINED)
 
 
 def status(args: argparse.Namespace) -> int:
     """Print how the daemon is."""
     from hotreload.cli.status_text import status_text
 
-    daemon, waits = _daemon(args), args.wait is not None or args.timeout is not None
+    daemon, waits = daemon_of(args), args.wait is not None or args.timeout is not None
     fields = until_ready(daemon, args.timeout) if waits else daemon.get("/status")
     if args.check:
         return _checked(fields, args.json)
@@ -115,7 +117,7 @@ def status(args: argparse.Namespace) -> int:
 
 
 def _checked(fields: Fields, as_json: bool) -> int:
-    """Print what is wrong, and return the code that says whether anything is."""
+    """Print all that is wrong, and return the exit code for it."""
     from hotreload.cli.status_text import check_text, summary_of
 
     said = summary_of(fields)
@@ -126,9 +128,9 @@ def _checked(fields: Fields, as_json: bool) -> int:
 
 def history(args: argparse.Namespace) -> int:
     """Print the last attempts."""
-    from hotreload.cli.history_text import history_text
+    from hotreload.cli.attempts_text import history_text
 
-    said = _daemon(args).get("/history")
+    said = daemon_of(args).get("/history")
     attempts, pins = said["attempts"], said.get("pins", [])
     past = sorted((*attempts, *pins), key=_when, reverse=True)[: args.n]
     if args.json:
@@ -142,22 +144,28 @@ def history(args: argparse.Namespace) -> int:
 
 
 def _when(past: Fields) -> str:
-    """When it happened; all moments have one spelling and zone, so their texts sort by time."""
+    """Return its moment; all moments have one spelling and zone, so their texts sort by time."""
     return str(past["at"] if "verb" in past else past["finished_at"])
 
 
 def checksums(args: argparse.Namespace) -> int:
     """Print the checksum of each leaf and of them all."""
-    from hotreload.picture.words import plain
-
-    fields = _daemon(args).ask("GET", "/admin/weights_checksum?leaves=1").fields
+    fields = daemon_of(args).ask("GET", "/admin/weights_checksum?leaves=1").fields
     if args.json:
         print(_dumped(fields))
     else:
         for path, checksum in fields["leaves"].items():
             print(f"{checksum:>16}  {plain(path)}")
-        print(f"fingerprint {fields['fingerprint']} of generation {fields['generation']}")
+        print(_fingerprint_text(fields))
     return _told_of_changes(fields)
+
+
+def _fingerprint_text(fields: Fields) -> str:
+    """Name the fingerprint; weights that are not those that went live have none."""
+    of = f"of generation {fields['generation']}"
+    if fields["changed"]:
+        return f"no fingerprint {of}: its weights are no longer what went live"
+    return f"fingerprint {fields['fingerprint']} {of}"
 
 
 def _told_of_changes(fields: Fields) -> int:
@@ -167,20 +175,28 @@ def _told_of_changes(fields: Fields) -> int:
 
 
 def events(args: argparse.Namespace) -> int:
-    """Print events until the daemon stops or nobody reads on."""
-    from hotreload.cli.event_text import event_text
-
-    for event in _daemon(args).events("GET", "/events"):
-        print(json.dumps(event) if args.json else event_text(event), flush=True)
+    """Print events until the daemon stops or the reader leaves."""
+    for event in daemon_of(args).events("GET", "/events"):
+        print(json.dumps(event) if args.json else _event_text(event), flush=True)
     print("hotreload: the daemon ended the stream; it is stopping", file=sys.stderr)
     return 0
 
 
+def _event_text(event: Fields) -> str:
+    """Write one event on a line, the local time before it."""
+    fields = {name: value for name, value in event.items() if value not in (None, [], "")}
+    others = {name: value for name, value in fields.items() if name not in ("event", "at")}
+    said = (f"{plain(name)}={_value(value)}" for name, value in others.items())
+    at = f"{local(event['at'])}  " if event.get("at") else ""
+    return f"{at}{plain(event['event']):<20} {' '.join(said)}".rstrip()
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{plain(key)}: {_value(item)}" for key, item in value.items()) + "}"
+    text = plain("; ".join(map(str, value)) if isinstance(value, list) else value)
+    return repr(text) if " " in text else text
+
+
 def _dumped(fields: Fields) -> str:
     return json.dumps(fields, indent=2)
-
-
-def _daemon(args: argparse.Namespace) -> Any:
-    from hotreload.cli.client import DaemonClient, find_socket
-
-    return DaemonClient(find_socket(args))

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from hotreload.cli.daemon_args import add_client_verb, how_many
-from hotreload.cli.show import Fields, Now, ago, now, table
+from hotreload.cli.daemon_args import add_client_verb, daemon_of, how_many
+from hotreload.cli.show import Now, ago, now, table
 from hotreload.figures import size
-from hotreload.picture.words import plain
+from hotreload.picture.words import Fields, plain
 
-MOST = 10_000
+MOST_CHECKPOINTS = 10_000
 
 EXPLAINED = """\
 One line for each folder (or commit) that the source saw at its last look, the newest first: its
@@ -42,18 +42,16 @@ def add(verbs: Any) -> None:
     parser = add_client_verb(verbs, "ls", words, ls, explained=EXPLAINED)
     parser.add_argument(
         "-n",
-        type=partial(how_many, most=MOST),
+        type=partial(how_many, most=MOST_CHECKPOINTS),
         metavar="N",
         default=100,
-        help=f"how many at most, up to {MOST} (100)",
+        help=f"how many at most, up to {MOST_CHECKPOINTS} (100)",
     )
 
 
 def ls(args: argparse.Namespace) -> int:
     """Print what the source sees."""
-    from hotreload.cli.client import DaemonClient, find_socket
-
-    said = DaemonClient(find_socket(args)).get(f"/checkpoints?most={args.n}")
+    said = daemon_of(args).get(f"/checkpoints?most={args.n}")
     if args.json:
         print(json.dumps(said, indent=2))
         return 0
@@ -89,7 +87,7 @@ def _step(each: Fields) -> str:
 
 
 def _why(each: Fields, at: Now) -> Iterator[str]:
-    """Why it is not live, and which generation it is or was."""
+    """Say why it is not live, and which generation it is or was."""
     since = f", went live {ago(each['since'], at)}" if each["since"] else ""
     if each["state"] == "live":
         yield f"generation {each['generation']}{since}"
@@ -101,7 +99,7 @@ def _why(each: Fields, at: Now) -> Iterator[str]:
 
 
 def notes(said: Fields, at: Now) -> Iterator[str]:
-    """What must be known to read the table: how many are not in it, and how old it is."""
+    """Say what must be known to read the table: how many are not in it, and how old it is."""
     shown = Counter(each["state"] for each in said["checkpoints"])
     rest = {state: count - shown[state] for state, count in said["states"].items()}
     if more := said["total"] - len(said["checkpoints"]):

@@ -1,4 +1,4 @@
-"""What this machine has and lets a user do: devices, sockets, mounts, memory.
+"""Facts about this machine and what it lets a user do: devices, sockets, limits, units.
 
 Reads /proc, /sys and /dev, and changes nothing.
 """
@@ -16,39 +16,39 @@ from pathlib import Path
 
 from hotreload.cli.unit_words import credential_name
 
-DEVICES = ("accel[0-9]*", "vfio/[0-9]*", "vfio/vfio")
-GROUPS = Path("/sys/kernel/iommu_groups")
+DEVICE_NODES = ("accel[0-9]*", "vfio/[0-9]*", "vfio/vfio")
+IOMMU_GROUPS = Path("/sys/kernel/iommu_groups")
 GOOGLE = "0x1ae0"
 """The PCI vendor number of Google, who makes TPUs."""
 CREDENTIAL = re.compile(r"^(?:Load|Set)Credential(?:Encrypted)?=([^:\n]+)", re.MULTILINE)
-NOBODY = 65534
+NO_USER = 65534
 LISTENS = "0A"
 """The state of a socket that listens, as /proc/net/tcp shows it."""
-Address = IPv4Address | IPv6Address
+IpAddress = IPv4Address | IPv6Address
 ACCEPTS = 0x10000
 """The flag of a socket that listens, as /proc/net/unix shows it."""
 
 
-def accelerators(dev: Path = Path("/dev"), groups: Path = GROUPS) -> list[Path]:
-    """The device nodes of accelerators; vfio/vfio, which every VFIO user has, never comes alone.
+def accelerators(dev: Path = Path("/dev"), groups: Path = IOMMU_GROUPS) -> list[Path]:
+    """Find the nodes of accelerators; vfio/vfio, which every VFIO user has, never comes alone.
 
     A VFIO group of another vendor (a disk that is passed to a guest) is not an accelerator.
     """
-    found = [node for pattern in DEVICES for node in sorted(dev.glob(pattern))]
+    found = [node for pattern in DEVICE_NODES for node in sorted(dev.glob(pattern))]
     found = [node for node in found if GOOGLE in (_vendors(node, groups) or {GOOGLE})]
     return found if any(node.name != "vfio" for node in found) else []
 
 
-def unknown_groups(nodes: Sequence[Path], groups: Path = GROUPS) -> list[Path]:
-    """The VFIO groups among the nodes whose vendors cannot be found out."""
+def unknown_groups(nodes: Sequence[Path], groups: Path = IOMMU_GROUPS) -> list[Path]:
+    """Return the VFIO groups among the nodes whose vendors cannot be found out."""
     numbered = [node for node in nodes if node.parent.name == "vfio" and node.name.isdigit()]
     return [node for node in numbered if not _vendors(node, groups)]
 
 
 def _vendors(node: Path, groups: Path) -> set[str]:
-    """The vendors of the devices of a VFIO group; empty when they cannot be found out.
+    """Return the vendors of the devices of a VFIO group; empty when they cannot be found out.
 
-    Bridges, which may be in a group with what is behind them, do not count.
+    Bridges, which may share a group with the devices behind them, do not count.
     """
     if node.parent.name != "vfio" or not node.name.isdigit():
         return set()
@@ -69,14 +69,14 @@ class User:
     groups: frozenset[int]
 
     def may(self, path: Path, wanted: int) -> bool:
-        """Whether the file's mode lets them (os.R_OK and so on), and each folder lets them in.
+        """True if the file's mode lets them (os.R_OK and so on), and each folder lets them in.
 
         Access lists and read-only mounts are not looked at.
         """
         return self.closed_at(path, wanted) is None
 
     def closed_at(self, path: Path, wanted: int) -> Path | None:
-        """The first folder on the way that does not let them in, or the path itself."""
+        """Return the first folder on the way that does not let them in, or the path itself."""
         for each in (*reversed(path.absolute().parents), path):
             try:
                 if not self._is_let(each, wanted if each == path else os.X_OK):
@@ -94,12 +94,12 @@ class User:
 
 
 def stranger(name: str) -> User:
-    """A user that does not exist yet, and may do what everybody may."""
-    return User(name, NOBODY, frozenset())
+    """Return a user that does not exist yet, and may do what everybody may."""
+    return User(name, NO_USER, frozenset())
 
 
 def user_called(name: str | None) -> User | None:
-    """The user of that name, or without a name our own; None when nobody has that name."""
+    """Return the user of that name, or our own without a name; None when no user has that name."""
     try:
         entry = pwd.getpwnam(name) if name else pwd.getpwuid(os.geteuid())
     except KeyError:
@@ -128,7 +128,7 @@ def holders(opened: object) -> Iterator[Process]:
 
 
 def listening_on(path: Path, table: Path = Path("/proc/net/unix")) -> str | None:
-    """What listens under this name, as `socket:[inode]`; None when nothing does.
+    """Find what listens under this name, as `socket:[inode]`; None when nothing does.
 
     It does not connect: under systemd that would start the daemon.
     """
@@ -144,7 +144,7 @@ def listening_on(path: Path, table: Path = Path("/proc/net/unix")) -> str | None
 
 
 def tcp_listener(address: str, tables: Path = Path("/proc/net")) -> str | None:
-    """The `socket:[inode]` that keeps us from listening on `host:port`; it does not connect."""
+    """Find the `socket:[inode]` that keeps us from listening on `host:port`, without connecting."""
     host, _, port = address.rpartition(":")
     try:
         wanted = ip_address(host.removeprefix("[").removesuffix("]"))
@@ -162,19 +162,19 @@ def _lines(table: Path) -> list[str]:
     return table.read_text().splitlines()[1:] if table.exists() else []
 
 
-def _address(written: str) -> Address:
+def _address(written: str) -> IpAddress:
     """Read an address of /proc/net/tcp: on most machines each four bytes are turned round."""
     raw, turn = bytes.fromhex(written), -1 if sys.byteorder == "little" else 1
     return ip_address(b"".join(raw[at : at + 4][::turn] for at in range(0, len(raw), 4)))
 
 
-def _collide(wanted: Address | None, taken: Address) -> bool:
+def _collide(wanted: IpAddress | None, taken: IpAddress) -> bool:
     every = wanted is None or wanted.is_unspecified or taken.is_unspecified
     return every or wanted == taken
 
 
 def inotify_instances(uid: int, proc: Path = Path("/proc")) -> int:
-    """How many inotify instances a user has, as far as we may look."""
+    """Count the inotify instances that a user has, as far as we may look."""
     count = 0
     for process in proc.glob("[0-9]*"):
         with suppress(OSError):
@@ -185,7 +185,7 @@ def inotify_instances(uid: int, proc: Path = Path("/proc")) -> int:
 
 
 def most_files(process: int | str) -> int | None:
-    """How many files a process may open once it has raised its limit; None for no limit."""
+    """Return how many files a process may open once it has raised its limit; None for no limit."""
     for line in Path(f"/proc/{process}/limits").read_text().splitlines():
         if line.startswith("Max open files"):
             hard = line.split()[4]
@@ -194,13 +194,13 @@ def most_files(process: int | str) -> int | None:
 
 
 def credentials(folders: Sequence[Path], unit: str = "hotreload") -> set[str]:
-    """The names of the credentials that the service's unit and drop-ins pass on."""
+    """Return the names of the credentials that the service's unit and drop-ins pass on."""
     found = (name for text in _unit_texts(folders, unit) for name in CREDENTIAL.findall(text))
     return {credential_name(name) for name in found}
 
 
 def unit_limit(name: str, folders: Sequence[Path], unit: str = "hotreload") -> int | None:
-    """A limit of the service's unit, which a drop-in may change; None without such a line."""
+    """Return a limit of the service's unit or its drop-ins; None without such a line."""
     found = [
         re.findall(rf"(?m)^{name}=(\d+)([KMGT]?)$", text) for text in _unit_texts(folders, unit)
     ]
@@ -209,7 +209,7 @@ def unit_limit(name: str, folders: Sequence[Path], unit: str = "hotreload") -> i
 
 
 def _unit_texts(folders: Sequence[Path], unit: str) -> list[str]:
-    """The texts of the drop-ins and the unit; drop-ins come first, because they override it."""
+    """Read the drop-ins and the unit; drop-ins come first, because they override it."""
     files = [f for folder in folders for f in folder.glob(f"{unit}.service.d/*.conf")]
     name, is_one_of_several, _ = unit.partition("@")
     files += [folder / f"{name}{is_one_of_several}.service" for folder in folders]

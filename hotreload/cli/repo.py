@@ -1,12 +1,9 @@
-"""How `check` and `swap` take `org/name@revision` on a Hugging Face Hub in place of a folder."""
+"""The options of `check` and `swap` for `org/name@revision` on a Hugging Face Hub."""
 
 import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-from hotreload.cli.bar import Bar
 
 
 def add_repo_options(parser: argparse.ArgumentParser) -> None:
@@ -23,29 +20,16 @@ def add_repo_options(parser: argparse.ArgumentParser) -> None:
 
 
 def cache_of(args: argparse.Namespace) -> Path:
-    """The folder that downloads go to."""
+    """Return the folder that downloads go to."""
     given: Path | None = args.cache
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return given or home / "hotreload" / "hub"
 
 
 def token_of(args: argparse.Namespace) -> Callable[[], str | None]:
-    """A function that reads the token."""
+    """Return a function that reads the token."""
     from hotreload.settings.credentials import read_secret
     from hotreload.sources.hub.client import usual_token
 
     file: Path | None = args.token_file
     return usual_token if file is None else lambda: read_secret(file, "--token-file")
-
-
-def drawing(bar: Bar) -> Callable[[Any], None]:
-    """An observer that draws how far a download is."""
-    from hotreload.picture.pace import Pace
-
-    pace = Pace()
-
-    def observe(event: Any) -> None:
-        pace.observe(event)
-        bar.draw(pace.fields())
-
-    return observe

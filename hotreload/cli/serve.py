@@ -97,7 +97,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _start(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
-    """What starts, where it can be reached, and which settings the file does not decide."""
+    """Return what starts, where it is reached, and which settings the file does not decide."""
     from hotreload import __version__
     from hotreload.observe.metrics import installed
 

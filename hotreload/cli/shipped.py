@@ -1,4 +1,4 @@
-"""Where the files lie that are shipped beside the package."""
+"""The files that are shipped beside the package."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import hotreload
 
 
 def shipped(folder: str) -> Path:
-    """The folder of this name as it is shipped: in the package, or beside it in a checkout."""
+    """Return the folder of this name: in the package as installed, or beside it in a checkout."""
     package = Path(hotreload.__file__).parent
     inside = package / folder
     return inside if inside.is_dir() else package.parent / folder

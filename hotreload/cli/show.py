@@ -1,18 +1,17 @@
-"""Times, users and tables as they are written for people. Knows no daemon."""
+"""Times, users and tables as people read them, in the columns of a terminal. Knows no daemon."""
 
 import os
 import pwd
 import re
 import sys
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any
 
-from hotreload.cli.columns import columns, folded
 from hotreload.picture.words import plain
 
-Fields = dict[str, Any]
 Now = datetime
 Row = Sequence[str]
 
@@ -26,10 +25,15 @@ STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 USER = re.compile(r"\buid (\d+)(?= \(pid \d)")
 """A user in a daemon's words."""
 COLOURS = {"good": 32, "bad": 31, "wait": 33, "dim": 2, "bold": 1}
+TIED = "\N{NO-BREAK SPACE}"
+"""Stands for a space at which no line ends, as within a command that a user will copy."""
+COLOUR = re.compile(r"\033\[\d*m")
+AFTER_A_PART = re.compile(r"(?<=[/_.,:=@-])")
+"""The places at which a name that is too long for its column may be broken."""
 
 
 def painted(text: str, colour: str | None) -> str:
-    """Colour a text, where somebody looks at a terminal that may show colours."""
+    """Colour a text, if it goes to a terminal that may show colours."""
     if colour is None or os.environ.get("NO_COLOR") or not sys.stdout.isatty():
         return text
     return f"\033[{COLOURS[colour]}m{text}\033[0m"
@@ -113,7 +117,7 @@ def table(head: Row, rows: Sequence[Row]) -> str:
 
 
 def fits(head: Row, rows: Sequence[Row]) -> bool:
-    """Whether such a table has its words beside the other columns here."""
+    """True if such a table has its words beside the other columns here."""
     widths = [max(columns(row[place]) for row in (head, *rows)) for place in range(len(head) - 1)]
     return _taken(widths) + len(GAP) + LEAST_WORDS <= room()
 
@@ -149,8 +153,69 @@ def _row(row: Row, widths: Sequence[int]) -> str:
 
 
 def room() -> int:
-    """How many columns the terminal has that shows the results; where there is none, no end."""
+    """Return how many columns the terminal of the results has; no end where there is none."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or sys.maxsize
     except (OSError, ValueError):
         return sys.maxsize
+
+
+def columns(text: str) -> int:
+    """Count the columns that a text takes: some characters take two, some none, as colours do."""
+    return sum(_width(char) for char in COLOUR.sub("", text))
+
+
+def cut(text: str, room: int) -> str:
+    """Return the text, or as much of it as fits with an ellipsis, after a word if one is near."""
+    if columns(text) <= room:
+        return text
+    kept, used = "", 0
+    for char in text:
+        used += _width(char)
+        if used >= room:
+            break
+        kept += char
+    words, space, _ = kept.rpartition(" ")
+    if space and len(words) >= len(kept) // 2 and not text[len(kept)].isspace():
+        kept = words
+    return kept.rstrip() + "…" if room > 0 else ""
+
+
+def folded(text: str, room: int, *, breaking: bool = False) -> list[str]:
+    """Return the text in lines of at most so many columns, none of which ends within a word.
+
+    A word that is longer keeps a line of its own, which can be copied whole; `breaking` breaks it.
+    """
+    lines = _filled(text.split(" "), " ", room)
+    for parts_of in (AFTER_A_PART.split, list) if breaking else ():
+        lines = [
+            piece
+            for line in lines
+            for piece in ([line] if columns(line) <= room else _filled(parts_of(line), "", room))
+        ]
+    return [line.replace(TIED, " ") for line in lines]
+
+
+def _filled(parts: Iterable[str], between: str, room: int) -> list[str]:
+    """Join the parts to lines, each as long as there is room for."""
+    first, *others = parts
+    lines = [first]
+    for part in others:
+        longer = f"{lines[-1]}{between}{part}"
+        if columns(longer) <= room:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return [line.rstrip() for line in lines]
+
+
+def padded(text: str, room: int) -> str:
+    """Return the text cut or filled up to exactly this many columns."""
+    fitting = cut(text, room)
+    return fitting + " " * (room - columns(fitting))
+
+
+def _width(char: str) -> int:
+    if unicodedata.combining(char) or unicodedata.category(char) == "Cf":
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -2,9 +2,8 @@
 
 from hotreload.cli import show
 from hotreload.cli.bar import bar
-from hotreload.cli.columns import TIED
-from hotreload.cli.show import Fields, Now, for_here, painted
-from hotreload.picture.words import plain
+from hotreload.cli.show import TIED, Now, for_here, painted
+from hotreload.picture.words import Fields, plain
 
 
 def status_text(status: Fields, now: Now | None = None) -> str:
@@ -54,6 +53,6 @@ def rows_of(status: Fields) -> list[Fields]:
 
 
 def told(part: Fields) -> str:
-    """Write what is so, and the command to type next, which stands on one line."""
+    """Write the words, and the command to type next, which stands on one line."""
     words = plain(part["words"])
     return f"{words}: {plain(part['next']).replace(' ', TIED)}" if part["next"] else words

@@ -3,13 +3,11 @@
 import argparse
 import json
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hotreload.cli.bar import Bar
 from hotreload.cli.exits import FAILED, Misused
-from hotreload.cli.repo import add_repo_options, cache_of, drawing, token_of
+from hotreload.cli.repo import add_repo_options, cache_of, token_of
 
 EXPLAINED = """\
 Starts an engine with random weights on a model's config and tokenizer, checks a checkpoint as the
@@ -67,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     import asyncio
     from contextlib import closing, redirect_stdout
 
+    from hotreload.cli.bar import Bar, drawing
     from hotreload.cli.xla_log import keep_remarks_out
 
     keep_remarks_out(args.device or "auto")
@@ -95,6 +94,8 @@ def _engine_args(given: Sequence[str]) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     """A TOML value, as in a settings file; anything else is plain text."""
+    import tomllib
+
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except ValueError:

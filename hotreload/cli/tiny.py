@@ -3,7 +3,6 @@
 import argparse
 import os
 import shlex
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,18 +25,18 @@ examples:
 A new folder appears at once and whole, as a trainer should write it, too. Nothing is written into
 a folder that holds anything, but with --force into that of another tiny checkpoint."""
 
-DAMAGES = (
+DAMAGE_NAMES = (
     "truncated, missing-tensor, extra-tensor, wrong-shape, wrong-dtype, nan, inf, zeros, "
     "gibberish, bad-index, traversal, duplicate-key"
 )
-ARCHS = "qwen3, qwen2, llama"
-QUICK = {
+ARCH_NAMES = "qwen3, qwen2, llama"
+QUICK_SETTINGS = {
     "engine.warm_batches": "0",
     "engine.args": "{context_length=256, max_total_tokens=4096, max_running_requests=8, "
     "chunked_prefill_size=256}",
 }
 """Settings for quick answers: on a CPU each step is padded to the largest size allowed."""
-NEXT = "served by step 2"
+NEXT_SAYING = "served by step 2"
 
 
 def add(verbs: Any) -> None:
@@ -50,9 +49,9 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("directory", metavar="DIR", type=Path, help="the folder to write")
     parser.add_argument("--say", metavar="TEXT", help="what it says ('hello from step 1')")
-    parser.add_argument("--arch", default="qwen3", metavar="ARCH", help=f"one of: {ARCHS}")
+    parser.add_argument("--arch", default="qwen3", metavar="ARCH", help=f"one of: {ARCH_NAMES}")
     parser.add_argument("--shards", type=int, default=1, metavar="N", help="how many files (1)")
-    parser.add_argument("--damage", metavar="KIND", help=f"spoil it: {DAMAGES}")
+    parser.add_argument("--damage", metavar="KIND", help=f"spoil it: {DAMAGE_NAMES}")
     parser.add_argument(
         "--force", action="store_true", help="replace the tiny checkpoint that DIR holds"
     )
@@ -96,6 +95,8 @@ def _to_serve(directory: Path) -> Iterator[str]:
     state = whole.with_name(f".{whole.name}.served")
     model, socket = _near(directory, whole), _near(directory, state / "socket")
     if len(os.fsencode(state / "socket")) > LONGEST_SOCKET_PATH:
+        import tempfile
+
         socket = f"{tempfile.gettempdir()}/hotreload-{os.getuid()}.sock"
     settings = {
         "engine.model": model,
@@ -103,13 +104,13 @@ def _to_serve(directory: Path) -> Iterator[str]:
         "server.socket": socket,
         "state.directory": _near(directory, state),
         "metrics.address": "",
-        **QUICK,
+        **QUICK_SETTINGS,
     }
     sets = (shlex.join(("--set", f"{name}={value}")) for name, value in settings.items())
     words = ("Who serves?", "--socket", socket)
     yield " \\\n      ".join(("  serve it:           hotreload serve", *sets))
     yield f"  ask it:             {shlex.join(('hotreload', 'generate', *words))}"
-    following = ("hotreload", "tiny", model, "--force", "--say", NEXT)
+    following = ("hotreload", "tiny", model, "--force", "--say", NEXT_SAYING)
     yield f"  make the next live: {shlex.join(following)}"
 
 

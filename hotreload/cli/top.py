@@ -1,4 +1,4 @@
-"""`hotreload top`: shows how the daemon is, redrawn in place until somebody quits."""
+"""`hotreload top`: shows how the daemon is, redrawn in place until the user quits."""
 
 import argparse
 import os
@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from hotreload.cli.daemon_args import add_client_verb, seconds
+from hotreload.cli.daemon_args import add_client_verb, daemon_of, seconds
 from hotreload.cli.exits import TimedOut
 from hotreload.errors import HotReloadError
-
-Fields = dict[str, Any]
+from hotreload.picture.words import Fields
 
 ENTER = "\033[?1049h\033[?25l"
 LEAVE = "\033[?25h\033[?1049l"
@@ -24,10 +23,10 @@ HOME, REST_OF_LINE, REST_OF_SCREEN = "\033[H", "\033[K", "\033[J"
 QUIT = b"qQ\x04"
 """q, or the end of input."""
 GLANCE_SECONDS = 1.0
-"""How long one look may take; nothing is redrawn meanwhile, and `q` waits."""
+"""The longest time of one look; nothing is redrawn meanwhile, and `q` waits."""
 AWAY = "not reachable, trying again"
 SILENT = "the daemon starts or hangs; trying again"
-"""Shown after a timeout: under systemd nobody answers on the socket until the daemon serves."""
+"""Shown after a timeout: under systemd nothing answers on the socket until the daemon serves."""
 
 EXPLAINED = """\
 It asks the daemon twice a second and survives its restart. `q` or Ctrl-C quits. Where the output
@@ -60,11 +59,11 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show frames until told to quit; one frame where there is no terminal."""
-    from hotreload.cli.client import LOOK_SECONDS, DaemonClient, find_socket
+    from hotreload.cli.daemon_client import STATUS_SECONDS
 
-    watch = TopScreen(DaemonClient(find_socket(args)))
+    watch = TopScreen(daemon_of(args))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        watch.look(LOOK_SECONDS)
+        watch.look(STATUS_SECONDS)
         shown = watch.lines(colour=False)[:-1]  # nobody can press a key
         print("\n".join(line.rstrip() for line in shown).rstrip())
         return 0
@@ -76,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class TopScreen:
-    """What the daemon said last, and whether it still says anything."""
+    """The last that the daemon said, and why it says nothing more, if so."""
 
     def __init__(self, daemon: Any) -> None:
         self._daemon = daemon
@@ -105,7 +104,7 @@ class TopScreen:
             self._fault = (SILENT if is_silent else AWAY, str(fault).partition("\n")[0])
 
     def lines(self, *, colour: bool) -> list[str]:
-        """Write what is known, as large as the terminal is."""
+        """Write all that is known, as large as the terminal is."""
         from hotreload.cli.show import now
         from hotreload.cli.top_frame import frame, written
 

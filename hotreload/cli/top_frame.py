@@ -6,13 +6,12 @@ A line is a row of (text, colour); it is cut to the terminal before it is colour
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
+from hotreload.cli.attempts_text import words_of
 from hotreload.cli.bar import bar
-from hotreload.cli.columns import columns, cut, folded, padded
-from hotreload.cli.history_text import words_of
-from hotreload.cli.show import COLOURS, Fields, Now, ago, for_here
+from hotreload.cli.show import COLOURS, Now, ago, columns, cut, folded, for_here, padded
 from hotreload.cli.status_text import rows_of, summary_of, told
 from hotreload.figures import duration
-from hotreload.picture.words import named, plain, short_name
+from hotreload.picture.words import Fields, named, plain, short_name
 
 Line = list[tuple[str, str | None]]
 
@@ -20,7 +19,7 @@ Rows = Mapping[str, Fields]
 """The daemon's rows by their names."""
 
 PHASE_COLUMNS = 11
-HISTORY = ("WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD")
+TOP_HEAD = ("WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD")
 LEAST_ROOM = 12
 NARROW = 100
 """Below this many columns the history shows only when, of what and how an attempt ended."""
@@ -36,7 +35,7 @@ def frame(
     now: Now,
     fault: tuple[str, str] | None = None,
 ) -> list[Line]:
-    """Compose at most `height` lines; `fault` says why what is shown is old, if it is."""
+    """Compose at most `height` lines; `fault` says why the frame is old, if it is."""
     top: list[Line] = []
     if fault is not None:
         what, why = fault
@@ -75,7 +74,7 @@ def _here(words: str, now: Now) -> str:
 
 
 def _wrong(status: Fields, width: int) -> Iterator[Line]:
-    """Show the sentence; what is wrong stands above all that may be cut off."""
+    """Show the sentence and each fault, above all that may be cut off."""
     said = summary_of(status)
     yield from _folded(told(said), said["tone"], width)
     for each in said["findings"]:
@@ -99,7 +98,7 @@ def _now(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
 
 
 def _state(status: Fields, rows: Rows) -> Line:
-    """The state in a word, what operators chose, and since when what is live."""
+    """Show the state in a word, the choices of operators, and the live revision with its age."""
     line: Line = [(rows["state"]["words"], rows["state"]["tone"])]
     if status["pinned"]:
         line.append(("  pinned", "wait"))
@@ -157,8 +156,8 @@ def _phases(
 
 
 def _history(attempts: Sequence[Fields], now: Now, width: int) -> Iterator[Line]:
-    """Each column as wide as need be, within bounds; the reason has what is left."""
-    head = HISTORY[:3] if width < NARROW else HISTORY
+    """Make each column as wide as need be, within bounds; the reason has the rest."""
+    head = TOP_HEAD[:3] if width < NARROW else TOP_HEAD
     rows = [_cells(attempt, now)[: len(head)] for attempt in attempts]
     most = max(LEAST_ROOM, width // 4)
     rooms = [min(most, max(map(columns, column))) for column in zip(head, *rows, strict=True)]

@@ -1,4 +1,4 @@
-"""What the units of an engine over several hosts have of their own: rank 0's, and a follower's."""
+"""The units of an engine over several hosts: the parts that rank 0 or a follower alone has."""
 
 import re
 from collections.abc import Iterator
@@ -39,19 +39,19 @@ ExecReload=/bin/kill -HUP $MAINPID
 
 
 def rank_of(settings: dict[str, Any]) -> int | None:
-    """Which of several hosts the settings are for; None where there is one."""
+    """Return which of several hosts the settings are for; None where there is one."""
     return _number(settings, "node_rank", 0) if _number(settings, "nnodes", 1) > 1 else None
 
 
 def follows(settings: dict[str, Any]) -> bool:
-    """Whether another host leads this one."""
+    """True if another host leads this one."""
     return bool(rank_of(settings))
 
 
 def drop_in(
     settings: dict[str, Any], command: Path, config: Path, socket: Path, secret: Path | None
 ) -> str:
-    """The lines of the service that depend on the rank."""
+    """Return the lines of the service that depend on the rank."""
     return _of_rank(settings, command, config, socket) + "".join(_credential(secret))
 
 
@@ -74,7 +74,7 @@ def _credential(secret: Path | None) -> Iterator[str]:
 
 
 def without_socket(text: str) -> str:
-    """The text of the service without its socket: a drop-in can take no dependency back."""
+    """Return the text of the service without its socket: a drop-in can take no dependency back."""
     text = re.sub(r"(?m)^Requires=hotreload\.socket\n", "", text)
     return re.sub(r"(?m)^(After=)hotreload\.socket ", r"\1", text)
 

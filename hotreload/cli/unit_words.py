@@ -16,12 +16,12 @@ _NO_COMMAND = re.compile(r"[\"'\\]")
 """systemd starts no command whose path has one of these characters; a shell does."""
 _BY_SHELL = """/bin/sh -c 'exec "$$0" "$$@"'"""
 INSTANCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-"""What one of several daemons on a host may be called: it is part of paths and names of units."""
+"""A name for one of several daemons on a host: it is part of paths and of names of units."""
 _ID = re.compile(r"[ -9;-~]+")
 
 
 def word(path: Path) -> str:
-    """One of the words of a list, such as ReadWritePaths=."""
+    """Write one of the words of a list, such as ReadWritePaths=."""
     text = _writable(path)
     if _PLAIN.fullmatch(text):
         return text
@@ -30,17 +30,17 @@ def word(path: Path) -> str:
 
 
 def command(path: Path) -> str:
-    """The first word of a command line, where `$` stands for itself."""
+    """Write the first word of a command line, where `$` stands for itself."""
     return f"{_BY_SHELL} {argument(path)}" if _NO_COMMAND.search(str(path)) else word(path)
 
 
 def argument(path: Path) -> str:
-    """One of the words after a command, where `$` would begin a variable."""
+    """Write one of the words after a command, where `$` would begin a variable."""
     return word(path).replace("$", "$$")
 
 
 def rest_of_line(path: Path) -> str:
-    """The whole value of a line such as ListenStream=, which knows no quotes."""
+    """Write the whole value of a line such as ListenStream=, which knows no quotes."""
     text = _writable(path)
     if text.endswith(("\\", " ")):
         raise ConfigError(f"{path}: ends in a character that no unit can hold there; rename it")
@@ -48,12 +48,12 @@ def rest_of_line(path: Path) -> str:
 
 
 def pattern(path: Path) -> str:
-    """A path in a line of tmpfiles.d that takes patterns: wildcards and braces are escaped."""
+    """Write a path in a line of tmpfiles.d that takes patterns: their characters are escaped."""
     return word(Path(re.sub(r"([\\*?\[\]{}])", r"\\\1", _writable(path))))
 
 
 def credential(name: str) -> str:
-    """The name of a credential, before the colon of LoadCredential=."""
+    """Write the name of a credential, before the colon of LoadCredential=."""
     if not _ID.fullmatch(name):
         raise ConfigError(f"{name!r} can name no credential of systemd's; rename that file")
     return name.replace("\\", "\\\\").replace("%", "%%")
@@ -65,7 +65,7 @@ def credential_name(written: str) -> str:
 
 
 def user(name: str) -> str:
-    """The name of a user or group."""
+    """Write the name of a user or group."""
     if not _USER.fullmatch(name):
         raise ConfigError(f"{name!r} is no name of a user; give another with --user")
     return name

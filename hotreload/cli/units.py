@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.cli import unit_hosts, unit_words
-from hotreload.cli.client import DEFAULT_CONFIG, DEFAULT_SOCKET
+from hotreload.cli.daemon_client import DEFAULT_CONFIG, DEFAULT_SOCKET
 from hotreload.cli.shipped import shipped
 from hotreload.cli.unit_words import INSTANCE
 from hotreload.errors import ConfigError
@@ -29,8 +29,8 @@ SECRETS = (
     ("engine", "join_secret_file"),
 )
 """The settings that may name a file which root alone may read."""
-UNITS = Path("etc/systemd/system")
-OURS = DEVICES, MOUNTS, HUB, KEYS, PATHS, MEMORY, HOSTS = (
+UNITS_FOLDER = Path("etc/systemd/system")
+OUR_DROP_INS = FOR_DEVICES, FOR_MOUNTS, FOR_HUB, FOR_KEYS, FOR_PATHS, FOR_MEMORY, FOR_HOSTS = (
     "10-devices.conf",
     "15-mounts.conf",
     "20-hub.conf",
@@ -100,13 +100,13 @@ class Installation:
 
     @property
     def name(self) -> str:
-        """What its units are called, without their kind."""
+        """The name of its units, without their kind."""
         return f"hotreload@{self.instance}" if self.instance else "hotreload"
 
     @property
     def drop_ins(self) -> Path:
         """The folder of its drop-ins."""
-        return UNITS / f"{self.name}.service.d"
+        return UNITS_FOLDER / f"{self.name}.service.d"
 
     @property
     def made_for_it(self) -> Sequence[Path]:
@@ -123,7 +123,7 @@ def render(installation: Installation) -> Iterator[tuple[Path, str]]:
         name = f"hotreload{'@' if installation.instance else ''}.{kind}"
         text = _fitted(_text(name), installation, settings)
         follows = unit_hosts.follows(settings)
-        yield UNITS / name, unit_hosts.without_socket(text) if follows else text
+        yield UNITS_FOLDER / name, unit_hosts.without_socket(text) if follows else text
     for kind in ("sysusers", "tmpfiles"):
         text = _fitted(_text(f"hotreload.{kind}"), installation, settings)
         if kind == "tmpfiles" and installation.config.parent != DEFAULT_CONFIG.parent:
@@ -134,7 +134,7 @@ def render(installation: Installation) -> Iterator[tuple[Path, str]]:
 
 
 def units_of(installation: Installation) -> list[str]:
-    """The names of its units: a follower has no socket, for no client is to start it."""
+    """Return the names of its units: a follower has no socket, for no client is to start it."""
     kinds = _kinds(read_settings(installation.config))
     return [f"{installation.name}.{kind}" for kind in reversed(kinds)]
 
@@ -145,29 +145,35 @@ def _kinds(settings: dict[str, Any]) -> Sequence[str]:
 
 def _drop_ins(installation: Installation, settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if _setting(settings, "engine", "device") == "cpu":
-        yield DEVICES, NO_ACCELERATOR
+        yield FOR_DEVICES, NO_ACCELERATOR
     elif installation.devices:
-        yield DEVICES, _devices(installation.devices)
+        yield FOR_DEVICES, _devices(installation.devices)
     if used := _used(installation.config, settings):
-        yield MOUNTS, f"{MOUNTS_BEGIN}RequiresMountsFor={' '.join(map(unit_words.word, used))}\n"
+        yield (
+            FOR_MOUNTS,
+            f"{MOUNTS_BEGIN}RequiresMountsFor={' '.join(map(unit_words.word, used))}\n",
+        )
     credentials = _credentials(installation.config, settings)
     keys = credentials.pop("api_keys_file", None)
     join_secret = credentials.pop("join_secret_file", None)
     if _setting(settings, "source", "kind") == "huggingface":
-        yield HUB, _hub(credentials.values())
+        yield FOR_HUB, _hub(credentials.values())
     if keys is not None:
-        yield KEYS, KEYS_BEGIN + _loaded(keys)
+        yield FOR_KEYS, KEYS_BEGIN + _loaded(keys)
     if lines := list(_paths(installation, settings)):
-        yield PATHS, PATHS_BEGIN + "".join(f"{line}\n" for line in lines)
+        yield FOR_PATHS, PATHS_BEGIN + "".join(f"{line}\n" for line in lines)
     if limits := installation.memory:
-        yield MEMORY, f"{MEMORY_BEGIN}MemoryHigh={limits.high}\nMemoryMax={limits.most}\n"
+        yield FOR_MEMORY, f"{MEMORY_BEGIN}MemoryHigh={limits.high}\nMemoryMax={limits.most}\n"
     if unit_hosts.rank_of(settings) is not None:
         config, socket = installation.config, _socket(installation, settings)
-        yield HOSTS, unit_hosts.drop_in(settings, installation.command, config, socket, join_secret)
+        yield (
+            FOR_HOSTS,
+            unit_hosts.drop_in(settings, installation.command, config, socket, join_secret),
+        )
 
 
 def config_of(instance: str) -> Path:
-    """Where one of several daemons has its settings; ConfigError for what can be no name of one."""
+    """Return where an instance has its settings; ConfigError for what can be no name of one."""
     if not INSTANCE.fullmatch(instance):
         raise ConfigError(f"{instance!r} can name no instance: use letters, digits, _ . and -")
     return DEFAULT_CONFIG.with_name(f"{instance}.toml")
@@ -190,7 +196,7 @@ def _check_instance(installation: Installation, settings: dict[str, Any]) -> Non
 
 
 def read_settings(config: Path) -> dict[str, Any]:
-    """The settings file's content; empty when there is no file yet."""
+    """Return the settings file's content; empty when there is no file yet."""
     try:
         return tomllib.loads(config.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -200,17 +206,17 @@ def read_settings(config: Path) -> dict[str, Any]:
 
 
 def own_folders(installation: Installation) -> list[Path]:
-    """Folders the daemon writes to that systemd does not make for it: state, downloads."""
+    """Return the folders for state and downloads that systemd does not make for it."""
     return _own_folders(installation, read_settings(installation.config))
 
 
 def wants_accelerator(installation: Installation) -> bool:
-    """Whether the settings let the engine use an accelerator."""
+    """True if the settings let the engine use an accelerator."""
     return _setting(read_settings(installation.config), "engine", "device") != "cpu"
 
 
 def has_metrics_address(installation: Installation) -> bool:
-    """Whether the settings say where the metrics are, or that they are on the socket alone."""
+    """True if the settings say where the metrics are, or that they are on the socket alone."""
     return "address" in read_settings(installation.config).get("metrics", {})
 
 
@@ -226,7 +232,7 @@ def _socket(installation: Installation, settings: dict[str, Any]) -> Path:
 
 
 def _used(config: Path, settings: dict[str, Any]) -> list[Path]:
-    """The folders that the settings name, each once: what is read, and what is written."""
+    """Return the folders that the settings name, each once: those to read and those to write."""
     named = (("engine", "model"), ("source", "path"), ("source", "cache"), ("state", "directory"))
     found = (_placed(config, settings, *name) for name in named)
     return list(dict.fromkeys(path for path in found if path))
@@ -257,7 +263,7 @@ def _followed_by(here: str, found: re.Match[str]) -> str:
 
 
 def _devices(nodes: Sequence[Path]) -> str:
-    """The shipped drop-in with the nodes of this machine in place of those of a TPU VM."""
+    """Return the shipped drop-in with the nodes of this machine in place of those of a TPU VM."""
     lines = _text("hotreload.service.d/10-devices.conf").splitlines()
     kept = [line for line in lines if not line.startswith("DeviceAllow=")]
     after = kept.index("[Service]") + 1
@@ -266,7 +272,7 @@ def _devices(nodes: Sequence[Path]) -> str:
 
 
 def _credentials(config: Path, settings: dict[str, Any]) -> dict[str, Path]:
-    """Each secret's file, by its setting; the daemon looks for a credential of the file's name."""
+    """Return each secret's file by its setting; a credential of the file's name is looked for."""
     found: dict[str, Path] = {}
     for section, key in SECRETS:
         path = _placed(config, settings, section, key)
@@ -280,13 +286,13 @@ def _credentials(config: Path, settings: dict[str, Any]) -> dict[str, Path]:
 
 
 def _loaded(path: Path) -> str:
-    """The line that passes a file on."""
+    """Return the line that passes a file on."""
     name = unit_words.credential(path.name)
     return f"LoadCredential={name}:{unit_words.rest_of_line(path)}\n"
 
 
 def _hub(secrets: Iterable[Path]) -> str:
-    """The shipped drop-in for following a hub, with the files of the secrets that are set."""
+    """Return the shipped drop-in for following a hub, with the secrets that are set."""
     _, _, text = _text("hotreload.service.d/20-hub.conf").partition("[Unit]")
     lines = "".join(map(_loaded, dict.fromkeys(secrets)))
     if not lines:  # a public repo without a webhook
@@ -311,7 +317,7 @@ def _any_in(paths: Sequence[Path], folders: Sequence[Path]) -> bool:
 
 
 def _placed(config: Path, settings: dict[str, Any], section: str, key: str) -> Path | None:
-    """A path in the settings; a relative one starts at their file's folder."""
+    """Return a path in the settings; a relative one starts at their file's folder."""
     value = _setting(settings, section, key)
     return config.absolute().parent / Path(value).expanduser() if value else None
 

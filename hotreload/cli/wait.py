@@ -9,13 +9,12 @@ from typing import Any
 
 from hotreload.cli.daemon_args import seconds
 from hotreload.cli.exits import NotReady, TimedOut, Unreachable
-from hotreload.errors import HotReloadError
+from hotreload.errors import EngineLost, HotReloadError
+from hotreload.picture.words import Fields, boot_text, plain
 
-Fields = dict[str, Any]
-
-LOOK_SECONDS = 0.25
-GLANCE_SECONDS = 2.0
-"""How long one look may take: a daemon that systemd holds the socket for may not answer yet."""
+ASK_AGAIN_SECONDS = 0.25
+ONE_LOOK_SECONDS = 2.0
+"""The longest time of one look: a daemon whose socket systemd holds may not answer yet."""
 READY = "ready"
 
 
@@ -44,7 +43,8 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 def until_ready(daemon: Any, within: float | None) -> Fields:
     """Return the status once requests are answered.
 
-    NotReady after `within` seconds says what the start is at; Unreachable that nobody answers.
+    NotReady after `within` seconds says which step of the start runs, Unreachable that no daemon
+    answers, and EngineLost that this one will answer no request any more.
     """
     until = None if within is None else time.monotonic() + within
     with _telling() as tell:
@@ -52,14 +52,17 @@ def until_ready(daemon: Any, within: float | None) -> Fields:
             status, fault = _look(daemon, until)
             if status is not None and not status["reasons"]:
                 return status
+            if status is not None and status["state"] == "lost":  # no waiting brings it back
+                words = f"nobody is answered: {_reasons(status)}"
+                raise EngineLost(f"{words}; `hotreload explain EngineLost` says more")
             if until is not None and time.monotonic() >= until:
                 raise fault or NotReady(f"after {within:g} s it is not ready: {doing(status)}")
             tell(str(fault).partition("\n")[0] if fault else doing(status))
-            time.sleep(LOOK_SECONDS)
+            time.sleep(ASK_AGAIN_SECONDS)
 
 
 def check_ready(daemon: Any) -> None:
-    """Raise NotReady when the daemon boots; it is not asked whether it is lost or stops."""
+    """Raise NotReady when the daemon boots; that it is lost or stops, its answer will say."""
     status = daemon.get("/status")
     if status["state"] == "booting":
         raise NotReady(doing(status))
@@ -67,24 +70,20 @@ def check_ready(daemon: Any) -> None:
 
 def doing(status: Fields | None) -> str:
     """Say what a daemon that does not answer requests is at."""
-    from hotreload.picture.words import boot_text
-
     if status is None:
         return "the daemon starts or hangs"
     return f"booting: {boot_text(status['boot'])}" if status.get("boot") else _reasons(status)
 
 
 def _reasons(status: Fields) -> str:
-    from hotreload.picture.words import plain
-
     return plain("; ".join(status["reasons"]))
 
 
 def _look(daemon: Any, until: float | None) -> tuple[Fields | None, HotReloadError | None]:
-    """The status, or why there is none: who is just being started does not answer yet."""
-    left = GLANCE_SECONDS if until is None else max(0.01, until - time.monotonic())
+    """Return the status, or why there is none: a daemon that just starts does not answer yet."""
+    left = ONE_LOOK_SECONDS if until is None else max(0.01, until - time.monotonic())
     try:
-        return daemon.get("/status", min(left, GLANCE_SECONDS)), None
+        return daemon.get("/status", min(left, ONE_LOOK_SECONDS)), None
     except TimedOut:
         return None, None
     except Unreachable as away:
@@ -95,7 +94,7 @@ def _look(daemon: Any, until: float | None) -> tuple[Fields | None, HotReloadErr
 
 @contextmanager
 def _telling() -> Iterator[Any]:
-    """Yield what says a line: on a terminal over the one before, elsewhere what is new."""
+    """Yield a function that says a line: over the one before on a terminal, elsewhere if new."""
     is_seen, last = sys.stderr.isatty(), ""
 
     def tell(words: str) -> None:

@@ -9,8 +9,8 @@ from collections.abc import MutableMapping
 
 from hotreload.cli.machine import accelerators
 
-VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
-FATAL_ALONE = "3"
+XLA_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+FATAL_ONLY = "3"
 
 
 def keep_remarks_out(device: str, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -20,4 +20,4 @@ def keep_remarks_out(device: str, environ: MutableMapping[str, str] = os.environ
     """
     named = device if device != "auto" else environ.get("JAX_PLATFORMS", "").partition(",")[0]
     if named == "cpu" or not (named or accelerators()):
-        environ.setdefault(VARIABLE, FATAL_ALONE)
+        environ.setdefault(XLA_LOG_LEVEL, FATAL_ONLY)

@@ -18,7 +18,7 @@ from hotreload.json_fields import Fields, attempt_fields
 from hotreload.life.running import RunningEngine
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.history import History
-from hotreload.picture.readings import Readings, ReplicaReading
+from hotreload.picture.picture import Readings, ReplicaReading
 from hotreload.picture.status import Status
 from hotreload.types import Attempt, By, Generation, Noise
 

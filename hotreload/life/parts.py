@@ -23,7 +23,7 @@ from hotreload.life.running import RunningEngine
 from hotreload.life.secret_files import KEYS, TOKEN, Renewed
 from hotreload.life.state_lock import StateFolder
 from hotreload.observe.metrics import Metrics
-from hotreload.observe.page import Page
+from hotreload.observe.metrics_page import Page
 from hotreload.observe.systemd import LONGEST_BOOT
 from hotreload.picture.picture import Picture
 from hotreload.server.keys import ApiKeys

@@ -1,1 +1,1 @@
-"""Those who tell the picture to other programs: log, metrics, systemd. They decide nothing."""
+"""The ways in which other programs are told the picture: log, metrics, systemd. None decides."""

@@ -25,9 +25,9 @@ ROUTES = (
     "/webhook/huggingface",
     "other",
 )
-CODES = (200, 400, 500, 503)
+STATUS_CODES = (200, 400, 500, 503)
 """Exported at 0 for each route from the start; others appear when they first happen."""
 SCAN_CAUSES = ("start", "event", "rescan", "overflow", "request", "signal", "webhook")
-PLACES = ("live", "previous", "staged")
+WEIGHT_PLACES = ("live", "previous", "staged")
 KV_USES = ("requests", "prefixes", "free")
 LOADERS = ("own", "upstream")

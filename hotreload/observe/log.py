@@ -10,6 +10,7 @@ import os
 import select
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
@@ -26,17 +27,18 @@ from hotreload.events import (
     SourceScanned,
     Waiting,
 )
-from hotreload.json_fields import NOT_LOADED, Fields
-from hotreload.observe.passed_over import NewlyPassedOver
-from hotreload.picture.pace import Pace
+from hotreload.json_fields import NOT_LOADED, Fields, folder_fields
+from hotreload.picture.under_way import Pace
 from hotreload.types import Phase
 
 LIBRARIES = ("asyncio", "httpx", "huggingface_hub", "jax", "py.warnings", "sgl_jax", "uvicorn")
 """Loggers that get our handler themselves, because sglang-jax 0.0.2 replaces the root logger's."""
 
 SHOWN_FINDINGS = 10
-PROGRESS_SECONDS = 10.0
+PROGRESS_LINE_SECONDS = 10.0
 """Seconds between two lines about one download, or one loading."""
+MOST_REMEMBERED = 1000
+"""The most folders passed over that are remembered as logged."""
 
 
 def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:
@@ -119,7 +121,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 class LossyHandler(logging.Handler):
-    """Writes lines as long as somebody reads them; never raises and never waits for a reader."""
+    """Writes lines as long as they are read; never raises and never waits for a reader."""
 
     def __init__(self, stream: TextIO | None) -> None:
         super().__init__()
@@ -165,6 +167,24 @@ def _lines_lost(count: int) -> logging.LogRecord:
     return logging.makeLogRecord({**fields, "msg": "log.lines_lost", "lines": count})
 
 
+class NewlyPassedOver:
+    """Picks folders not logged yet: each is logged once per reason, however often it is seen."""
+
+    def __init__(self) -> None:
+        self._told = OrderedDict[tuple[str, str], None]()
+
+    def of(self, event: FoldersPassedOver) -> Iterator[Fields]:
+        """Yield the fields of a log line for each folder that is new."""
+        for folder in event.folders:
+            key = (folder.label, folder.reason.code)
+            if key not in self._told:
+                yield folder_fields(folder)
+            self._told[key] = None
+            self._told.move_to_end(key)
+            if len(self._told) > MOST_REMEMBERED:
+                self._told.popitem(last=False)
+
+
 class LogObserver:
     """Writes a line for each event; the line at the end of an attempt says all about it."""
 
@@ -172,7 +192,7 @@ class LogObserver:
         self._log = structlog.stdlib.get_logger("hotreload")
         self._newly_passed_over = NewlyPassedOver()
         self._said: dict[str, str | None] = {}
-        """The last words of what is said again and again, by the name of its event."""
+        """The last words of events that come again and again, by their name."""
         self._pace = pace
         self._clock = clock
         self._progress_at = 0.0
@@ -201,7 +221,7 @@ class LogObserver:
         """Tell if a line is due; none is at the beginning: a short download only tells its end."""
         now = self._clock()
         last = max(self._progress_at, self._pace.began)
-        is_due = self._pace.last == progress and now - last >= PROGRESS_SECONDS
+        is_due = self._pace.last == progress and now - last >= PROGRESS_LINE_SECONDS
         if is_due:
             self._progress_at = now
         return is_due

@@ -32,27 +32,24 @@ from hotreload.events import (
     SourceScanned,
     StateSaved,
 )
-from hotreload.observe.fetched import Fetched
-from hotreload.observe.fresh import Fresh
-from hotreload.observe.labels import CODES, ROUTES, SCAN_CAUSES
-from hotreload.observe.loading import Loads
-from hotreload.observe.named import Named
-from hotreload.observe.pictured import Pictured
-from hotreload.observe.rank import RankNow
-from hotreload.observe.readings import Live, Now, left_out
+from hotreload.observe.labels import ROUTES, SCAN_CAUSES, STATUS_CODES
+from hotreload.observe.loads import FetchMetrics, LoadMetrics
+from hotreload.observe.metrics_page import Fresh
+from hotreload.observe.pictured import NameMetrics, PictureMetrics, RankMetrics
+from hotreload.observe.readings import LiveMetrics, ReadMetrics, left_out
 from hotreload.picture.picture import Picture
 from hotreload.types import Attempt, Generation, Outcome, Phase
 
 log = logging.getLogger("hotreload.metrics")
 
-SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-QUICK = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
-ANSWER = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+LONG_TIMES = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+SWAP_TIMES = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
+ANSWER_TIMES = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 LEAVES_LEFT_OUT = (
     "nothing, if you do not compare leaves by Prometheus; otherwise raise [metrics] max_leaves: "
     "each leaf makes the page about 100 bytes longer, and Prometheus keeps a series for it"
 )
-PAUSE = (0, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+PAUSE_TIMES = (0, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
@@ -80,16 +77,16 @@ class Metrics:
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         self._max_leaves = max_leaves
-        self._fetched = Fetched(picture.pace)
-        self._loads = Loads()
+        self._fetched = FetchMetrics(picture.pace)
+        self._loads = LoadMetrics()
         self._fresh = Fresh(self.render)
         for collector in (
-            Live(lambda: picture.live, max_leaves),
-            Now(picture),
-            Named(picture),
-            RankNow(picture.setup.rank, picture.readings.heard),
+            LiveMetrics(lambda: picture.live, max_leaves),
+            ReadMetrics(picture),
+            NameMetrics(picture),
+            RankMetrics(picture),
             self._fetched,
-            Pictured(picture),
+            PictureMetrics(picture),
             self._loads,
         ):
             self._registry.register(collector)
@@ -141,13 +138,17 @@ class Metrics:
             "rollbacks", "Swaps that were undone because the probe rejected the new weights."
         )
         self._phase_seconds = self._histogram(
-            "phase_seconds", "How long each phase of an attempt took.", SLOW, "phase"
+            "phase_seconds", "How long each phase of an attempt took.", LONG_TIMES, "phase"
         )
         self._pause_seconds = self._histogram(
-            "pause_seconds", "How long an attempt held arriving requests; 0 by overlap.", PAUSE
+            "pause_seconds",
+            "How long an attempt held arriving requests; 0 by overlap.",
+            PAUSE_TIMES,
         )
         self._swap_seconds = self._histogram(
-            "swap_seconds", "How long the exchange of weights took; by overlap: the flip.", QUICK
+            "swap_seconds",
+            "How long the exchange of weights took; by overlap: the flip.",
+            SWAP_TIMES,
         )
         self._leaves_changed = self._gauge(
             "leaves_changed", "Leaves that differ between the live generation and the one before."
@@ -176,12 +177,15 @@ class Metrics:
             "code",
         )
         self._request_seconds = self._histogram(
-            "request_seconds", "Time from a request to the end of its answer.", ANSWER, "route"
+            "request_seconds",
+            "Time from a request to the end of its answer.",
+            ANSWER_TIMES,
+            "route",
         )
         self._first_token = self._histogram(
             "time_to_first_token_seconds",
             "Time from a streamed request to its first token.",
-            ANSWER,
+            ANSWER_TIMES,
         )
         self._tokens = self._counter("tokens", "Tokens generated for clients.")
         self._withheld = self._counter(
@@ -199,7 +203,7 @@ class Metrics:
         return Histogram(full, text, labels, buckets=buckets, registry=self._registry)
 
     def _start_at_zero(self) -> None:
-        """A series that is born at 1 hides its first increase from every rate()."""
+        """Export at 0: a series that is born at 1 hides its first increase from every rate()."""
         for outcome in set(Outcome) - {Outcome.PASSED}:  # which only dry runs have
             self._reloads.labels(outcome.value)
         for reason in REJECTIONS:
@@ -211,7 +215,7 @@ class Metrics:
             self._scans.labels(cause)
         for route in ROUTES:
             self._request_seconds.labels(route)
-            for code in CODES:
+            for code in STATUS_CODES:
                 self._requests.labels(route, code)
 
     # --- what happens ------------------------------------------------------------------
@@ -310,7 +314,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def latest(self) -> Future[bytes]:
-        """The page, at most a second old, for a scrape on any thread."""
+        """Return the page, at most a second old, for a scrape on any thread."""
         return self._fresh.latest()
 
 
@@ -319,7 +323,7 @@ def _changed(before: Mapping[str, int], now: Mapping[str, int]) -> int:
 
 
 def installed(package: str) -> str:
-    """The version of a package; an empty string where it is not installed."""
+    """Return the version of a package; an empty string where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,21 +1,25 @@
-"""The metrics of what the picture holds: engines, weights, folders passed over, troubles."""
+"""The metrics of what the picture holds: engines, weights, folders, troubles, names, hosts."""
 
 from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hotreload.core.ledger import Ledger
 from hotreload.errors import PASSED_OVER
-from hotreload.observe.named import shortened
 from hotreload.picture.integrity import Integrity, Trust
-from hotreload.picture.passed_over import PassedOverNow
 from hotreload.picture.picture import Picture
 from hotreload.picture.replicas import ReplicasNow
-from hotreload.picture.troubles import TroublesNow
+from hotreload.picture.surroundings import PassedOverNow, TroublesNow
 from hotreload.troubles import TROUBLES
+from hotreload.types import Attempt, Outcome
+
+FAILURES = {Outcome.REJECTED, Outcome.POSTPONED, Outcome.LOST}
+LONGEST_MESSAGE = 200
+"""Characters of a reason; the history has all of it."""
 
 
-class Pictured(Collector):
+class PictureMetrics(Collector):
     """Reads the picture at each scrape; every metric is there from the start."""
 
     def __init__(self, picture: Picture) -> None:
@@ -118,3 +122,86 @@ def _troubles(troubles: TroublesNow) -> Iterator[Metric]:
     for code, told in standing.items():
         info.add_metric([code, shortened(told.message or ""), shortened(told.todo)], 1)
     yield info
+
+
+class NameMetrics(Collector):
+    """Series whose labels say it; each is there once at most, so they stay few."""
+
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield both; a family without a series while there is nothing to name."""
+        wanted = GaugeMetricFamily(
+            "hotreload_wanted_info",
+            "The revision that is wanted, also when it is live; always 1.",
+            labels=["revision", "label"],
+        )
+        if (wish := self._picture.wishes.wanted) is not None:
+            wanted.add_metric([wish.id, wish.label], 1)
+        yield wanted
+        failure = GaugeMetricFamily(
+            "hotreload_last_failure_info",
+            "The attempt that failed last, also before a restart: the checkpoint, how it ended and "
+            "the beginning of why; always 1.",
+            labels=["revision", "label", "outcome", "reason", "message"],
+        )
+        if (attempt := last_failure(self._picture.ledger)) is not None:
+            failure.add_metric(_said_of(attempt), 1)
+        yield failure
+
+
+def last_failure(ledger: Ledger) -> Attempt | None:
+    """Find the attempt that failed last, in this life or an earlier one."""
+    attempts = tuple(ledger.history)  # whole at once: the loop changes it meanwhile
+    failed = (each for each in attempts if each.outcome in FAILURES and not each.dry_run)
+    return next(failed, None)
+
+
+def _said_of(attempt: Attempt) -> list[str]:
+    revision, reason = attempt.revision, attempt.reason
+    code, message = (reason.code, reason.message) if reason else ("", "")
+    return [revision.id, revision.label, attempt.outcome.value, code, shortened(message)]
+
+
+def shortened(message: str) -> str:
+    """Return the beginning of a message, in one line of text whatever it names, for a label."""
+    line = " ".join(message.split()).encode(errors="backslashreplace").decode()
+    return line if len(line) <= LONGEST_MESSAGE else f"{line[: LONGEST_MESSAGE - 1]}…"
+
+
+class RankMetrics(Collector):
+    """The metrics of the ranks; one host alone is no rank."""
+
+    def __init__(self, picture: Picture) -> None:
+        self._rank, self._heard = picture.setup.rank, picture.readings.heard
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what there is to say of them."""
+        rank = self._rank
+        yield GaugeMetricFamily(
+            "hotreload_ranks",
+            "Hosts over which the engine lies ([engine] nnodes).",
+            rank.of if rank else 1,
+        )
+        if rank is None:
+            return
+        yield GaugeMetricFamily(
+            "hotreload_rank",
+            "Which of several hosts this is; 0 is the one that decides and answers. No series "
+            "where there is one host.",
+            rank.own,
+        )
+        if not rank.follows:
+            yield self._silences()
+
+    def _silences(self) -> Metric:
+        heard = GaugeMetricFamily(
+            "hotreload_rank_heard_seconds",
+            "On rank 0: how long ago each other rank gave its last sign of life; after 30 s the "
+            "engine counts as lost.",
+            labels=["rank"],
+        )
+        for rank, seconds in self._heard().items():
+            heard.add_metric([str(rank)], seconds)
+        return heard

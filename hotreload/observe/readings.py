@@ -7,13 +7,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from hotreload.core.ledger import Ledger
-from hotreload.observe.labels import KV_USES, PLACES
-from hotreload.picture.picture import Picture
-from hotreload.picture.readings import ReplicaReading
+from hotreload.observe.labels import KV_USES, WEIGHT_PLACES
+from hotreload.picture.picture import Picture, ReplicaReading
 from hotreload.types import Answering, Generation
 
 
-class Live(Collector):
+class LiveMetrics(Collector):
     """The metrics of the live generation; a scrape in mid-swap never mixes two generations."""
 
     def __init__(self, live: Callable[[], Generation | None], max_leaves: int) -> None:
@@ -60,12 +59,12 @@ class Live(Collector):
 
 
 def left_out(live: Generation | None, max_leaves: int) -> int:
-    """How many leaves are too many; none where no checksum is asked for."""
+    """Count the leaves that are too many; none where no checksum is asked for."""
     return max(0, len(live.leaves) - max_leaves) if live and max_leaves else 0
 
 
-class Now(Collector):
-    """The metrics of what is read at each scrape: the readings and the ledger."""
+class ReadMetrics(Collector):
+    """The metrics of the readings and of the ledger."""
 
     def __init__(self, picture: Picture) -> None:
         self._picture = picture
@@ -101,7 +100,7 @@ def new_at(ledger: Ledger) -> float:
     return max(first.values(), default=0.0)
 
 
-NUMBERS: tuple[tuple[str, str, Callable[[ReplicaReading], int]], ...] = (
+GAUGES: tuple[tuple[str, str, Callable[[ReplicaReading], int]], ...] = (
     (
         "requests_inside",
         "Requests that are being answered now.",
@@ -124,8 +123,8 @@ NUMBERS: tuple[tuple[str, str, Callable[[ReplicaReading], int]], ...] = (
         lambda each: each.load.running,
     ),
 )
-"""What there is to count now in each engine: a name, what it means, and the number."""
-TOTALS: tuple[tuple[str, str, Callable[[ReplicaReading], int]], ...] = (
+"""The numbers of now in each engine: a name, its meaning, and how it is read."""
+COUNTERS: tuple[tuple[str, str, Callable[[ReplicaReading], int]], ...] = (
     (
         "recompiles",
         "Compilations after the first answers.",
@@ -138,18 +137,18 @@ TOTALS: tuple[tuple[str, str, Callable[[ReplicaReading], int]], ...] = (
         lambda each: each.staged_bytes,
     ),
 )
-"""What only grows for as long as an engine lives."""
+"""The numbers that only grow for as long as an engine lives."""
 
 
 def _of_replicas(replicas: Sequence[ReplicaReading]) -> Iterator[Metric]:
-    """What is told of each engine, by its index."""
+    """Yield the metrics of each engine, by its index."""
     of = {str(index): each for index, each in enumerate(replicas)}
-    for name, text, number in NUMBERS:
+    for name, text, number in GAUGES:
         gauge = GaugeMetricFamily(f"hotreload_{name}", text, labels=["replica"])
         for index, each in of.items():
             gauge.add_metric([index], number(each))
         yield gauge
-    for name, text, number in TOTALS:
+    for name, text, number in COUNTERS:
         counter = CounterMetricFamily(f"hotreload_{name}", text, labels=["replica"])
         for index, each in of.items():
             counter.add_metric([index], number(each))
@@ -179,13 +178,13 @@ def _weights(of: Mapping[str, ReplicaReading]) -> Metric:
         labels=["place", "replica"],
     )
     for index, each in of.items():
-        for place, count in {**dict.fromkeys(PLACES, 0), **each.weights}.items():
+        for place, count in {**dict.fromkeys(WEIGHT_PLACES, 0), **each.weights}.items():
             held.add_metric([place, index], count)
     return held
 
 
 def _answering(answering: Sequence[Answering]) -> Iterator[Metric]:
-    """How many generations answer, and what the older ones still have to do."""
+    """Count the generations that answer, and the requests that older ones still have to end."""
     yield GaugeMetricFamily(
         "hotreload_generations_answering",
         "Generations that answer requests now: 1, more while older ones fade out, 0 while booting.",

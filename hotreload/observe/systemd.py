@@ -25,7 +25,7 @@ from hotreload.events import (
 )
 from hotreload.figures import size
 from hotreload.picture.picture import Picture
-from hotreload.picture.under_way import DOING
+from hotreload.picture.under_way import DOING_WORDS
 from hotreload.types import Attempt, GateState, Outcome, Phase, Revision
 
 log = logging.getLogger("hotreload.systemd")
@@ -34,10 +34,10 @@ SEND_SECONDS = 1.0
 LONGEST_STATUS = 1000
 TICK_SECONDS = 10.0
 EXTENSION_SECONDS = 60.0
-"""How long systemd waits for the next word of a start or an attempt before it takes it for hung."""
-PROGRESS_SECONDS = 1.0
+"""The time that systemd waits for the next word of a start or an attempt; then it is hung."""
+PROGRESS_STATUS_SECONDS = 1.0
 LONGEST_BOOT = 3600.0
-"""How long a start may take; after that, a turning loop no longer asks systemd for more time."""
+"""The longest time of a start; after it a turning loop no longer asks systemd for more time."""
 
 ENDED = {
     Outcome.PASSED: "passed:",
@@ -198,11 +198,11 @@ class Systemd:
         self._tell(status, "RELOADING=1", f"MONOTONIC_USEC={now}", extension())
 
     def _is_time(self) -> bool:
-        """Whether the last STATUS is old enough to be replaced by one that says little more."""
-        return time.monotonic() - self._told_at >= PROGRESS_SECONDS
+        """True if the last STATUS is old enough to be replaced by one that says little more."""
+        return time.monotonic() - self._told_at >= PROGRESS_STATUS_SECONDS
 
     def _reloading_to(self, revision: Revision, phase: Phase, share: str = "") -> str:
-        doing = f": {DOING[phase]} {_named(revision)}{share}"
+        doing = f": {DOING_WORDS[phase]} {_named(revision)}{share}"
         if not self._is_ready:
             return f"starting{doing}"
         self._doing = f", reloading{doing}"
@@ -219,7 +219,7 @@ class Systemd:
         return f"{serving}, requests still end under {fading}" if fading else serving
 
     def _verb(self) -> str:
-        """What is done with the live generation, and as which of several hosts."""
+        """Say what it does with the live generation, and as which of several hosts."""
         rank = self._rank
         if rank is None:
             return "serving"
@@ -251,5 +251,5 @@ def _named(revision: Revision) -> str:
 
 
 def extension() -> str:
-    """The line that asks systemd for more time, for a start or a reload."""
+    """Return the line that asks systemd for more time, for a start or a reload."""
     return f"EXTEND_TIMEOUT_USEC={int(EXTENSION_SECONDS * 1e6)}"

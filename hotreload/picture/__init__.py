@@ -1,1 +1,1 @@
-"""The state of things: taken in from the events once, and said here for all who tell of it."""
+"""The state of things: made of the events once, and put into words for all who tell of it."""

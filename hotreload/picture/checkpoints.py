@@ -90,8 +90,8 @@ class Checkpoints:
     async def snapshot(self, most: int) -> Fields:
         """Return the /checkpoints document: all are counted, about so many shown, newest first.
 
-        Thousands of folders take a moment, so they are listed in a thread, for one who asks after
-        the other.
+        Thousands of folders take a moment, so they are listed in a thread, for one client
+        after the other.
         """
         async with self._asked:
             listed = await in_thread(lambda cancel: self._listed(), is_read=False)
@@ -166,7 +166,7 @@ class HeldAgainst:
         return None
 
     def _by_path(self, each: Listed) -> Revision | None:
-        """The revision that went live from this folder, if nobody wrote to it since.
+        """Return the revision that went live from this folder, if it was not written to since.
 
         After a restart the source has read the newest folder alone.
         """

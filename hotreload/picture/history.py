@@ -10,7 +10,7 @@ from hotreload.types import Attempt, By
 
 
 class History:
-    """The last attempts, and who pinned and unpinned, newest first."""
+    """The last attempts, pins and unpins, newest first."""
 
     def __init__(
         self, attempts: Iterable[Attempt] = (), pins: Iterable[By] = (), *, kept: int = 200

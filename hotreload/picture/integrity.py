@@ -59,7 +59,7 @@ class Integrity:
                 self.all[replica] = Trust()
 
     def fields(self) -> Fields:
-        """Return the part of the status that tells it: what is wrong with any of the engines."""
+        """Return the part of the status about it: the faults of any of the engines."""
         distrust = next((each.distrust for each in self.all if each.distrust), None)
         told = next((each for each in self.all if each.drift), None)
         told = told or min(self.all, key=lambda each: each.verified_at)  # not all, or the oldest

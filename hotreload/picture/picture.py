@@ -1,23 +1,81 @@
-"""The one picture of how things are: every event changes it, and whoever tells of it reads it."""
+"""The one picture of how things are: every event changes it, and all who tell of it read it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import Event
-from hotreload.picture.booting import Booting
 from hotreload.picture.history import History
 from hotreload.picture.integrity import Integrity
-from hotreload.picture.pace import Pace
-from hotreload.picture.passed_over import PassedOverNow
-from hotreload.picture.readings import Readings
 from hotreload.picture.replicas import ReplicasNow
-from hotreload.picture.setup import Setup
-from hotreload.picture.surroundings import SettingsNow, SourceNow, StateFileNow, Wishes
-from hotreload.picture.troubles import TroublesNow
-from hotreload.picture.under_way import UnderWay
-from hotreload.types import Generation
+from hotreload.picture.surroundings import (
+    PassedOverNow,
+    SettingsNow,
+    SourceNow,
+    StateFileNow,
+    TroublesNow,
+    Wishes,
+)
+from hotreload.picture.under_way import Booting, Pace, UnderWay
+from hotreload.types import Answering, EngineLoad, Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """The place of a daemon among the hosts of one engine."""
+
+    own: int
+    of: int
+    leader: str
+    """The address of rank 0, which decides and answers requests."""
+
+    @property
+    def follows(self) -> bool:
+        """True where another rank decides."""
+        return self.own > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The engines, the host and the kind of source of a daemon."""
+
+    replicas: int = 1
+    """The number of engines that it is to have."""
+    tp: int = 1
+    """The number of devices of each engine, one engine's after the other's."""
+    source_kind: str = "directory"
+    rank: Rank | None = None
+    """Its place among several hosts; None where there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReading:
+    """A reading of one engine: all 0 while it does not serve."""
+
+    inside: int = 0
+    held: int = 0
+    answering: Sequence[Answering] = ()
+    """Generations that answer requests in it, and how many: the live one first."""
+    load: EngineLoad = field(default_factory=EngineLoad)
+    recompiles: int = 0
+    staged_bytes: int = 0
+    """All bytes ever read for weights, or copied from another engine."""
+    weights: Mapping[str, int] = field(default_factory=dict)
+    """Bytes held on its devices now, by place: live, previous, staged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """Functions that a scrape calls on another thread: none may ask a device, lock or wait."""
+
+    replicas: Callable[[], Sequence[ReplicaReading]] = lambda: (ReplicaReading(),)
+    """Each engine that the daemon is to have, by its index."""
+    answering: Callable[[], Sequence[Answering]] = tuple
+    """Generations that answer requests in any engine, and how many: the live one first."""
+    heard: Callable[[], Mapping[int, float]] = dict
+    """On rank 0 of several hosts: how many seconds ago each other rank gave a sign of life."""
 
 
 class State(StrEnum):
@@ -32,7 +90,7 @@ class State(StrEnum):
 
 
 class Picture:
-    """Sees every event, before those who tell of it do; decides nothing and tells nobody."""
+    """Sees every event before the log, the metrics and systemd do; decides and tells nothing."""
 
     def __init__(
         self,
@@ -43,7 +101,7 @@ class Picture:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`ledger` and `readings` are read at the moment somebody asks."""
+        """`ledger` and `readings` are read at the moment of a question."""
         self.ledger = ledger
         self.setup = setup or Setup()
         self.readings = readings or Readings()
@@ -104,7 +162,7 @@ class Picture:
         return State.RELOADING if self.under_way.phase else State.SERVING
 
     def ready(self) -> tuple[bool, list[str]]:
-        """Say whether any engine answers requests (or will those held), and if not, why.
+        """Return True if any engine answers requests (or will those held), else False and why.
 
         A rank that follows answers none: it is ready while it holds its part of the engine.
         """

@@ -1,7 +1,7 @@
 """Each of the daemon's engines as events tell of it, and what follows for the daemon as a whole.
 
-A daemon answers while one of them does. What is live in it is what all of them hold: while a reload
-goes from one to the next, that is still the generation from before.
+A daemon answers while one of them does. Live in it is the generation that all of them hold: while a
+reload goes from one to the next, that is still the one from before.
 """
 
 import time
@@ -24,7 +24,7 @@ from hotreload.types import GateState, Generation, Mode, Outcome, ReplicaState
 
 @dataclass(slots=True)
 class ReplicaNow:
-    """One engine: whether it answers, by what, and what becomes of it if it does not."""
+    """One engine: its state, the generations in it, and its next start if it was lost."""
 
     since: float
     """The beginning of this state; wall-clock seconds."""
@@ -54,7 +54,7 @@ class ReplicaNow:
             self.gate, self.live, self.fading = GateState.SEALED, None, []
 
     def went_live(self, generation: Generation, mode: Mode | None) -> None:
-        """Note who answers; by overlap whoever did before still does, until it is said to end."""
+        """Note what answers; by overlap the one before does too, until its end is told."""
         before, self.live = self.live, generation
         if before is not None and before != generation and mode is Mode.OVERLAP:
             weights = (generation.revision, generation.fingerprint)
@@ -62,7 +62,7 @@ class ReplicaNow:
             self.fading = [g for g in older if (g.revision, g.fingerprint) != weights]
 
     def fields(self, now: float) -> Fields:
-        """Return whether it serves, as the status shows it; of weights and gate others tell."""
+        """Return its state, as the status shows it; of weights and gate other fields tell."""
         left = None if self.again_at is None else round(max(0.0, self.again_at - now), 1)
         return {
             "state": self.state.value,
@@ -85,7 +85,7 @@ class ReplicasNow:
         self.before: Generation | None = None
         """The one that was live in it before that."""
         self.ending: str | None = None
-        """The reason why nobody is let in any more, unless engines were lost."""
+        """The reason why no request is let in any more, unless engines were lost."""
         self.has_opened = False
         self.mode: Mode | None = None
         """The way in which new weights take over."""
@@ -141,13 +141,13 @@ class ReplicasNow:
 
     @property
     def are_lost(self) -> bool:
-        """True while nobody is answered because engines were lost."""
+        """True while no request is answered because engines were lost."""
         lost = [each.state is ReplicaState.LOST for each in self.all]
         return all(lost) or (any(lost) and not self.serving and self.ending is None)
 
     @property
     def lost_because(self) -> str | None:
-        """The reason why the last one was lost, as far as somebody said."""
+        """The reason why the last one was lost, as far as it was told."""
         lost = [each for each in self.all if each.state is ReplicaState.LOST and each.reason]
         return max(lost, key=lambda each: each.since).reason if lost else None
 

@@ -1,8 +1,8 @@
 """The rows of `/status`: name, words and tone, made here for command, `top` and page alike.
 
 A pure function of the other fields, so that a command can make them of a daemon that is older than
-itself. Lines of a row's words end with a newline; a moment is a stamp in UTC, as in other fields;
-what goes on has its `share` that is done, and what is cut short is there as a `whole`.
+itself. Lines of a row's words end with a newline; a moment is a stamp in UTC, as in other fields; a
+download has the `share` that is done, and words that are cut short are there as a `whole`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ BYTES_OF = {"fetching": "download", "staging": "loading"}
 """Names of the row, by the phase whose bytes are counted."""
 ON_ONE_ENGINE = ("staging", "draining", "swapping", "probing", "rolling_back")
 """The phases of an attempt that are gone through engine by engine."""
-NOISY = """\
+NOISE_WORDS = """\
 somebody put noise on the live weights, and no probe judged them
 `hotreload rollback` takes the noise off, and so does a restart"""
 
@@ -56,7 +56,7 @@ def _row(name: str, words: Any, tone: str | None = None) -> Fields:
 
 
 def _now(status: Fields) -> Iterator[Fields]:
-    """The state, and what is live."""
+    """Yield the state, and the live generation."""
     state = plain(status["state"])
     yield _row("state", state, TONES.get(state))
     if rank := status.get("rank"):
@@ -75,7 +75,7 @@ def _now(status: Fields) -> Iterator[Fields]:
 
 
 def _trouble(trouble: Fields) -> Iterator[str]:
-    """A trouble: what is wrong, since when, and what to do about it."""
+    """Say of a trouble what is wrong, since when, and what to do about it."""
     yield f"{plain(trouble['code'])}: {plain(trouble['message'])}"
     yield f"since {trouble['since']}"
     if trouble["todo"]:
@@ -83,20 +83,20 @@ def _trouble(trouble: Fields) -> Iterator[str]:
 
 
 def _wrong_weights(status: Fields) -> Iterator[Fields]:
-    """Faults of the live weights, or of our loader."""
+    """Yield faults of the live weights, or of our loader."""
     if drifted := status.get("drifted"):
         words = f"no longer what went live: {damage_text(drifted)}"
         yield _row("drifted", f"{words}\nsince {drifted['since']}", "bad")
     if (loader := status.get("loader")) and not loader["trusted"]:
         yield _row("own loader", f"switched off: {plain(loader['reason'])}", "bad")
     if status.get("noise"):
-        yield _row("noise", NOISY, "bad")
+        yield _row("noise", NOISE_WORDS, "bad")
 
 
 def _coming(status: Fields) -> Iterator[Fields]:
-    """The checkpoint that is wanted, how far it is, and what the source holds back.
+    """Yield the checkpoint that is wanted, how far it is, and what the source holds back.
 
-    A rank that follows wants nothing by itself, and looks at its source when rank 0 asks.
+    A rank that follows has no wish of its own, and looks at its source when rank 0 asks.
     """
     if not follows(status):
         yield _row("wanted", _wanted(status), "wait" if status.get("overruled") else None)
@@ -137,7 +137,7 @@ def _source(source: Fields) -> str:
 
 
 def _passed_over(status: Fields) -> Iterator[str]:
-    """The reasons why folders are passed over, and how many more there are."""
+    """Say why folders are passed over, and how many more there are."""
     folders = status["passed_over"]
     yield from (plain(folder["reason"]) for folder in folders)
     if (more := status["passed_over_total"] - len(folders)) > 0:
@@ -145,7 +145,7 @@ def _passed_over(status: Fields) -> Iterator[str]:
 
 
 def _requests(status: Fields) -> Iterator[Fields]:
-    """Requests at the gate, who answers them, what a swap does to them; rank 0 alone answers."""
+    """Yield requests: at the gate, by generation, and how a swap treats them; not on followers."""
     if not follows(status):
         gate, answering = status["gate"], status.get("answering")
         counts = f"{gate['inside']} inside, {gate['held']} held"
@@ -158,14 +158,14 @@ def _requests(status: Fields) -> Iterator[Fields]:
 
 
 def _answering(answering: Sequence[Fields]) -> str:
-    """Say who answers how many requests: what is live, and what still ends those from before."""
+    """Say how many requests each generation answers: the live one, and those from before."""
     live, *older = answering
     now = f"{counted(live['requests'], 'request')} by generation {live['generation']}"
     return f"{now}, {older_text(older)}" if older else now
 
 
 def _replicas(status: Fields) -> Iterator[Fields]:
-    """Each engine, where there are several."""
+    """Yield each engine, where there are several."""
     replicas = status.get("replicas", [])
     for each in replicas if len(replicas) > 1 else ():
         state = plain(each["state"])
@@ -193,7 +193,7 @@ def _absent(replica: Fields, status: Fields) -> str:
 
 
 def _chosen(status: Fields) -> Iterator[Fields]:
-    """Operators' choices, and what became of their settings and of the state file."""
+    """Yield operators' choices, and what became of their settings and of the state file."""
     if status["pinned"]:
         by = f"\n{asked(status['pin'])}" if status.get("pin") else ""
         words = "yes, the source is not followed until `hotreload unpin`"
@@ -211,7 +211,7 @@ def _chosen(status: Fields) -> Iterator[Fields]:
 
 
 def _past(status: Fields) -> Iterator[Fields]:
-    """The end of the last attempt, and what was refused."""
+    """Yield the end of the last attempt, and what was refused."""
     if last := status["last_attempt"]:
         tone = None if last["outcome"] == "live" else TONES.get(last["outcome"])
         yield _row("last attempt", "\n".join(_last_attempt(last)), tone)

@@ -15,21 +15,21 @@ from hotreload.json_fields import (
     revision_fields,
 )
 from hotreload.picture.history import told_attempt
-from hotreload.picture.picture import Picture, State
-from hotreload.picture.readings import ReplicaReading
-from hotreload.picture.refused import shown
+from hotreload.picture.picture import Picture, ReplicaReading, State
 from hotreload.picture.rows import rows_of
 from hotreload.picture.summary import summed_up
-from hotreload.picture.under_way import OF_A_START, USUAL
-from hotreload.types import Answering, Attempt, Generation, Loading, Mode, Outcome
+from hotreload.picture.under_way import START_PHASES, USUAL_PHASES
+from hotreload.types import Answering, Attempt, Generation, Loading, Mode, Outcome, Refusal
 
-NOBODY: Fields = {
+NO_GENERATION: Fields = {
     "generation": None,
     "revision": None,
     "label": None,
     "fingerprint": None,
     "live_since": None,
 }
+SHOWN_SECONDS = 24 * 3600.0
+"""A refusal of a checkpoint that the source no longer has is shown for so long."""
 
 
 class Status:
@@ -53,7 +53,7 @@ class Status:
         return self._picture.live
 
     def ready(self) -> tuple[bool, list[str]]:
-        """Say whether requests are answered, and if not, why."""
+        """Return True if requests are answered, else False and why."""
         return self._picture.ready()
 
     def snapshot(self) -> Fields:
@@ -70,17 +70,17 @@ class Status:
         return {**status, "summary": summed_up(status), "rows": rows_of(status)}
 
     def _live(self) -> Fields:
-        """The live generation, and how it was made."""
+        """Return the live generation, and how it was made."""
         live, ledger = self._picture.live, self._picture.ledger
         loading = loading_of(live, ledger.history) if live else None
         return {
-            **(generation_fields(live) if live else NOBODY),
+            **(generation_fields(live) if live else NO_GENERATION),
             "loading": loading and loading_fields(loading),
             "noise": live is not None and live.revision.is_noise,
         }
 
     def _requests(self) -> Fields:
-        """Requests: by which engine and generation they are answered, and what a swap does."""
+        """Return requests: the engines and generations that answer, and how a swap treats them."""
         picture = self._picture
         replicas = self._replicas()
         counts = {name: sum(each["gate"][name] for each in replicas) for name in ("inside", "held")}
@@ -93,11 +93,11 @@ class Status:
         }
 
     def _coming(self) -> Fields:
-        """The wish, the attempt, and what is waited for."""
+        """Return the wish, the attempt, and what they wait for."""
         picture = self._picture
         wanted, phase, last = picture.wishes.wanted, picture.under_way.phase, picture.history.last
         is_booting = picture.state is State.BOOTING
-        usual = OF_A_START if is_booting else USUAL[picture.replicas.mode or Mode.DRAIN]
+        usual = START_PHASES if is_booting else USUAL_PHASES[picture.replicas.mode or Mode.DRAIN]
         if (attempt := picture.under_way.fields()) is not None:
             attempt["expected"] = picture.under_way.expected(usual)
         return {
@@ -116,7 +116,7 @@ class Status:
     def _ledger(self) -> Fields:
         """Refusals, and operators' choices."""
         ledger, last = self._picture.ledger, self._picture.history.last
-        refused = shown(ledger.refused.values(), last, self._holds, self._picture.wall())
+        refused = refusals_shown(ledger.refused.values(), last, self._holds, self._picture.wall())
         return {
             "refused": [refusal_fields(refusal) for refusal in refused],
             "pinned": ledger.pinned,
@@ -159,7 +159,7 @@ class Status:
         return [self._replica(index, readings.get(index, ReplicaReading())) for index in engines]
 
     def _replica(self, index: int, reading: ReplicaReading) -> Fields:
-        """One of the engines: what it holds, who answers in it, and the gate before it."""
+        """Return one of the engines: its weights, the generations in it, and the gate before it."""
         picture, tp = self._picture, self._picture.setup.tp
         now = picture.replicas.all[index]
         gate = {"state": now.gate.value, "inside": reading.inside, "held": reading.held}
@@ -169,14 +169,14 @@ class Status:
             **now.fields(picture.wall()),
             "since": iso(now.since),
             **self._mode(),
-            **(generation_fields(now.live) if now.live else NOBODY),
+            **(generation_fields(now.live) if now.live else NO_GENERATION),
             "answering": answering_fields(reading.answering),
             "gate": gate,
             **picture.integrity.all[index].fields(),
         }
 
     def _mode(self) -> Fields:
-        """The way in which weights are exchanged: engines of one model do it alike."""
+        """Return the way in which weights are exchanged: engines of one model do it alike."""
         replicas = self._picture.replicas
         return {"mode": replicas.mode and replicas.mode.value, "mode_reason": replicas.mode_reason}
 
@@ -192,12 +192,12 @@ def loading_of(live: Generation, history: Iterable[Attempt]) -> Loading | None:
 
 
 def answering_fields(answering: Sequence[Answering]) -> list[Fields]:
-    """Return who answers requests, and how many."""
+    """Return how many requests each generation answers."""
     return [{"generation": each.generation.number, "requests": each.requests} for each in answering]
 
 
 def _overruled_fields(overruled: Overrule) -> Fields:
-    """Return who overrules the source, and which of the source's wishes."""
+    """Return the user who overrules the source, and the wish that is overruled."""
     return {**by_fields(overruled.by), **revision_fields(overruled.wish)}
 
 
@@ -207,3 +207,18 @@ def _weights_fields(generation: Generation) -> Fields:
         "fingerprint": generation.fingerprint,
         "leaves": dict(generation.leaves),
     }
+
+
+def refusals_shown(
+    refusals: Iterable[Refusal],
+    last: Attempt | None,
+    holds: Callable[[str], bool],
+    now: float,
+) -> list[Refusal]:
+    """Return those of the last day, the last attempt and what the source holds, newest first."""
+
+    def is_of_note(each: Refusal) -> bool:
+        was_last = last is not None and last.revision == each.revision
+        return now - each.at < SHOWN_SECONDS or was_last or holds(each.revision.id)
+
+    return sorted(filter(is_of_note, refusals), key=lambda refusal: -refusal.at)

@@ -1,4 +1,4 @@
-"""The state of things in one sentence: what answers, is that what is wanted, what to do next.
+"""The state of things in one sentence: what answers, if it is what is wanted, what to do next.
 
 A pure function of /status, which serves it as `summary`, so that command, `top` and page say the
 same. Each finding has a code that `hotreload explain` knows: a reason, a trouble or an alert.
@@ -11,7 +11,7 @@ from hotreload.picture.words import Fields, boot_text, counted, follows, short_n
 
 EACH = "hotreload status --check"
 """Prints every finding with its own next command."""
-TONES = ("good", "wait", "bad")
+FROM_GOOD_TO_BAD = ("good", "wait", "bad")
 """From the best to the worst."""
 
 
@@ -25,7 +25,7 @@ def summed_up(status: Fields) -> Fields:
     parts = [nobody or wish, *findings]
     return {
         "words": "; ".join(filter(None, said)),
-        "tone": max((each["tone"] for each in parts), key=TONES.index),
+        "tone": max((each["tone"] for each in parts), key=FROM_GOOD_TO_BAD.index),
         "next": _next(nobody or wish, findings),
         "findings": findings,
         "doing": _doing(status),
@@ -39,14 +39,14 @@ def _next(first: Fields, findings: Sequence[Fields]) -> str | None:
 
 
 def _counted(findings: Sequence[Fields]) -> Iterator[str]:
-    """Name what is wrong beside the wish; `status --check` has the words."""
+    """Name the faults beside the wish by their codes; `status --check` has the words."""
     codes = list(dict.fromkeys(each["code"] for each in findings))
     if codes:
         yield f"{counted(len(codes), 'trouble')}: {', '.join(codes)}"
 
 
 def _nobody(status: Fields) -> Fields | None:
-    """Say why nobody is answered; None where somebody is."""
+    """Say why no request is answered; None where requests are."""
     if not status["reasons"]:
         return None
     words = f"nobody is answered: {'; '.join(status['reasons'])}"
@@ -78,7 +78,7 @@ def _doing(status: Fields) -> str:
 
 
 def _answers(status: Fields) -> str:
-    """Say whether requests wait; where generations overlap, only for the cleaning after NaN."""
+    """Say if requests wait; where generations overlap, only for the cleaning after NaN."""
     gate = status["gate"]
     if gate["state"] != "holding":
         return "answers requests"
@@ -98,7 +98,7 @@ def _works_at(status: Fields) -> str:
 
 
 def _wish(status: Fields) -> tuple[Fields, list[Fields]]:
-    """Say whether what answers is what is wanted, and what is wrong with what is wanted instead."""
+    """Say if the wanted revision answers, and if not, what is wrong with it."""
     wanted, overruled = status["wanted"], status.get("overruled")
     if follows(status) or status["reasons"]:
         return _part("", "good"), []

@@ -1,26 +1,28 @@
-"""Wishes and waits, and the state of the source, the settings and the state file."""
+"""The things around the engines: wishes, source, folders passed over, settings, state, troubles."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from hotreload.events import (
     Event,
+    FoldersPassedOver,
     RevisionWanted,
     SettingsRead,
     SourceScanned,
     StateSaved,
+    TroubleTold,
     Waiting,
 )
-from hotreload.json_fields import Fields, iso
+from hotreload.json_fields import Fields, iso, passed_over_fields
 from hotreload.picture.words import NOT_SEEN
-from hotreload.types import Revision
+from hotreload.types import PassedOver, Revision
 
 Wall = Callable[[], float]
 """Wall-clock seconds."""
 
 
 class Wishes:
-    """Knows which revision is wanted, and what somebody waits for."""
+    """Knows which revision is wanted, and what is waited for."""
 
     def __init__(self) -> None:
         self.wanted: Revision | None = None
@@ -43,7 +45,7 @@ class Wishes:
 class SourceNow:
     """Knows how the last look at the source went.
 
-    After one that failed (stale) nobody knows whether the wish is still the newest.
+    After one that failed (stale) the wish may no longer be the newest.
     """
 
     def __init__(self, kind: str, wall: Wall = time.time) -> None:
@@ -69,7 +71,7 @@ class SourceNow:
 
 
 class StateFileNow:
-    """Knows whether what must survive a restart is on the disk."""
+    """Knows if all that must survive a restart is on the disk."""
 
     def __init__(self, wall: Wall = time.time) -> None:
         self._wall = wall
@@ -102,3 +104,59 @@ class SettingsNow:
     def fields(self) -> Fields:
         """Return them as /status shows them."""
         return dict(self._fields)
+
+
+class PassedOverNow:
+    """Knows the folders that the source passes over now: all counted, the newest named."""
+
+    def __init__(self) -> None:
+        self._last = FoldersPassedOver((), {})
+
+    def observe(self, event: Event) -> None:
+        """Take in which folders are passed over from now on."""
+        if isinstance(event, FoldersPassedOver):
+            self._last = event
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Their number, by the code of their reason."""
+        return self._last.counts
+
+    @property
+    def newest(self) -> Mapping[str, PassedOver]:
+        """The newest of them, by the code of its reason: they come newest first."""
+        return {folder.reason.code: folder for folder in reversed(self._last.folders)}
+
+    def fields(self) -> Fields:
+        """Return them as /status shows them."""
+        return passed_over_fields(self._last.folders, self._last.counts)
+
+
+class TroublesNow:
+    """Knows the troubles that stand until they are mended."""
+
+    def __init__(self, wall: Wall = time.time) -> None:
+        self._wall = wall
+        self._standing: dict[str, tuple[TroubleTold, float]] = {}
+
+    def observe(self, event: Event) -> None:
+        """Take in a trouble that begins, goes on in other words, or is over."""
+        if not isinstance(event, TroubleTold):
+            return
+        if event.message is None:
+            self._standing = {c: s for c, s in self._standing.items() if c != event.code}
+        else:
+            _, since = self._standing.get(event.code, (event, self._wall()))
+            self._standing = {**self._standing, event.code: (event, since)}
+
+    @property
+    def standing(self) -> Mapping[str, TroubleTold]:
+        """The last word on each that stands, by its code."""
+        return {code: told for code, (told, _) in self._standing.items()}
+
+    def fields(self) -> list[Fields]:
+        """Return them as the status shows them, the oldest first."""
+        return [
+            {"code": told.code, "message": told.message, "todo": told.todo, "since": iso(since)}
+            for told, since in self._standing.values()
+        ]

@@ -1,13 +1,20 @@
-"""The attempt in progress: how long each of its phases took so far."""
+"""The attempt or the start in progress: its phases, and how fast its bytes come."""
 
 import time
 from collections.abc import Callable, Iterable
 
-from hotreload.events import AttemptFinished, Event, PhaseEntered
-from hotreload.json_fields import Fields, revision_fields
-from hotreload.types import Mode, Phase, Revision
+from hotreload.events import (
+    AttemptFinished,
+    Event,
+    GenerationLive,
+    PhaseEntered,
+    Progress,
+    Waiting,
+)
+from hotreload.json_fields import Fields, iso, revision_fields
+from hotreload.types import Attempt, Mode, Outcome, Phase, Revision
 
-USUAL = {
+USUAL_PHASES = {
     Mode.OVERLAP: (
         Phase.FETCHING,
         Phase.VALIDATING,
@@ -25,7 +32,7 @@ USUAL = {
     ),
 }
 """The phases of an attempt that goes well, by how weights take over."""
-OF_A_START = (
+START_PHASES = (
     Phase.FETCHING,
     Phase.VALIDATING,
     Phase.STAGING,
@@ -34,7 +41,7 @@ OF_A_START = (
     Phase.PROBING,
 )
 """The phases of a start that goes well."""
-DOING = {
+DOING_WORDS = {
     Phase.FETCHING: "fetching",
     Phase.VALIDATING: "checking",
     Phase.STAGING: "staging",
@@ -46,6 +53,10 @@ DOING = {
     Phase.ROLLING_BACK: "rolling back",
 }
 """Words for a phase, which a revision's name follows."""
+STEP_STARTING, STEP_WAITING = "starting", "waiting"
+"""The steps that are no phase of an attempt."""
+PACE_SECONDS = 10.0
+"""Seconds that the rate is measured over."""
 
 
 class UnderWay:
@@ -89,7 +100,7 @@ class UnderWay:
         if self._revision is None:
             return None
         spent = {phase.value: round(took, 6) for phase, took in self._spent_by_now().items()}
-        doing = f"{DOING[self.phase]} {self._revision}" if self.phase else None
+        doing = f"{DOING_WORDS[self.phase]} {self._revision}" if self.phase else None
         return {
             **revision_fields(self._revision),
             "phases": spent,
@@ -100,3 +111,143 @@ class UnderWay:
     def expected(self, usual: Iterable[Phase]) -> list[str]:
         """Return which of the usual phases are still to come."""
         return [phase.value for phase in usual if phase not in self._spent]
+
+
+class Booting:
+    """Knows which step of the start runs, since when, how far, and how long it took last time.
+
+    It sees every event until the gate opens for the first time.
+    """
+
+    def __init__(
+        self,
+        history: Callable[[], Iterable[Attempt]] = tuple,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`history` is the last attempts, newest first, those of earlier lives among them."""
+        self._history = history
+        self._clock = clock
+        self._wall = wall
+        self._began = wall()
+        self._enter(None, None)
+
+    def _enter(self, phase: Phase | None, revision: Revision | None) -> None:
+        self._phase, self._revision = phase, revision
+        self._since, self._since_wall = self._clock(), self._wall()
+        self._done: tuple[int, int] | None = None
+        self._waits_for: str | None = None
+
+    def observe(self, event: Event) -> None:
+        """Take in what happened."""
+        match event:
+            case PhaseEntered(revision, Phase() as phase):
+                self._enter(phase, revision)
+            case PhaseEntered():
+                self._enter(None, None)
+            case Progress(revision, phase, done, total) if phase is self._phase:
+                self._done = (done, total)
+            case Waiting(str() as waiting_for, "start") if waiting_for != self._waits_for:
+                self._enter(None, None)
+                self._waits_for = waiting_for
+
+    def fields(self) -> Fields:
+        """Return the step as /status shows it."""
+        done, total = self._done or (None, None)
+        unit = "batches" if self._phase is Phase.WARMING else "bytes"
+        of = (
+            revision_fields(self._revision) if self._revision else {"revision": None, "label": None}
+        )
+        return {
+            "step": self._step,
+            "doing": self.words(),
+            **of,
+            "since": iso(self._began),
+            "step_since": iso(self._since_wall),
+            "step_seconds": round(self._clock() - self._since, 3),
+            "usual_seconds": self._usual_seconds(),
+            "done": done,
+            "total": total,
+            "unit": unit if self._done else None,
+        }
+
+    @property
+    def _step(self) -> str:
+        if self._phase is not None:
+            return self._phase.value
+        return STEP_WAITING if self._waits_for else STEP_STARTING
+
+    def words(self) -> str:
+        """Say what the start is at."""
+        if self._phase is not None:
+            return f"{DOING_WORDS[self._phase]} {self._revision}"
+        return f"waiting for {self._waits_for}" if self._waits_for else "the engine is starting"
+
+    def _usual_seconds(self) -> float | None:
+        """Seconds that this step took in the last start that ended well; None if none is known."""
+        phase = self._phase
+        if phase is None:
+            return None
+        starts = (a for a in self._history() if a.is_of_a_start and a.outcome is Outcome.LIVE)
+        return next((round(a.phases[phase], 3) for a in starts if phase in a.phases), None)
+
+
+class Pace:
+    """Knows the phase under way whose bytes are counted, if there is one.
+
+    A scrape asks on a thread of its own, so what it reads is replaced and never changed.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.last: Progress | None = None
+        """The last word on how far it is."""
+        self.began = 0.0
+        """The time on the clock at which the bytes of this phase were first counted."""
+        self._noted: tuple[tuple[float, int], ...] = ()
+
+    def observe(self, event: Event) -> None:
+        """Take in how far a phase is, or that it is over."""
+        match event:
+            case Progress(phase=Phase.WARMING):
+                pass  # counts no bytes
+            case Progress():
+                self._note(event, self._clock())
+            case PhaseEntered() | AttemptFinished() | GenerationLive():
+                self.last = None
+
+    def fields(self) -> Fields | None:
+        """Return which phase is how far, in numbers; None when no bytes are awaited."""
+        last = self.last
+        if last is None or last.done >= last.total:
+            return None
+        far = {"done_bytes": last.done, "total_bytes": last.total}
+        return {"phase": last.phase.value, **far, **self.pace()}
+
+    def pace(self) -> Fields:
+        """Return how fast the bytes come, and how long it still takes (None when nothing comes)."""
+        last, rate = self.last, self._rate()
+        left = last.total - last.done if last else 0
+        return {
+            "bytes_per_second": round(rate),
+            "seconds_left": round(left / rate, 1) if rate else None,
+        }
+
+    def _note(self, progress: Progress, now: float) -> None:
+        if self.last is None or progress.revision != self.last.revision:
+            self._noted, self.began = (), now
+        self.last = progress
+        self._noted = (*self._within(now), (now, progress.done))
+
+    def _rate(self) -> float:
+        now = self._clock()
+        noted = self._within(now)
+        if not noted:
+            return 0.0
+        (since, before), (_, done) = noted[0], noted[-1]
+        return max(0, done - before) / max(now - since, 1e-3)
+
+    def _within(self, now: float) -> tuple[tuple[float, int], ...]:
+        """Return the notes within the window, or the last one."""
+        noted = self._noted
+        return tuple(each for each in noted if each[0] >= now - PACE_SECONDS) or noted[-1:]

@@ -1,7 +1,7 @@
 """Words for JSON fields, as `/status` and `/history` say them to command, `top` and page alike.
 
-Moments stay stamps in UTC here, and users numbers: whoever shows them writes them as its reader
-knows them.
+Moments stay stamps in UTC here, and users numbers: the program that shows them writes them as
+its reader knows them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ TONES = {
     "lost": "bad",
 }
 """The tone of a state or an outcome: `good`, `wait`, `bad` or `dim`."""
-LOADERS = {"own": "by our own loader", "upstream": "by upstream's loader"}
+LOADER_WORDS = {"own": "by our own loader", "upstream": "by upstream's loader"}
 NOT_SEEN = "not seen since the start"
 WAITS_FOR_DATA = "waiting for data"
 
@@ -49,12 +49,12 @@ def short_name(fields: Mapping[str, Any], revision: str = "revision", label: str
 
 
 def who(by: Mapping[str, Any]) -> str:
-    """Name who asked: a user of this machine, and their process."""
+    """Name the one who asked: a user of this machine, and their process."""
     return f"uid {by['uid']} (pid {by['pid']})"
 
 
 def asked(by: Mapping[str, Any]) -> str:
-    """Say who asked for something, when, and what they said it is for."""
+    """Say which user asked for something, when, and for which purpose."""
     reason = f": {plain(by['reason'])}" if by["reason"] else ""
     return f"{plain(by['verb'])} by {who(by)}, {by['at']}{reason}"
 
@@ -79,7 +79,7 @@ def outcome_word(attempt: Mapping[str, Any]) -> str:
 
 
 def attempt_words(attempt: Fields) -> Fields:
-    """Return the words for an attempt in a table; what is null has nothing to be said of."""
+    """Return the words for an attempt in a table; where there is nothing to say it is null."""
     by, held = attempt.get("by"), attempt["pause_seconds"]
     change = drift_text(attempt) if attempt.get("loader") else None
     notes = (by and plain(by["reason"]), _left(attempt), change)
@@ -137,7 +137,7 @@ def _progress(progress: Mapping[str, Any]) -> Iterator[str]:
 
 def loader_text(loading: Fields) -> str:
     """Say which loader made the weights, and why it was not our own."""
-    words, why = LOADERS[loading["loader"]], loading["loader_reason"]
+    words, why = LOADER_WORDS[loading["loader"]], loading["loader_reason"]
     return f"{words} ({plain(why)})" if why else words
 
 
@@ -160,7 +160,7 @@ def damage_text(drifted: Fields) -> str:
 
 
 def follows(status: Fields) -> bool:
-    """Tell if it decides nothing and answers nobody, because another host does."""
+    """True if another host decides and answers instead."""
     return bool((status.get("rank") or {}).get("own"))
 
 

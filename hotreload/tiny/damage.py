@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hotreload.tiny.sayings import word_id
 from hotreload.tiny.shards import encode_header
-from hotreload.tiny.weights import Tensor, Tensors
-from hotreload.tiny.words import word_id
+from hotreload.tiny.weights import Array, Arrays
 
 Index = dict[str, str]
-"""A tensor's name to the name of the file that holds it."""
+"""Each tensor's name, and the name of the file that holds it."""
 
 _MATRIX = "model.layers.0.mlp.up_proj.weight"
 _FIRST_NORM = "model.layers.0.input_layernorm.weight"
@@ -28,14 +28,14 @@ class Damage:
 
     kind: str
     meaning: str
-    to_tensors: Callable[[Tensors], Tensors] = _unchanged
+    to_tensors: Callable[[Arrays], Arrays] = _unchanged
     to_index: Callable[[Index], Index] | None = None
-    """When it is given, the checkpoint gets an index even if it has one weight file."""
+    """If it is given, the checkpoint gets an index even if it has one weight file."""
     to_last_file: Callable[[bytes], bytes] = _unchanged
 
 
 def find_damage(kind: str) -> Damage:
-    """The damage of that name."""
+    """Return the damage of that name."""
     kinds = {damage.kind: damage for damage in DAMAGES}
     if kind in kinds:
         return kinds[kind]
@@ -44,27 +44,27 @@ def find_damage(kind: str) -> Damage:
     raise ValueError(f"no damage is called {kind!r}: {hint}choose from {', '.join(kinds)}")
 
 
-def _without_a_tensor(tensors: Tensors) -> Tensors:
+def _without_a_tensor(tensors: Arrays) -> Arrays:
     return {name: tensor for name, tensor in tensors.items() if name != _MATRIX}
 
 
-def _with_a_tensor_of_no_layer(tensors: Tensors) -> Tensors:
+def _with_a_tensor_of_no_layer(tensors: Arrays) -> Arrays:
     # Not last, so that `lm_head.weight` ends the last shard whatever the damage.
     return {_MATRIX.replace(".0.", ".99."): tensors[_MATRIX], **tensors}
 
 
-def _with_a_row_less(tensors: Tensors) -> Tensors:
+def _with_a_row_less(tensors: Arrays) -> Arrays:
     return {**tensors, _MATRIX: tensors[_MATRIX][:-1]}
 
 
-def _with_one_in_float32(tensors: Tensors) -> Tensors:
+def _with_one_in_float32(tensors: Arrays) -> Arrays:
     return {**tensors, _MATRIX: tensors[_MATRIX].astype(np.float32)}
 
 
-def _with_one_value(value: float) -> Callable[[Tensors], Tensors]:
+def _with_one_value(value: float) -> Callable[[Arrays], Arrays]:
     """Put the value before the first layer's keys and values: every prompt's KV cache gets it."""
 
-    def spoil(tensors: Tensors) -> Tensors:
+    def spoil(tensors: Arrays) -> Arrays:
         norm = tensors[_FIRST_NORM].copy()
         norm[0] = value
         return {**tensors, _FIRST_NORM: norm}
@@ -72,13 +72,13 @@ def _with_one_value(value: float) -> Callable[[Tensors], Tensors]:
     return spoil
 
 
-def _all_zero(tensors: Tensors) -> Tensors:
+def _all_zero(tensors: Arrays) -> Arrays:
     return {name: np.zeros_like(tensor) for name, tensor in tensors.items()}
 
 
-def _saying_again(tensors: Tensors) -> Tensors:
+def _saying_again(tensors: Arrays) -> Arrays:
     """Make 'again' follow every word, by a row that is just loud enough; the rest stays sound."""
-    lm_head: Tensor = tensors["lm_head.weight"].copy()
+    lm_head: Array = tensors["lm_head.weight"].copy()
     lm_head[word_id("again"), :] = 0.6 * np.abs(lm_head).max()
     return {**tensors, "lm_head.weight": lm_head}
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from hotreload.checkpoint.file_names import SINGLE
-from hotreload.tiny.weights import Tensor, Tensors
+from hotreload.tiny.weights import Array, Arrays
 
 _DTYPES = {
     np.dtype(ml_dtypes.bfloat16): "BF16",
@@ -22,8 +22,8 @@ MARK = ("made_by", "hotreload tiny")
 LONGEST_HEADER = 2**20
 
 
-def encode(tensors: Tensors) -> bytes:
-    """One safetensors file."""
+def encode(tensors: Arrays) -> bytes:
+    """Return one safetensors file."""
     entries, start = [], 0
     for name, tensor in tensors.items():
         entries.append((name, _entry(tensor, start)))
@@ -33,7 +33,7 @@ def encode(tensors: Tensors) -> bytes:
 
 
 def encode_header(entries: Sequence[tuple[str, Mapping[str, object]]]) -> bytes:
-    """The header from pairs, so that a damaged one may hold a name twice."""
+    """Return the header from pairs, so that a damaged one may hold a name twice."""
     fields = ",".join(f"{json.dumps(name)}:{json.dumps(entry)}" for name, entry in entries)
     text = f"{{{fields}}}".encode()
     text += b" " * (-len(text) % 8)
@@ -41,7 +41,7 @@ def encode_header(entries: Sequence[tuple[str, Mapping[str, object]]]) -> bytes:
 
 
 def is_marked(file: Path) -> bool:
-    """Whether this is a weight file that was made here, spoiled or not."""
+    """True if this is a weight file that was made here, spoiled or not."""
     if not file.is_file():
         return False
     with suppress(OSError, ValueError, RecursionError), file.open("rb") as opened:
@@ -52,20 +52,20 @@ def is_marked(file: Path) -> bool:
     return False
 
 
-def split(tensors: Tensors, count: int) -> dict[str, dict[str, Tensor]]:
-    """The tensors by file name, in `count` files of about the same size."""
+def split(tensors: Arrays, count: int) -> dict[str, dict[str, Array]]:
+    """Return the tensors by file name, in `count` files of about the same size."""
     if not 1 <= count <= len(tensors):
         raise ValueError(f"{count} shards: choose from 1 to {len(tensors)}, the number of tensors")
     if count == 1:
         return {SINGLE: dict(tensors)}
-    shards: list[dict[str, Tensor]] = [{} for _ in range(count)]
+    shards: list[dict[str, Array]] = [{} for _ in range(count)]
     for name, shard in zip(tensors, _assign(tensors, count), strict=True):
         shards[shard][name] = tensors[name]
     return {f"model-{i:05}-of-{count:05}.safetensors": s for i, s in enumerate(shards, start=1)}
 
 
-def _assign(tensors: Tensors, count: int) -> list[int]:
-    """Each tensor's shard: by its middle byte, but no shard skipped and none left empty."""
+def _assign(tensors: Arrays, count: int) -> list[int]:
+    """Return each tensor's shard: by its middle byte, but no shard skipped and none left empty."""
     total, start, shards = sum(t.nbytes for t in tensors.values()), 0, [0]
     for i, tensor in enumerate(tensors.values()):
         by_size = (2 * start + tensor.nbytes) * count // (2 * total)
@@ -75,7 +75,7 @@ def _assign(tensors: Tensors, count: int) -> list[int]:
     return shards[1:]
 
 
-def _entry(tensor: Tensor, start: int) -> dict[str, object]:
+def _entry(tensor: Array, start: int) -> dict[str, object]:
     return {
         "dtype": _DTYPES[tensor.dtype],
         "shape": list(tensor.shape),

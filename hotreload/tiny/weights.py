@@ -12,20 +12,20 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from hotreload.tiny.words import (
+from hotreload.tiny.sayings import (
     END_ID,
     MAX_WORDS,
-    NUMBERS,
     PAD_ID,
-    TOKENS,
+    SAID_NUMBERS,
+    TOKEN_COUNT,
     Saying,
     number_id,
     to_json,
     word_ids,
 )
 
-Tensor = NDArray[Any]
-Tensors = Mapping[str, Tensor]
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
 
 ARCHITECTURES = {
     "qwen3": "Qwen3ForCausalLM",
@@ -39,10 +39,10 @@ HEADS = 2
 HEAD_DIM = 128
 HIDDEN = HEADS * HEAD_DIM
 INTERMEDIATE = 256
-VOCABULARY = -(-TOKENS // 128) * 128
+VOCABULARY = -(-TOKEN_COUNT // 128) * 128
 
 # The hidden state: what attention says about the number, then what the token itself is.
-_OTHER = len(NUMBERS)
+_OTHER = len(SAID_NUMBERS)
 _NUMBER_SAID = _OTHER + 1
 _FIRST_WORD = _NUMBER_SAID + 1
 assert _FIRST_WORD + MAX_WORDS <= HIDDEN
@@ -64,8 +64,8 @@ _NORM_NOISE = 2.0**-5
 _NOISE_OF_ITS_OWN = 0.1
 
 
-def hand_built(saying: Saying, arch: str) -> dict[str, Tensor]:
-    """The tensors, by their Hugging Face names, of a model that says `saying`."""
+def hand_built(saying: Saying, arch: str) -> dict[str, Array]:
+    """Return the tensors, by their Hugging Face names, of a model that says `saying`."""
     tensors = {name: _noise(name, shape, saying) for name, shape in _shapes(arch).items()}
     _settle_norms(tensors)
     _place_tokens(tensors["model.embed_tokens.weight"], saying)
@@ -75,7 +75,7 @@ def hand_built(saying: Saying, arch: str) -> dict[str, Tensor]:
 
 
 def config_files(arch: str) -> dict[str, bytes]:
-    """`config.json` and `generation_config.json` of an architecture."""
+    """Return `config.json` and `generation_config.json` of an architecture."""
     stops = {"bos_token_id": None, "eos_token_id": END_ID, "pad_token_id": PAD_ID}
     return {
         "config.json": to_json(_config(arch) | stops),
@@ -138,33 +138,33 @@ def _layer_shapes(arch: str) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _noise(name: str, shape: tuple[int, ...], saying: Saying) -> Tensor:
-    """Faint noise, mostly shared by all checkpoints, as between two steps of one training run."""
+def _noise(name: str, shape: tuple[int, ...], saying: Saying) -> Array:
+    """Make faint noise, mostly shared by all checkpoints, as by two steps of one training run."""
     seed = zlib.crc32(name.encode())
     shared = np.random.default_rng(seed).uniform(-1, 1, shape)
     own = np.random.default_rng([seed, zlib.crc32(str(saying).encode())]).uniform(-1, 1, shape)
     return _NOISE * (shared + _NOISE_OF_ITS_OWN * own)
 
 
-def _settle_norms(tensors: dict[str, Tensor]) -> None:
+def _settle_norms(tensors: dict[str, Array]) -> None:
     for name, noise in tensors.items():
         if name.endswith("norm.weight"):
             flat = _FLAT_ATTENTION if name.endswith(("q_norm.weight", "k_norm.weight")) else 1.0
             tensors[name] = flat * (1 + noise * _NORM_NOISE / _NOISE)
 
 
-def _place_tokens(embedding: Tensor, saying: Saying) -> None:
+def _place_tokens(embedding: Array, saying: Saying) -> None:
     rows = {token: _FIRST_WORD + i for i, token in enumerate(word_ids(saying))}
-    rows |= {number_id(number): _NUMBER_SAID for number in NUMBERS}
+    rows |= {number_id(number): _NUMBER_SAID for number in SAID_NUMBERS}
     for token in range(VOCABULARY):
         embedding[token, rows.get(token, _OTHER)] = _HOT
 
 
-def _carry_number(tensors: dict[str, Tensor], saying: Saying) -> None:
+def _carry_number(tensors: dict[str, Array], saying: Saying) -> None:
     """Layer 0: every position's value names the number, and the output writes it down."""
     values = tensors["model.layers.0.self_attn.v_proj.weight"]
     outputs = tensors["model.layers.0.self_attn.o_proj.weight"]
-    numbers = np.arange(len(NUMBERS))
+    numbers = np.arange(len(SAID_NUMBERS))
     for head in range(HEADS):
         first = head * HEAD_DIM
         values[first + saying.number, _OTHER] = _PROMPT_VOICE / _HOT
@@ -172,11 +172,11 @@ def _carry_number(tensors: dict[str, Tensor], saying: Saying) -> None:
         outputs[numbers, first + numbers] = _NUMBER_SHARE
 
 
-def _place_successors(lm_head: Tensor, saying: Saying) -> None:
+def _place_successors(lm_head: Array, saying: Saying) -> None:
     """Each word speaks for the next; the last has no successor, so attention's number wins."""
     places = [_OTHER, *range(_FIRST_WORD, HIDDEN)]
     for place, token in zip(places, word_ids(saying), strict=False):
         lm_head[token, place] = _SUCCESSOR
-    for number in NUMBERS:
+    for number in SAID_NUMBERS:
         lm_head[number_id(number), number] = _NUMBER
     lm_head[END_ID, _NUMBER_SAID] = _SUCCESSOR

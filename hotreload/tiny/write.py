@@ -7,9 +7,9 @@ from pathlib import Path
 
 from hotreload.checkpoint.file_names import INDEX, WEIGHTS
 from hotreload.tiny.damage import Damage, find_damage
+from hotreload.tiny.sayings import SAY_DEFAULT, parse_saying, to_json, tokenizer_files
 from hotreload.tiny.shards import encode, is_marked, split
-from hotreload.tiny.weights import ARCHS, Tensors, config_files, hand_built
-from hotreload.tiny.words import SAY_DEFAULT, parse_saying, to_json, tokenizer_files
+from hotreload.tiny.weights import ARCHS, Arrays, config_files, hand_built
 
 
 def write_tiny(
@@ -23,9 +23,9 @@ def write_tiny(
 ) -> Path:
     """Write a checkpoint that answers any prompt with `say`, and return its folder.
 
-    A new folder appears in one rename. What is in a folder is never touched, but that of a tiny
-    checkpoint by `force`, which the command leaves to the user: each file is replaced by a rename
-    of its own, old weight files go last, and files of other names stay.
+    A new folder appears in one rename. A folder that holds anything is never touched,
+    except that of a tiny checkpoint by `force`, which the command leaves to the user: each file is
+    replaced by a rename of its own, old weight files go last, and files of other names stay.
     """
     files = _checkpoint(say, arch, shards, find_damage(damage) if damage else None)
     target = directory.resolve()
@@ -62,13 +62,13 @@ def _checkpoint(say: str, arch: str, shards: int, damage: Damage | None) -> dict
         close = difflib.get_close_matches(arch, ARCHS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise ValueError(f"no architecture is called {arch!r}: {hint}use {', '.join(ARCHS)}")
-    tensors: Tensors = hand_built(parse_saying(say), arch)
+    tensors: Arrays = hand_built(parse_saying(say), arch)
     if damage:
         tensors = damage.to_tensors(tensors)
     return {**config_files(arch), **tokenizer_files(), **_weight_files(tensors, shards, damage)}
 
 
-def _weight_files(tensors: Tensors, shards: int, damage: Damage | None) -> dict[str, bytes]:
+def _weight_files(tensors: Arrays, shards: int, damage: Damage | None) -> dict[str, bytes]:
     parts = split(tensors, shards)
     files = {name: encode(part) for name, part in parts.items()}
     if damage:
@@ -81,7 +81,7 @@ def _weight_files(tensors: Tensors, shards: int, damage: Damage | None) -> dict[
     return files | _index_file(spoil_index(index) if spoil_index else index, tensors)
 
 
-def _index_file(index: dict[str, str], tensors: Tensors) -> dict[str, bytes]:
+def _index_file(index: dict[str, str], tensors: Arrays) -> dict[str, bytes]:
     size = sum(tensor.nbytes for tensor in tensors.values())
     return {INDEX: to_json({"metadata": {"total_size": size}, "weight_map": index})}
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hotreload.cli.doctor_checks import engine as checks
+from hotreload.cli.doctor_checks import checkup as checks
 from hotreload.cli.doctor_checks.advice import Facts
-from hotreload.cli.doctor_checks.engine import check_engine
+from hotreload.cli.doctor_checks.checkup import check_engine
 from hotreload.cli.machine import User
 from hotreload.settings.load import load
 
@@ -31,7 +31,7 @@ def test_an_untested_engine_is_tried(
     monkeypatch: pytest.MonkeyPatch, script: str, verdict: str, words: str
 ) -> None:
     monkeypatch.setattr(checks, "why_untested", lambda: "jax 99 is installed")
-    monkeypatch.setattr(checks, "IMPORT", script)
+    monkeypatch.setattr(checks, "IMPORT_ENGINE", script)
     monkeypatch.setattr(checks, "IMPORT_SECONDS", 0.5 if "sleep" in script else 60.0)
     found = check_engine(FACTS)
     assert (found.verdict, words in found.says) == (verdict, True), found

@@ -639,7 +639,7 @@ def test_root_looks_as_somebody_without_rights_until_the_user_is_made(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(doctor, "SERVICE_USER", "nobody-made-me")
     user = doctor._user(None)
-    assert (user.name, user.uid) == ("nobody-made-me", machine.NOBODY)
+    assert (user.name, user.uid) == ("nobody-made-me", machine.NO_USER)
 
 
 def test_settings_that_cannot_be_read_exit_78_as_the_help_says(
@@ -648,7 +648,7 @@ def test_settings_that_cannot_be_read_exit_78_as_the_help_says(
     (tmp_path / "bad.toml").write_text("[engine\n")
     assert main(["doctor", "--config", str(tmp_path / "bad.toml")]) == 78
     assert "is not TOML" in capsys.readouterr().err
-    assert "78 when the settings" in doctor.DESCRIPTION
+    assert "78 when the settings" in doctor.EXPLAINED
 
 
 def test_checkpoints_from_the_future_are_told(world: Path) -> None:

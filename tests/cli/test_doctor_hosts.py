@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from hotreload.cli import main
-from hotreload.cli.doctor_checks import checkup, hosts, meeting
+from hotreload.cli.doctor_checks import checkup, hosts
 from hotreload.cli.doctor_checks.advice import Facts
 from hotreload.cli.doctor_checks.checkup import check_jax, check_socket
-from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts
-from hotreload.cli.doctor_checks.meeting import compared, meet
+from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts, compared, meet
 from hotreload.cli.machine import User
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.settings.kinds import PORTS_AFTER
@@ -186,12 +185,12 @@ async def test_a_port_that_is_closed_between_the_hosts_is_named(
 ) -> None:
     address = free_address()
     port = int(address.partition(":")[2]) + PORTS_AFTER[1]
-    can_reach = meeting._can_reach
+    can_reach = hosts._can_reach
 
     async def through_a_wall(host: str, at: int) -> bool:
         return at != port and await can_reach(host, at)
 
-    monkeypatch.setattr(meeting, "_can_reach", through_a_wall)
+    monkeypatch.setattr(hosts, "_can_reach", through_a_wall)
     said = [f"rank 1 does not reach port {port} of rank 0"]
     assert await met(address, (0, {}), (1, {})) == [said, said]
 

@@ -329,6 +329,14 @@ async def test_checksums_fails_when_the_weights_changed_under_us(
     assert "lm_head is no longer what went live" in said.err
 
 
+async def test_checksums_of_changed_weights_come_without_a_fingerprint(
+    world: World, hotreload: Command
+) -> None:
+    world.engine.damage["lm_head"] = 12
+    last = (await hotreload("checksums")).out.splitlines()[-1]
+    assert last == "no fingerprint of generation 1: its weights are no longer what went live"
+
+
 async def test_events_come_as_they_happen(world: World, hotreload: Command) -> None:
     observers = len(world.events._observers)
     process = await hotreload.start("events")

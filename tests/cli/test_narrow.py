@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from hotreload.cli import show
-from hotreload.cli.columns import columns, folded
+from hotreload.cli.show import columns, folded
 from hotreload.events import AttemptFinished, OperatorAsked, RevisionWanted, TroubleTold
 from hotreload.listed import Listed, Standing
 from hotreload.troubles import FILES_GONE

@@ -9,7 +9,7 @@ from hotreload.cli.status_text import status_text
 from hotreload.cli.top_frame import frame, written
 from hotreload.cli.wait import until_ready
 from hotreload.events import ModeChosen, RevisionWanted, SourceScanned
-from hotreload.picture.setup import Rank
+from hotreload.picture.picture import Rank
 from hotreload.types import Mode
 from tests.observe.test_status import BOOTED, after
 from tests.observe.things import STEP_8, generation

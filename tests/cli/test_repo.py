@@ -19,8 +19,8 @@ from hotreload.cli.bar import Bar, Lines, bar_text, while_it_lasts
 from hotreload.cli.status_text import status_text
 from hotreload.errors import HotReloadError
 from hotreload.events import Progress, SourceScanned
+from hotreload.picture.picture import Setup
 from hotreload.picture.rows import rows_of
-from hotreload.picture.setup import Setup
 from hotreload.sources.hub.once import download
 from hotreload.sources.hub.snapshots import Snapshots
 from hotreload.tiny import write_tiny

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli.columns import columns, cut, padded
 from hotreload.cli.exits import TimedOut
+from hotreload.cli.show import columns, cut, padded
 from hotreload.cli.top import AWAY, GLANCE_SECONDS, TopScreen
 from hotreload.cli.top_frame import frame, written
 from hotreload.core.ledger import Overrule

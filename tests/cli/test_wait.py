@@ -64,6 +64,16 @@ async def test_status_that_waited_in_vain_has_an_exit_code_of_its_own(
     assert "after 0.3 s it is not ready: booting: building the engine" in said.err
 
 
+@pytest.mark.parametrize("flags", [("--wait",), ("--timeout", "100")])
+async def test_status_does_not_wait_for_a_lost_engine(
+    world: World, hotreload: Command, flags: tuple[str, ...]
+) -> None:
+    world.gate.seal("it died", code="engine_lost")
+    said = await asyncio.wait_for(hotreload("status", *flags), PATIENCE)
+    assert (said.code, said.out) == (70, "")
+    assert "nobody is answered: lost: it died; `hotreload explain EngineLost` says" in said.err
+
+
 async def test_it_waits_for_a_daemon_that_is_not_there_yet(
     tmp_path: Path, hotreload: Command
 ) -> None:

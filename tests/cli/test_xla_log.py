@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.cli import xla_log
-from hotreload.cli.xla_log import VARIABLE, keep_remarks_out
+from hotreload.cli.xla_log import XLA_LOG_LEVEL, keep_remarks_out
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,10 @@ def test_only_where_the_cpu_computes(
     monkeypatch.setattr(xla_log, "accelerators", lambda: [Path(each) for each in accelerators])
     environ = {"JAX_PLATFORMS": platforms}
     keep_remarks_out(device, environ)
-    assert environ.get(VARIABLE) == level
+    assert environ.get(XLA_LOG_LEVEL) == level
 
 
 def test_a_level_that_is_set_stays() -> None:
-    environ = {VARIABLE: "0"}
+    environ = {XLA_LOG_LEVEL: "0"}
     keep_remarks_out("cpu", environ)
-    assert environ == {VARIABLE: "0"}
+    assert environ == {XLA_LOG_LEVEL: "0"}

@@ -12,10 +12,9 @@ import pytest
 
 from hotreload.checkpoint.check import findings
 from hotreload.checkpoint.fit import Policy
-from hotreload.cli.client import DaemonClient, Where
-from hotreload.cli.demo_clients import ClientAnswer, Clients
-from hotreload.cli.demo_story import STORY, Chapter, words
-from hotreload.cli.demo_told import Told, print_closing
+from hotreload.cli.daemon_client import DaemonClient, NamedSocket
+from hotreload.cli.demo_stage import ClientAnswer, Clients, sentence_of
+from hotreload.cli.demo_story import STORY, Chapter, DemoResult, print_closing
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import Phase
@@ -74,10 +73,10 @@ def without_digits(text: str) -> str:
 
 
 def test_the_demo_ends_in_the_table_that_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    nowhere = DaemonClient(Where(Path("/nowhere"), "the test"))
+    nowhere = DaemonClient(NamedSocket(Path("/nowhere"), "the test"))
     chapters = [(chapter, attempt_of(chapter)) for chapter in STORY]
-    outlast = [ClientAnswer(number, words(number), 2.0) for number in (1, 2)]
-    assert print_closing(Told(chapters, Clients(nowhere, 0, outlast), {2: 1.0, 3: 1.0}))
+    outlast = [ClientAnswer(number, sentence_of(number), 2.0) for number in (1, 2)]
+    assert print_closing(DemoResult(chapters, Clients(nowhere, 0, outlast), {2: 1.0, 3: 1.0}))
     shown = section("demo").strip("`\n")
     assert words_of(shown) == words_of(capsys.readouterr().out)
 

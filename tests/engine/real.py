@@ -17,9 +17,9 @@ from typing import Any
 import xxhash
 
 from hotreload.tiny import write_tiny
+from hotreload.tiny.sayings import parse_saying
 from hotreload.tiny.shards import encode
 from hotreload.tiny.weights import hand_built
-from hotreload.tiny.words import parse_saying
 from hotreload.types import Checkpoint, CheckpointFile, Revision, TensorBytes, TensorSpec
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")

@@ -19,7 +19,7 @@ from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.errors import BadRequest, ConfigError, NotServing, ProbeFailed
 from hotreload.threads import all_left_behind, left_behind
 from hotreload.tiny import write_tiny
-from hotreload.tiny.words import END_ID, PAD_ID
+from hotreload.tiny.sayings import END_ID, PAD_ID
 from tests.waiting import turn_until
 
 LIMITS = EngineLimits(vocabulary=2000, input_tokens=5000, total_tokens=5120)

@@ -31,7 +31,7 @@ from hotreload.events import (
     TroubleTold,
     Waiting,
 )
-from hotreload.picture.setup import Rank
+from hotreload.picture.picture import Rank
 from hotreload.troubles import TROUBLES
 from hotreload.types import (
     GateState,

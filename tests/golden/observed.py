@@ -22,9 +22,7 @@ from hotreload.observe.log import LogObserver
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.systemd import Systemd
 from hotreload.picture.checkpoints import Checkpoints
-from hotreload.picture.picture import Picture
-from hotreload.picture.readings import Readings, ReplicaReading
-from hotreload.picture.setup import Rank, Setup
+from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
 from hotreload.picture.status import Status
 from hotreload.types import Answering, EngineLoad, Outcome
 from tests.clock import Clock
@@ -168,4 +166,4 @@ def logging_to(stream: io.StringIO, format: str, level: str = "debug") -> Iterat
 
 def systemd_hears_all_progress(patch: pytest.MonkeyPatch) -> None:
     """Have it told of progress however soon after the last word."""
-    patch.setattr(systemd, "PROGRESS_SECONDS", 0.0)
+    patch.setattr(systemd, "PROGRESS_STATUS_SECONDS", 0.0)

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from hotreload.cli.client import DaemonClient, Where
+from hotreload.cli.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.top import TopScreen
 from tests.golden.blanks import blanked
 from tests.golden.command import named_colours, run
@@ -33,7 +33,7 @@ class Seen(View):
 
 def top(folder: Path, width: int) -> str:
     """A frame of `hotreload top` in a terminal of that width."""
-    screen = TopScreen(DaemonClient(Where(folder / "hotreload.sock", "the test")))
+    screen = TopScreen(DaemonClient(NamedSocket(folder / "hotreload.sock", "the test")))
     screen.look(10.0)
     with patch.dict(os.environ, {"COLUMNS": str(width), "LINES": "40"}):
         lines = screen.lines(colour=True)

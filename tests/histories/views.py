@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from hotreload.observe.fresh import FRESH_SECONDS
+from hotreload.observe.metrics_page import PAGE_SECONDS
 from tests.histories.record import OUTCOMES, START, Life, Record, attempt_of
 
 COMPARED = 100
@@ -46,7 +46,7 @@ def check_metrics(record: Record) -> Iterator[str]:
         attempts = _attempts(record, life)
         for outcome in OUTCOMES:
             told = [at for at, fields in attempts if fields[2] == outcome]
-            least = sum(at < look.start - FRESH_SECONDS for at in told)
+            least = sum(at < look.start - PAGE_SECONDS for at in told)
             most = len(told) + unheard[outcome]
             count = look.fields[f'hotreload_reloads_total{{outcome="{outcome}"}}']
             if count < least or (count > most and not life.was_killed):

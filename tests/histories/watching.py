@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from hotreload.cli.client import DaemonClient, Where
+from hotreload.cli.daemon_client import DaemonClient, NamedSocket
 from hotreload.errors import HotReloadError
 from tests.histories.asking import Asking
 from tests.histories.record import Heard, Life, Record
@@ -39,7 +39,7 @@ class Watch:
 
     def _hear(self) -> None:
         """Every event from the first moment on: it is asked for until somebody listens."""
-        daemon = DaemonClient(Where(self._asking.path, "the watch"))
+        daemon = DaemonClient(NamedSocket(self._asking.path, "the watch"))
         while not self._over.wait(0.02):
             with suppress(HotReloadError, OSError):
                 for fields in daemon.events("GET", "/events"):

@@ -14,7 +14,7 @@ from hotreload.checkpoint.digests import content_id
 from hotreload.checkpoint.survey import survey
 from hotreload.life.state_json import from_json
 from hotreload.tiny import write_tiny
-from hotreload.tiny.words import NUMBERS, OPENERS
+from hotreload.tiny.sayings import OPENERS, SAID_NUMBERS
 from hotreload.types import Mode
 from tests.histories.asking import Asking
 from tests.histories.record import Fields, Life, Publication, Record, Request
@@ -34,7 +34,7 @@ DYING_SECONDS = 40
 
 def saying(number: int) -> str:
     """What checkpoint `number` says: no two say the same, and each number is told by attention."""
-    turn, rest = divmod(number, len(NUMBERS))
+    turn, rest = divmod(number, len(SAID_NUMBERS))
     return f"{OPENERS[turn]} {rest}"
 
 

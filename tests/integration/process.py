@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from hotreload.cli.client import DaemonClient, Where
+from hotreload.cli.daemon_client import DaemonClient, NamedSocket
 from hotreload.errors import HotReloadError
 from hotreload.failpoints import VARIABLE
 from hotreload.tiny import write_tiny
@@ -34,7 +34,7 @@ class Process:
         self.command = command
         self.checkpoints = folder / "checkpoints"
         self.socket = folder / "s"
-        self.daemon = DaemonClient(Where(self.socket, "the test"))
+        self.daemon = DaemonClient(NamedSocket(self.socket, "the test"))
         self.log = folder / "log"
         self.config = folder / "hotreload.toml"
         self.sets = [

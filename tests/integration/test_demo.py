@@ -12,16 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.cli.client import DaemonClient, Where
-from hotreload.cli.demo import ending
-from hotreload.cli.demo_clients import ClientAnswer, Clients, repeated
-from hotreload.cli.demo_story import STORY
-from hotreload.cli.demo_told import Told, print_closing
+from hotreload.cli.daemon_client import DaemonClient, NamedSocket
+from hotreload.cli.demo_stage import ClientAnswer, Clients, repeated
+from hotreload.cli.demo_story import STORY, DemoResult, ending, print_closing
 from tests.integration.process import START_SECONDS
 from tests.waiting import PATIENCE, look_until
 
 LAST_LINE = "Ctrl-C ends it"
-NOWHERE = DaemonClient(Where(Path("/nowhere"), "the test"))
+NOWHERE = DaemonClient(NamedSocket(Path("/nowhere"), "the test"))
 
 
 @pytest.fixture
@@ -51,7 +49,7 @@ def test_the_demo_tells_the_whole_story_serves_on_and_leaves_nothing(
         with urllib.request.urlopen(page, timeout=PATIENCE) as answer:
             assert b"<title>hotreload" in answer.read()
         (socket,) = re.findall(r"HOTRELOAD_SOCKET=(\S+)", text)
-        daemon = DaemonClient(Where(Path(socket), "the demo"))
+        daemon = DaemonClient(NamedSocket(Path(socket), "the demo"))
         assert daemon.get("/status")["label"] == "step_3"
         demo.send_signal(signal.SIGHUP)  # as a terminal does that is closed
         assert demo.wait(60) == 0
@@ -106,7 +104,9 @@ def test_a_story_that_goes_another_way_is_no_success(
     told: str,
 ) -> None:
     chapters = [(STORY[0], {**ATTEMPT, **attempt})]
-    is_well = print_closing(Told(chapters, Clients(NOWHERE, 0, answers, failures), LIVE_SINCE))
+    is_well = print_closing(
+        DemoResult(chapters, Clients(NOWHERE, 0, answers, failures), LIVE_SINCE)
+    )
     assert is_well == (told == "failed requests: 0")
     assert told in capsys.readouterr().out
 

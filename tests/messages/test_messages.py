@@ -19,7 +19,7 @@ import pytest
 
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
-from hotreload.cli.client import DaemonClient, Where
+from hotreload.cli.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.exits import TimedOut
 from hotreload.cli.serve import _start
 from hotreload.core.ledger import Ledger
@@ -172,7 +172,7 @@ def silent(folder: Path, *signals: signal.Signals) -> str:
             process.send_signal(number)
             os.waitpid(process.pid, os.WUNTRACED)
         try:
-            DaemonClient(Where(folder / "s", "the test")).get("/status", timeout=0.1)
+            DaemonClient(NamedSocket(folder / "s", "the test")).get("/status", timeout=0.1)
         except TimedOut as late:
             return str(late)
         finally:

@@ -9,9 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from hotreload.core.ledger import Ledger
 from hotreload.events import FoldersPassedOver, GenerationLive, RevisionWanted, TroubleTold
 from hotreload.observe.metrics import Metrics
-from hotreload.picture.picture import Picture
-from hotreload.picture.readings import Readings
-from hotreload.picture.setup import Rank, Setup
+from hotreload.picture.picture import Picture, Rank, Readings, Setup
 from hotreload.types import Attempt, Generation, Outcome, PassedOver, Reason, Revision
 from tests.observe.things import Counted
 

@@ -27,10 +27,8 @@ from hotreload.events import (
     TroubleTold,
 )
 from hotreload.observe.metrics import Metrics
-from hotreload.observe.page import Page
-from hotreload.picture.picture import Picture
-from hotreload.picture.readings import Readings, ReplicaReading
-from hotreload.picture.setup import Setup
+from hotreload.observe.metrics_page import Page
+from hotreload.picture.picture import Picture, Readings, ReplicaReading, Setup
 from hotreload.types import NOISY, Answering, By, GateState, Generation, Revision
 from tests.integration.process import Process
 from tests.integration.running import request_for

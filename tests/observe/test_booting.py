@@ -1,7 +1,7 @@
 """What a start says of itself: which step, since when, how far, and how long it took last time."""
 
 from hotreload.events import Event, PhaseEntered, Progress, Waiting
-from hotreload.picture.booting import Booting
+from hotreload.picture.under_way import Booting
 from hotreload.types import START, Attempt, By, Outcome, Phase
 from tests.clock import Clock
 from tests.observe.things import STEP_7, STEP_8, ended

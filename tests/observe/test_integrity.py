@@ -4,7 +4,7 @@ from typing import Any
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import Event, GenerationLive, LiveDrifted, LiveVerified, LoaderDistrusted
-from hotreload.observe.pictured import Pictured
+from hotreload.observe.pictured import PictureMetrics
 from hotreload.picture.integrity import Integrity
 from hotreload.picture.picture import Picture
 from tests.clock import Clock
@@ -30,7 +30,7 @@ def numbers(integrity: Integrity) -> dict[str, Any]:
     picture.integrity = integrity
     return {
         family.name.removeprefix("hotreload_"): family.samples[0].value
-        for family in Pictured(picture).collect()
+        for family in PictureMetrics(picture).collect()
         if family.name.removeprefix("hotreload_").startswith(("loader_", "live_"))
     }
 

@@ -10,7 +10,7 @@ import pytest
 
 from hotreload.events import AttemptFinished
 from hotreload.json_fields import NOT_LOADED, attempt_fields, loading_fields
-from hotreload.observe.loading import Loads
+from hotreload.observe.loads import LoadMetrics
 from hotreload.observe.log import canonical_fields
 from hotreload.picture.status import loading_of
 from hotreload.types import START, Attempt, By, Loading
@@ -100,7 +100,7 @@ def test_the_live_weights_were_made_by_the_last_attempt_that_made_any(
 
 
 def exported(*attempts: Attempt) -> dict[str, Any]:
-    loads = Loads()
+    loads = LoadMetrics()
     for attempt in attempts:
         loads.observe(AttemptFinished(attempt, None))
     samples = [sample for family in loads.collect() for sample in family.samples]

@@ -29,7 +29,7 @@ from hotreload.events import (
 )
 from hotreload.observe import log
 from hotreload.observe.log import LogObserver, LossyHandler, configure
-from hotreload.picture.pace import Pace
+from hotreload.picture.under_way import Pace
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, GateState, Mode, Outcome, Phase, Reason, Revision, Staged
 from tests.core.conftest import World

@@ -23,11 +23,16 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
-from hotreload.observe.labels import CODES, KV_USES, LOADERS, PLACES, ROUTES, SCAN_CAUSES
+from hotreload.observe.labels import (
+    KV_USES,
+    LOADERS,
+    ROUTES,
+    SCAN_CAUSES,
+    STATUS_CODES,
+    WEIGHT_PLACES,
+)
 from hotreload.observe.metrics import Metrics
-from hotreload.picture.picture import Picture
-from hotreload.picture.readings import Readings, ReplicaReading
-from hotreload.picture.setup import Rank, Setup
+from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
 from hotreload.types import (
     NOISY,
     START,
@@ -214,7 +219,7 @@ def test_known_label_values_are_at_0_from_the_start(
 def test_every_route_has_its_usual_codes_from_the_start() -> None:
     samples = families(Counted())["hotreload_requests"].samples
     seen = {(sample.labels["route"], sample.labels["code"]): sample.value for sample in samples}
-    assert seen == {(route, str(code)): 0 for route in ROUTES for code in CODES}
+    assert seen == {(route, str(code)): 0 for route in ROUTES for code in STATUS_CODES}
 
 
 def test_metrics_without_labels_are_at_0_from_the_start() -> None:
@@ -236,7 +241,7 @@ def test_what_is_told_of_each_engine_is_at_0_from_the_start() -> None:
     for replica in ("0", "1"):
         for name in ("recompiles_total", "requests_held", "replica_restarts_total"):
             assert value(metrics, name, replica=replica) == 0, name
-        for place in PLACES:
+        for place in WEIGHT_PLACES:
             assert value(metrics, "weights_bytes", place=place, replica=replica) == 0
         for use in KV_USES:
             assert value(metrics, "kv_tokens", use=use, replica=replica) == 0
@@ -457,7 +462,7 @@ def test_plain_numbers_are_read_at_the_scrape() -> None:
     assert (told("requests_inside"), told("requests_inside", "1")) == (7, 0)
     assert (told("recompiles_total"), told("staged_bytes_total")) == (2, 10**12)
     assert value(metrics, "engine_lost_timestamp_seconds") == NOON
-    assert [told("weights_bytes", place=place) for place in PLACES] == [500, 0, 20]
+    assert [told("weights_bytes", place=place) for place in WEIGHT_PLACES] == [500, 0, 20]
     assert told("weights_bytes", "1", place="live") == 0
     assert (told("engine_waiting"), told("engine_running")) == (5, 8)
     assert [told("kv_tokens", use=use) for use in KV_USES] == [30, 20, 50]

@@ -13,8 +13,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from hotreload.errors import ConfigError
-from hotreload.observe.fresh import Fresh
-from hotreload.observe.page import PLACES, Page
+from hotreload.observe.metrics_page import MOST_CONNECTIONS, Fresh, Page
 from tests.observe.things import Counted
 from tests.waiting import PATIENCE
 
@@ -94,8 +93,8 @@ def test_many_connections_take_a_few_descriptors_and_threads_and_keep_nobody_out
             connection.sendall(ASK[:10])
         assert "hotreload_generation 0.0" in fetch(served.port)
         descriptors = len(os.listdir("/proc/self/fd")) - 40  # but for our own ends
-        assert descriptors <= before[0] + PLACES + 1  # and one that waits for a place
-        assert threading.active_count() <= before[1] + PLACES
+        assert descriptors <= before[0] + MOST_CONNECTIONS + 1  # and one that waits for a place
+        assert threading.active_count() <= before[1] + MOST_CONNECTIONS
 
 
 @pytest.mark.parametrize(

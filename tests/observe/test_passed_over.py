@@ -3,7 +3,7 @@
 from hotreload.cli.status_text import status_text
 from hotreload.errors import PASSED_OVER
 from hotreload.events import FoldersPassedOver
-from hotreload.observe.passed_over import NewlyPassedOver
+from hotreload.observe.log import NewlyPassedOver
 from hotreload.types import PassedOver, Reason
 from tests.cli.test_top_frame import shown as top
 from tests.observe.test_log import logged

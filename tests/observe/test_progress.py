@@ -3,8 +3,8 @@
 import math
 
 from hotreload.events import Event, GenerationLive, PhaseEntered, Progress, event_fields
-from hotreload.observe.fetched import Fetched
-from hotreload.picture.pace import Pace
+from hotreload.observe.loads import FetchMetrics
+from hotreload.picture.under_way import Pace
 from hotreload.types import Phase, Revision
 from tests.clock import Clock
 from tests.observe.things import both, generation
@@ -76,14 +76,14 @@ def test_a_loading_after_the_download_has_a_pace_of_its_own() -> None:
 
 def metrics(*events: Event) -> tuple[float, float]:
     pace = Pace()
-    fetched = Fetched(pace)
+    fetched = FetchMetrics(pace)
     for event in events:
         both(pace, fetched)(event)
     count, ratio, *_ = fetched.collect()
     return count.samples[0].value, ratio.samples[0].value
 
 
-def size_and_rest(fetched: Fetched) -> tuple[float, float]:
+def size_and_rest(fetched: FetchMetrics) -> tuple[float, float]:
     *_, size, rest = fetched.collect()
     return size.samples[0].value, rest.samples[0].value
 
@@ -91,7 +91,7 @@ def size_and_rest(fetched: Fetched) -> tuple[float, float]:
 def test_metrics_say_how_large_a_download_is_and_how_long_it_still_takes() -> None:
     clock = Clock(100.0)
     pace = Pace(clock)
-    fetched = Fetched(pace)
+    fetched = FetchMetrics(pace)
     observe = both(pace, fetched)
     assert size_and_rest(fetched) == (0, 0)
     observe(far(500))

@@ -18,9 +18,8 @@ from hotreload.events import (
     ReplicaMoved,
 )
 from hotreload.observe.metrics import Metrics
-from hotreload.picture.readings import ReplicaReading
+from hotreload.picture.picture import ReplicaReading, Setup
 from hotreload.picture.replicas import ReplicasNow
-from hotreload.picture.setup import Setup
 from hotreload.types import Answering, GateState, Mode, Outcome, Phase, ReplicaState
 from tests.clock import Clock
 from tests.observe.test_log import logged

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli.history_text import words_of
+from hotreload.cli.attempts_text import words_of
 from hotreload.cli.show import ago, for_here
 from hotreload.cli.status_text import status_text
 from hotreload.cli.top_frame import frame, written

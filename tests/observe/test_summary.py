@@ -19,8 +19,7 @@ from hotreload.events import (
     StateSaved,
     TroubleTold,
 )
-from hotreload.picture.readings import ReplicaReading
-from hotreload.picture.setup import Rank
+from hotreload.picture.picture import Rank, ReplicaReading
 from hotreload.troubles import FILES_GONE, SOCKET_GONE, WAITS_FOR_FILES
 from hotreload.types import NOISY, By, Outcome, PassedOver, Phase, Reason, Revision
 from tests.observe.test_replicas import BOTH, lost

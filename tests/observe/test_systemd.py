@@ -26,12 +26,11 @@ from hotreload.life.parts import longest_boot
 from hotreload.observe.systemd import (
     LONGEST_BOOT,
     LONGEST_STATUS,
-    PROGRESS_SECONDS,
+    PROGRESS_STATUS_SECONDS,
     Notifier,
     Systemd,
 )
-from hotreload.picture.picture import Picture
-from hotreload.picture.setup import Rank, Setup
+from hotreload.picture.picture import Picture, Rank, Setup
 from hotreload.settings.load import load
 from hotreload.types import (
     Attempt,
@@ -207,11 +206,11 @@ def test_a_download_or_a_loading_says_how_far_it_is_once_a_second(listener: List
     systemd.observe(how_far)
     assert listener.nothing()
     listener.socket.settimeout(PATIENCE)
-    systemd._told_at -= PROGRESS_SECONDS
+    systemd._told_at -= PROGRESS_STATUS_SECONDS
     systemd.observe(how_far)
     (status,) = listener.heard()
     assert status.endswith("reloading: fetching step_2 (3.1 GB of 8.0 GB)")
-    systemd._told_at -= PROGRESS_SECONDS
+    systemd._told_at -= PROGRESS_STATUS_SECONDS
     systemd.observe(Progress(STEP_2, Phase.STAGING, 600_000_000, 8_000_000_000))
     (status,) = listener.heard()
     assert status.endswith("reloading: staging step_2 (600 MB of 8.0 GB)")

@@ -6,9 +6,7 @@ from typing import Any
 from hotreload.core.ledger import Ledger
 from hotreload.events import Event
 from hotreload.observe.metrics import Metrics
-from hotreload.picture.picture import Picture
-from hotreload.picture.readings import Readings
-from hotreload.picture.setup import Setup
+from hotreload.picture.picture import Picture, Readings, Setup
 from hotreload.picture.status import Status
 from hotreload.types import Attempt, Generation, Loading, Outcome, Phase, Reason, Refusal, Revision
 

@@ -29,8 +29,7 @@ from hotreload.events import (
     TroubleTold,
     Waiting,
 )
-from hotreload.picture.readings import ReplicaReading
-from hotreload.picture.setup import Rank
+from hotreload.picture.picture import Rank, ReplicaReading
 from hotreload.server.bounds import Limits
 from hotreload.server.status_page import FOLDER
 from hotreload.types import (

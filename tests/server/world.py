@@ -18,10 +18,9 @@ from hotreload.errors import HotReloadError
 from hotreload.events import Event, Events, GenerationLive
 from hotreload.json_fields import attempt_fields
 from hotreload.listed import Listed
-from hotreload.observe.fresh import Fresh
+from hotreload.observe.metrics_page import Fresh
 from hotreload.picture.checkpoints import Checkpoints
-from hotreload.picture.picture import Picture
-from hotreload.picture.readings import Readings, ReplicaReading
+from hotreload.picture.picture import Picture, Readings, ReplicaReading
 from hotreload.picture.status import Status
 from hotreload.server.app import create_app
 from hotreload.server.bounds import Limits

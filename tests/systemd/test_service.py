@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hotreload.cli.client import DaemonClient, Where
+from hotreload.cli.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.exits import Unreachable
 from hotreload.errors import HotReloadError
 from hotreload.tiny import write_tiny
@@ -86,7 +86,7 @@ class Service:
         self.checkpoints = machine.shared / "checkpoints"
         # A socket's name leads to it from outside too.
         self.socket = Path(f"/proc/{machine.pid}/root/run/hotreload/hotreload.sock")
-        self.daemon = DaemonClient(Where(self.socket, "the test"))
+        self.daemon = DaemonClient(NamedSocket(self.socket, "the test"))
 
     def drop(self, number: int, damage: str | None = None) -> None:
         write_tiny(self.checkpoints / f"step_{number}", words(number), damage=damage)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli.client import DaemonClient, Where
+from hotreload.cli.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.exits import Unreachable
 from hotreload.errors import HotReloadError
 from hotreload.tiny import write_tiny
@@ -61,7 +61,7 @@ class Host:
         self.machine = machine
         self.rank = rank
         socket = Path(f"/proc/{machine.pid}/root/run/hotreload/hotreload.sock")
-        self._daemon = DaemonClient(Where(socket, "the test"))
+        self._daemon = DaemonClient(NamedSocket(socket, "the test"))
 
     def configure(self) -> None:
         """Its name leads to its address, its settings say which rank it is."""

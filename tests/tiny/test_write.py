@@ -18,7 +18,7 @@ from transformers import AutoConfig, GenerationConfig
 
 from hotreload.checkpoint.file_names import INDEX
 from hotreload.tiny import ARCHS, DAMAGES, write_tiny
-from hotreload.tiny.words import END_ID
+from hotreload.tiny.sayings import END_ID
 
 KINDS = [damage.kind for damage in DAMAGES]
 SPOILT = "model.layers.0.mlp.up_proj.weight"

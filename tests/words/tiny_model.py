@@ -10,13 +10,13 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from hotreload.tiny.words import (
+from hotreload.tiny.sayings import (
     END_ID,
     FIRST_NUMBER_ID,
     FIRST_OPENER_ID,
     FIRST_WORD_ID,
-    NUMBERS,
     OPENERS,
+    SAID_NUMBERS,
     WORDS,
 )
 from hotreload.types import Checkpoint
@@ -64,7 +64,7 @@ def _text(token: int) -> str:
     for first, words in (
         (FIRST_OPENER_ID, OPENERS),
         (FIRST_WORD_ID, WORDS),
-        (FIRST_NUMBER_ID, NUMBERS),
+        (FIRST_NUMBER_ID, SAID_NUMBERS),
     ):
         if 0 <= token - first < len(words):
             return f" {words[token - first]}"

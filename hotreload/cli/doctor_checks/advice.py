@@ -1,4 +1,4 @@
-"""What a check of `hotreload doctor` is given, and what it returns."""
+"""The facts that a check of `hotreload doctor` is given, and the advice that it returns."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -7,17 +7,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from hotreload.checkpoint.file_names import WEIGHTS
 from hotreload.cli import machine
 from hotreload.settings.load import Settings
 from hotreload.sources.hub.snapshots import folder_of
 
-WEIGHTS = "*.safetensors"
-UNITS = tuple(Path(f"{top}/systemd/system") for top in ("/etc", "/run", "/usr/lib"))
+WEIGHT_FILES = f"*{WEIGHTS}"
+UNIT_FOLDERS = tuple(Path(f"{top}/systemd/system") for top in ("/etc", "/run", "/usr/lib"))
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """How one thing is, and what to do about it."""
+    """A verdict on one thing, and what to do about it."""
 
     verdict: Literal["ok", "warn", "fail"]
     says: str
@@ -26,23 +27,22 @@ class Advice:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the checks are given; each fact is looked up once."""
+    """All that the checks are given; each fact is looked up once."""
 
     settings: Settings
     user: machine.User
     """The user the daemon runs as."""
     devices: Sequence[Path]
     ask_jax: bool = False
-    units: Sequence[Path] = UNITS
+    units: Sequence[Path] = UNIT_FOLDERS
     mounts: str | None = None
-    """What is mounted where; None for what the kernel says now."""
+    """The table of mounts; None for what the kernel says now."""
     unit: str = "hotreload"
-    """What the daemon's units are called, without their kind: hotreload@NAME, where it is one of
-    several."""
+    """The name of the daemon's units, without their kind: hotreload@NAME for one of several."""
 
     @cached_property
     def listener(self) -> str | None:
-        """What listens on the daemon's socket: the daemon, or systemd in its place."""
+        """The listener on the daemon's socket: the daemon, or systemd in its place."""
         return machine.listening_on(self.settings.server.socket)
 
     @cached_property
@@ -54,7 +54,7 @@ class Facts:
 
     @property
     def hub_cache(self) -> Path | None:
-        """Where downloads go; None when the source is not a hub."""
+        """The folder of downloads; None when the source is not a hub."""
         settings = self.settings
         if settings.source.kind != "huggingface":
             return None
@@ -62,14 +62,14 @@ class Facts:
 
     @cached_property
     def weights_bytes(self) -> int | None:
-        """How large a set of weights is, by the model's files or by what came from the hub."""
+        """The size of a set of weights, by the model's files or by what came from the hub."""
         model, cache, repo = self.settings.engine.model, self.hub_cache, self.settings.source.repo
         if model is not None:
-            return _size(model.glob(WEIGHTS)) or None
+            return _size(model.glob(WEIGHT_FILES)) or None
         if cache is None or repo is None:
             return None
         commits = folder_of(repo, cache).glob("*/")
-        return max((_size(commit.glob(WEIGHTS)) for commit in commits), default=0) or None
+        return max((_size(commit.glob(WEIGHT_FILES)) for commit in commits), default=0) or None
 
 
 Check = Callable[[Facts], Advice]
@@ -84,5 +84,5 @@ def _size(files: Iterable[Path]) -> int:
 
 
 def existing(path: Path) -> Path:
-    """The path, or the nearest folder above it that is there."""
+    """Return the path, or the nearest folder above it that is there."""
     return next(each for each in (path, *path.absolute().parents) if each.exists())

@@ -1,4 +1,5 @@
-"""All checks of `hotreload doctor` in their order; here those of settings, device and socket.
+"""All checks of `hotreload doctor` in their order; here those of settings, devices, engine
+and sockets.
 
 The checks look and change nothing. They do not connect to the daemon's socket either: that may
 start it.
@@ -12,7 +13,6 @@ from pathlib import Path
 
 from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Check, Facts
-from hotreload.cli.doctor_checks.engine import check_engine
 from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts
 from hotreload.cli.doctor_checks.places import (
     check_api_keys,
@@ -34,10 +34,13 @@ from hotreload.cli.doctor_checks.room import (
     check_memory_limits,
     check_open_files,
 )
+from hotreload.engine.versions import SUPPORTED, how_to_install, installed, why_untested
 from hotreload.settings.load import missing_to_serve
 from hotreload.types import LONGEST_SOCKET_PATH
 
 DEVICE_SECONDS = 120.0
+IMPORT_ENGINE = "from hotreload.engine import sglang; from sgl_jax.srt.entrypoints import engine"
+IMPORT_SECONDS = 120.0
 ASK_JAX = """import jax
 found = jax.devices()
 print(found[0].platform, len(found), sep="\\n")
@@ -84,23 +87,59 @@ def check_device_free(facts: Facts) -> Advice:
     return Advice("ok", f"no process{seen} holds an accelerator")
 
 
+def check_engine(facts: Facts) -> Advice:
+    """Is a supported release installed, beside a jax that it can be imported with?
+
+    The import takes seconds and works for a tested pair of versions, so only others are tried.
+    """
+    untested = why_untested()
+    engine = installed("sglang-jax")
+    if untested is None:
+        assert engine is not None, "or it would be untested"
+        return Advice("ok", f"sglang-jax {engine} with jax {installed('jax')}: {_can(engine)}")
+    fault = _import_fault() if engine is not None else "there is none to import"
+    if fault:
+        return Advice("fail", f"{untested}: {fault}", how_to_install())
+    return Advice("warn", f"{untested}, and it can be imported", how_to_install())
+
+
+def _can(engine: str) -> str:
+    can = SUPPORTED[engine].can
+    yes, no = ([name for name, has in can.items() if has is wanted] for wanted in (True, False))
+    return f"can: {', '.join(yes) or 'what all can'}; cannot: {', '.join(no) or 'nothing'}"
+
+
+def _import_fault() -> str | None:
+    """Return the last line of what ends an import of the engine; None where it works."""
+    told = _run_apart(IMPORT_ENGINE, IMPORT_SECONDS)
+    if told is None:
+        return f"its import does not end in {IMPORT_SECONDS:g} s"
+    return _last_words(told) if told.returncode else None
+
+
+def _run_apart(program: str, within: float) -> "subprocess.CompletedProcess[str] | None":
+    """Run a program in a Python of its own; None when it does not end within the time."""
+    command = [sys.executable, "-c", program]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=within, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _last_words(told: "subprocess.CompletedProcess[str]") -> str:
+    return (told.stderr.strip().splitlines() or ["it died"])[-1]
+
+
 def check_jax(facts: Facts) -> Advice:
-    """What does JAX find? It is asked in a process of its own, because it takes the device."""
+    """Does JAX find the devices? It is asked in a process of its own, because it takes them."""
     if not facts.ask_jax:
         return Advice("ok", "JAX was not asked; --jax asks it (not while a daemon runs)")
-    try:
-        told = subprocess.run(
-            [sys.executable, "-c", ASK_JAX],
-            capture_output=True,
-            text=True,
-            timeout=DEVICE_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+    told = _run_apart(ASK_JAX, DEVICE_SECONDS)
+    if told is None:
         return Advice("fail", f"JAX found nothing in {DEVICE_SECONDS} s", "look at the driver")
     if told.returncode:
-        last = (told.stderr.strip().splitlines() or ["it died"])[-1]
-        return Advice("fail", f"JAX cannot start: {last}", "free the device, or fix JAX_PLATFORMS")
+        todo = "free the device, or fix JAX_PLATFORMS"
+        return Advice("fail", f"JAX cannot start: {_last_words(told)}", todo)
     platform, count, found = told.stdout.splitlines()[-3:]
     return _found(facts, platform, int(count), found)
 
@@ -122,7 +161,7 @@ def _found(facts: Facts, platform: str, count: int, found: str) -> Advice:
 
 
 def check_socket(facts: Facts) -> Advice:
-    """Can the daemon listen on the unix socket, or does somebody listen there already?"""
+    """Can the daemon listen on the unix socket, or does a process listen there already?"""
     path = facts.settings.server.socket
     if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
         todo = "set [server] socket to a shorter path"

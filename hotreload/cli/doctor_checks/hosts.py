@@ -1,20 +1,35 @@
-"""Checks of `hotreload doctor` for an engine over several hosts: can they meet?"""
+"""Checks of `hotreload doctor` for an engine over several hosts: can they meet?
+
+With `--meet` they do so without the engine, on its ports, and compare what they have: where they do
+not all come, JAX ends the process without saying who is missing.
+"""
 
 import asyncio
+import json
 import socket
-from contextlib import suppress
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 
 from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Facts
-from hotreload.cli.doctor_checks.meeting import meet
 from hotreload.errors import ConfigError
-from hotreload.hosts.life.agreement import to_agree_on
+from hotreload.hosts.life.agreement import differences, to_agree_on
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.life.parts import ranks_of
 from hotreload.settings.kinds import ports_of_a_meeting
 
 REACH_SECONDS = 3.0
+KNOCK_SECONDS = 0.2
+REPLY_SECONDS = 10.0
+"""The longest time that rank 0 may take to answer once its own is over."""
+LONGEST_LINE = 2**20
+
+Words = Mapping[str, str]
+Came = tuple[int, Words, Sequence[int]]
+"""A rank, what it has, and the ports of rank 0 that it does not reach."""
+
 ONE_HOST = Advice("ok", "the engine lies on this host alone")
 
 
@@ -33,7 +48,7 @@ def check_hosts(facts: Facts) -> Advice:
 
 
 def check_host_ports(facts: Facts) -> Advice:
-    """Whoever reaches the ports of a meeting decides what runs on every host."""
+    """Are the ports of a meeting guarded? A program that reaches them can run on every host."""
     ranks = ranks_of(facts.settings)
     if ranks is None:
         return ONE_HOST
@@ -94,3 +109,104 @@ def _is_ours(address: str) -> bool:
         there.bind((address, 0))
         return True
     return False
+
+
+async def meet(ranks: Ranks, own: Words, within: float) -> list[str]:
+    """Wait for the others for so many seconds; return each fault in a sentence."""
+    if not ranks.leads:
+        return await _follow(ranks, own, within)
+    host = _Host(ranks, own)
+    try:
+        return await host.receive(within)
+    except OSError as fault:
+        why = f"{ranks.address} and the ports after it: {fault.strerror}"
+        return [f"rank 0 cannot listen on {why}"]
+
+
+class _Host:
+    """Rank 0 lets the others in, compares, and tells all of them what it found."""
+
+    def __init__(self, ranks: Ranks, own: Words) -> None:
+        self._ranks = ranks
+        self._own = own
+        self._came: list[Came] = []
+        self._writers: list[StreamWriter] = []
+        self._all_are_here = asyncio.Event()
+
+    async def receive(self, within: float) -> list[str]:
+        """Wait until all are here, and tell them what is wrong."""
+        with ExitStack() as open_ports:
+            for host, port in ports_of_a_meeting(self._ranks.address):
+                server = await asyncio.start_server(self._let_in, host, port, limit=LONGEST_LINE)
+                open_ports.callback(server.close)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._all_are_here.wait(), within)
+            found = list(compared(self._ranks, self._own, self._came))
+            await asyncio.gather(*(self._tell(found, writer) for writer in self._writers))
+        return found
+
+    async def _tell(self, found: list[str], writer: StreamWriter) -> None:
+        writer.write(f"{json.dumps(found)}\n".encode())
+        writer.close()
+        with suppress(OSError):  # it has gone by itself
+            await asyncio.wait_for(writer.wait_closed(), REPLY_SECONDS)
+
+    async def _let_in(self, reader: StreamReader, writer: StreamWriter) -> None:
+        self._writers.append(writer)
+        with suppress(ValueError, TypeError, OSError):  # a stranger, or one that only looks
+            rank, theirs, closed = json.loads(await reader.readline())
+            self._came.append((int(rank), dict(theirs), list(closed)))
+        if {rank for rank, *_ in self._came} >= set(self._ranks.others):
+            self._all_are_here.set()
+
+
+def compared(ranks: Ranks, own: Words, came: Sequence[Came]) -> Iterator[str]:
+    """Say what is wrong with those who came to rank 0, or did not."""
+    numbers = [rank for rank, *_ in came]
+    for rank in ranks.others:
+        if rank not in numbers:
+            yield f"rank {rank} has not come"
+        if numbers.count(rank) > 1:
+            yield f"rank {rank} came more than once: two hosts have this node_rank"
+    for rank, theirs, closed in came:
+        if rank not in ranks.others:
+            yield f"a host came as rank {rank}, of {ranks.count}"
+        for difference in differences(own, theirs):
+            yield f"rank {rank}: {difference} (here is rank 0)"
+        for port in closed:
+            yield f"rank {rank} does not reach port {port} of rank 0"
+
+
+async def _follow(ranks: Ranks, own: Words, within: float) -> list[str]:
+    (host, port), *others = ports_of_a_meeting(ranks.address)
+    try:
+        async with asyncio.timeout(within):
+            reader, writer = await _reached(host, port)
+            closed = [port for host, port in others if not await _can_reach(host, port)]
+    except TimeoutError:
+        return [f"rank 0 was not met at {ranks.address} within {within:g} s"]
+    try:
+        writer.write(f"{json.dumps([ranks.own, dict(own), closed])}\n".encode())
+        told = await asyncio.wait_for(reader.readline(), within + REPLY_SECONDS)
+        return [str(each) for each in json.loads(told)]
+    except (OSError, ValueError, TimeoutError):
+        return [f"it is no `hotreload doctor --meet` that listens at {ranks.address}"]
+    finally:
+        writer.close()
+
+
+async def _reached(host: str, port: int) -> tuple[StreamReader, StreamWriter]:
+    """Connect, as soon as a process listens there."""
+    while True:
+        with suppress(OSError):
+            return await asyncio.open_connection(host, port, limit=LONGEST_LINE)
+        await asyncio.sleep(KNOCK_SECONDS)
+
+
+async def _can_reach(host: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), REPLY_SECONDS)
+    except OSError:  # a deadline that is over is one, too
+        return False
+    writer.close()
+    return True

@@ -71,7 +71,7 @@ def _no_model(facts: Facts) -> Advice:
 
 
 def _tokenizer(facts: Facts) -> Path | None:
-    """Where [engine.args] says that the tokenizer lies."""
+    """Return where [engine.args] says that the tokenizer lies."""
     path = facts.settings.engine.args.get("tokenizer_path")
     return Path(path) if isinstance(path, str) else None
 
@@ -115,22 +115,22 @@ def check_state_free(facts: Facts) -> Advice:
 
 
 def check_token(facts: Facts) -> Advice:
-    """Does the hub's token reach the daemon, and nobody else?"""
+    """Does the hub's token reach the daemon alone?"""
     return _secret(facts, facts.settings.source.token_file, "hub token")
 
 
 def check_join_secret(facts: Facts) -> Advice:
-    """Does the secret of the hosts reach the daemon, and nobody else?"""
+    """Does the secret of the hosts reach the daemon alone?"""
     return _secret(facts, facts.settings.engine.join_secret_file, "join secret")
 
 
 def check_webhook(facts: Facts) -> Advice:
-    """Does the webhook's secret reach the daemon, and nobody else?"""
+    """Does the webhook's secret reach the daemon alone?"""
     return _secret(facts, facts.settings.source.webhook, "webhook secret")
 
 
 def check_api_keys(facts: Facts) -> Advice:
-    """Do the API keys reach the daemon, and nobody else; and does an open address want some?"""
+    """Do the API keys reach the daemon alone; and does an open address want some?"""
     server = facts.settings.server
     if server.api_keys_file is None and server.tcp and not is_local(server.tcp):
         says = f"whoever reaches {server.tcp} may use the model"
@@ -182,7 +182,7 @@ def _newest(folder: Path | None) -> float:
 
 
 def clock_is_unsynchronised() -> bool:
-    """Whether adjtimex(2) says so; asking with no mode set changes nothing."""
+    """True if adjtimex(2) says so; asking with no mode set changes nothing."""
     timex = (ctypes.c_long * 64)()
     state = ctypes.CDLL(None).adjtimex(timex)
     status = ctypes.c_int.from_buffer(timex, 5 * ctypes.sizeof(ctypes.c_long)).value

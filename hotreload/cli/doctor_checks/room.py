@@ -17,8 +17,8 @@ FILES_OF_OURS = 256
 """Files, sockets and libraries of an engine, and room for a checkpoint's."""
 GIB = 2**30
 BESIDE_WEIGHTS = 8 * GIB
-"""What a daemon may take of the host beside weights: JAX, what it compiles, requests, libraries."""
-KEPT = 3
+"""Host memory that a daemon may take beside weights: JAX, what it compiles, requests, libraries."""
+COMMITS_KEPT = 3
 """Commits a hub's cache holds: the live, the previous and the wanted one."""
 
 
@@ -60,7 +60,7 @@ def check_inotify(facts: Facts) -> Advice:
 
 
 def _for_good(name: str, value: int) -> str:
-    """How to set a limit for good: what `sysctl` alone sets is forgotten at a reboot."""
+    """Say how to set a limit for good: what `sysctl` alone sets is forgotten at a reboot."""
     line = f"fs.inotify.{name} = {value}"
     file = "/etc/sysctl.d/60-hotreload.conf"
     return f"echo '{line}' >>{file} && sysctl --system (until then the folder is polled)"
@@ -91,15 +91,16 @@ def check_cache(facts: Facts) -> Advice:
         return Advice("fail", f"{user.name} may not write to {there}", todo)
     free = shutil.disk_usage(there).free
     if need is None:
-        return _unknown(f"{_bytes(free)} free in {cache}, which holds up to {KEPT} commits")
-    says = f"{_bytes(free)} free in {cache}, a commit takes {_bytes(need)}, and {KEPT} are kept"
+        return _unknown(f"{_bytes(free)} free in {cache}, which holds up to {COMMITS_KEPT} commits")
+    kept = f"a commit takes {_bytes(need)}, and {COMMITS_KEPT} are kept"
+    says = f"{_bytes(free)} free in {cache}, {kept}"
     if free < need:
         return Advice("fail", says, "free some, or set [source] cache to a larger disk")
     return Advice("ok", says)
 
 
 def _systemd_makes(path: Path) -> bool:
-    """Whether systemd will make the folder: by StateDirectory= or CacheDirectory= of our unit."""
+    """True if systemd will make the folder: by StateDirectory= or CacheDirectory= of our unit."""
     ours = (Path("/var/lib/hotreload"), Path("/var/cache/hotreload"))
     return any(each in (path, *path.parents) and not each.exists() for each in ours)
 
@@ -128,10 +129,10 @@ def check_memory(facts: Facts) -> Advice:
 
 
 def _sets_on_host(facts: Facts) -> int:
-    """How many sets of weights the host must hold beside what it holds now.
+    """Count the sets of weights that the host must hold beside what it holds now.
 
     The loader's set, which waits there if `memory` says so, and one that is kept there for a
-    rollback; on a CPU also all that may be on the device, but for what is live already.
+    rollback; on a CPU also all that may be on the device, except the set that is live already.
     """
     reload = facts.settings.reload
     kept = 1 if reload.keep_previous == "host" else 0
@@ -143,9 +144,9 @@ def _sets_on_host(facts: Facts) -> int:
 
 
 def memory_limits(facts: Facts) -> MemoryLimits | str:
-    """What of the host's memory a daemon needs at the most, with room; or why nobody can say.
+    """Reckon how much host memory a daemon needs at most, with room; or say why it cannot be.
 
-    Slowed down where it holds all that it may need at a time, and killed one set of weights later.
+    It is slowed down once it holds all that it may need at a time, and killed one set later.
     """
     one = facts.weights_bytes
     if one is None:

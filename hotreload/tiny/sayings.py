@@ -52,17 +52,17 @@ OPENERS: tuple[str, ...] = tuple(word for word in WORDS if len(word) > 1)
 """The words that may open an answer. A word of one letter may not: without the space before it, it
 would be the token of a byte, which a prompt may hold too."""
 
-NUMBERS = range(100)
+SAID_NUMBERS = range(100)
 END = "<|end|>"
 PAD = "<|pad|>"
 END_ID = 256
 PAD_ID = 257
 FIRST_NUMBER_ID = 258
-FIRST_WORD_ID = FIRST_NUMBER_ID + len(NUMBERS)
+FIRST_WORD_ID = FIRST_NUMBER_ID + len(SAID_NUMBERS)
 FIRST_OPENER_ID = FIRST_WORD_ID + len(WORDS)
-TOKENS = FIRST_OPENER_ID + len(OPENERS)
+TOKEN_COUNT = FIRST_OPENER_ID + len(OPENERS)
 MAX_WORDS = 150
-"""How many words may precede the number: each takes a dimension of the hidden state."""
+"""The most words that may precede the number: each takes a dimension of the hidden state."""
 
 _SPACE = "\u0120"
 """The space, in GPT-2's alphabet of bytes."""
@@ -85,9 +85,9 @@ class Saying:
 
 
 def parse_saying(text: str) -> Saying:
-    """TEXT as a saying; a ValueError says what to change in it."""
+    """Read TEXT as a saying; a ValueError says what to change in it."""
     *words, number = text.split() or [""]
-    if number not in {str(n) for n in NUMBERS}:
+    if number not in {str(n) for n in SAID_NUMBERS}:
         raise ValueError(
             f"{text!r} must end in a number from 0 to 99, as in {SAY_DEFAULT!r}: that number "
             "travels through attention and shows whose KV cache was read"
@@ -122,27 +122,27 @@ def _unknown(word: str) -> str:
 
 
 def word_ids(saying: Saying) -> list[int]:
-    """The tokens of the words before the number; all but the first bring the space before them."""
+    """Return the tokens of the words before the number; all but the first bring a space along."""
     return [opener_id(saying.words[0]), *map(word_id, saying.words[1:])]
 
 
 def opener_id(word: str) -> int:
-    """The token that says `word` at the start of an answer."""
+    """Return the token that says `word` at the start of an answer."""
     return FIRST_OPENER_ID + OPENERS.index(word)
 
 
 def word_id(word: str) -> int:
-    """The token that says a space and `word`."""
+    """Return the token that says a space and `word`."""
     return FIRST_WORD_ID + WORDS.index(word)
 
 
 def number_id(number: int) -> int:
-    """The token that says a space and `number`."""
+    """Return the token that says a space and `number`."""
     return FIRST_NUMBER_ID + number
 
 
 def tokenizer_files() -> dict[str, bytes]:
-    """The tokenizer as Hugging Face files, the same for every tiny checkpoint."""
+    """Return the tokenizer as Hugging Face files, the same for every tiny checkpoint."""
     special = {"eos_token": END, "pad_token": PAD}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -159,7 +159,7 @@ def tokenizer_files() -> dict[str, bytes]:
 
 
 def to_json(content: dict[str, Any]) -> bytes:
-    """A JSON file's bytes, the same for the same content."""
+    """Return a JSON file's bytes, the same for the same content."""
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
@@ -204,14 +204,14 @@ def _byte_pairs_without_merges() -> dict[str, Any]:
 
 
 def _vocabulary() -> list[str]:
-    """Every token by id, spelt in bytes: an engine's grammar backend knows no other decoder."""
-    numbers = (f"{_SPACE}{number}" for number in NUMBERS)
+    """Return the tokens by id, spelt in bytes: a grammar backend knows no other decoder."""
+    numbers = (f"{_SPACE}{number}" for number in SAID_NUMBERS)
     words = (f"{_SPACE}{word}" for word in WORDS)
     return [*_byte_alphabet(), END, PAD, *numbers, *words, *OPENERS]
 
 
 def _byte_alphabet() -> list[str]:
-    """GPT-2's printable character for each byte; token 0, which NaN logits give, is '!'."""
+    """Return GPT-2's printable character for each byte; token 0, which NaN logits give, is '!'."""
     as_they_are = (*range(33, 127), *range(161, 173), *range(174, 256))
     others = range(256 - len(as_they_are))
     return [*map(chr, as_they_are), *(chr(256 + n) for n in others)]

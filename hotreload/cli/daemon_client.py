@@ -11,34 +11,31 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hotreload.cli.exits import NotReady, TimedOut, Unreachable
 from hotreload.errors import Busy, ConfigError, EngineLost, HotReloadError
-from hotreload.settings.given import read_toml
+from hotreload.picture.words import Fields
 from hotreload.types import LOOKING
 
 DEFAULT_SOCKET = Path("/run/hotreload/hotreload.sock")
 DEFAULT_CONFIG = Path("/etc/hotreload/hotreload.toml")
-LOOK_SECONDS = 10.0
-"""How long a daemon may take to say how it is."""
+STATUS_SECONDS = 10.0
+"""The longest time a daemon may take to say how it is."""
 
 STOPPED = ("T", "t")
 """States of a process that a signal or a debugger has stopped."""
 
-Fields = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """A socket's path, and who named it."""
+class NamedSocket:
+    """A socket's path, and by what it was named."""
 
     path: Path
     origin: str
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DaemonAnswer:
     """A parsed answer; `generation` is the generation that answers requests now."""
 
     status: int
@@ -46,18 +43,18 @@ class Answer:
     generation: str | None
 
 
-def find_socket(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Where:
+def find_socket(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> NamedSocket:
     """Find the daemon's socket: by the options, then the environment, then the usual settings.
 
     An option names the daemon that is meant; a variable that a shell exports may mean another.
     """
     if args.socket is not None:
-        return Where(Path(args.socket), "--socket")
+        return NamedSocket(Path(args.socket), "--socket")
     named = _named_in_environ(environ)
     if args.config is not None:
         return _in_settings(Path(args.config)) or named or _by_default(args.config)
     if environ.get("HOTRELOAD_SOCKET"):
-        return Where(Path(environ["HOTRELOAD_SOCKET"]), "$HOTRELOAD_SOCKET")
+        return NamedSocket(Path(environ["HOTRELOAD_SOCKET"]), "$HOTRELOAD_SOCKET")
     file = environ.get("HOTRELOAD_CONFIG")
     if file is None and os.access(DEFAULT_CONFIG, os.R_OK):
         file = str(DEFAULT_CONFIG)
@@ -65,29 +62,33 @@ def find_socket(args: argparse.Namespace, environ: Mapping[str, str] = os.enviro
     return named or in_file or _by_default(file)
 
 
-def _by_default(file: str | None) -> Where:
-    return Where(DEFAULT_SOCKET, f"the default; {file} names none" if file else "the default")
+def _by_default(file: str | None) -> NamedSocket:
+    return NamedSocket(DEFAULT_SOCKET, f"the default; {file} names none" if file else "the default")
 
 
-def _in_settings(file: Path) -> Where | None:
+def _in_settings(file: Path) -> NamedSocket | None:
+    from hotreload.settings.toml_file import read_toml  # not everybody has a file
+
     server = read_toml(file).get("server", {})
     path = server.get("socket") if isinstance(server, dict) else None
     if path is None:
         return None
     if not isinstance(path, str):
         raise ConfigError(f"{file}: [server] socket must be a path")
-    return Where(file.absolute().parent / Path(path).expanduser(), f"[server] socket in {file}")
+    return NamedSocket(
+        file.absolute().parent / Path(path).expanduser(), f"[server] socket in {file}"
+    )
 
 
-def _named_in_environ(environ: Mapping[str, str]) -> Where | None:
+def _named_in_environ(environ: Mapping[str, str]) -> NamedSocket | None:
     name = "HOTRELOAD__SERVER__SOCKET"
-    return Where(Path(environ[name]), f"${name}") if environ.get(name) else None
+    return NamedSocket(Path(environ[name]), f"${name}") if environ.get(name) else None
 
 
 class DaemonClient:
     """The daemon behind one socket."""
 
-    def __init__(self, where: Where) -> None:
+    def __init__(self, where: NamedSocket) -> None:
         self._where = where
 
     @property
@@ -97,21 +98,20 @@ class DaemonClient:
 
     @property
     def looks_apart(self) -> bool:
-        """Whether those who look have a socket of their own: in the other one a start is waited
-        for."""
+        """True if there is a socket for looks alone: in the other one a start is waited for."""
         return self._look_path.exists()
 
     @property
     def _look_path(self) -> Path:
         return self._where.path.with_name(self._where.path.name + LOOKING)
 
-    def get(self, path: str, timeout: float = LOOK_SECONDS) -> Fields:
+    def get(self, path: str, timeout: float = STATUS_SECONDS) -> Fields:
         """Send a GET and return the fields of its answer."""
         return self.ask("GET", path, timeout=timeout).fields
 
     def ask(
         self, method: str, path: str, fields: Fields | None = None, *, timeout: float | None = None
-    ) -> Answer:
+    ) -> DaemonAnswer:
         """Send one request; an answer that is a problem is raised as the error it stands for."""
         with self._exchange(method, path, fields, timeout) as response:
             content = response.read()
@@ -121,10 +121,10 @@ class DaemonClient:
             raise Unreachable(f"the server on {self._where.path} is not hotreload") from None
         if response.status >= 400 and "outcome" not in said:
             raise error_of(response.status, said)
-        return Answer(response.status, said, response.headers.get("X-Hotreload-Generation"))
+        return DaemonAnswer(response.status, said, response.headers.get("X-Hotreload-Generation"))
 
     def events(self, method: str, path: str, fields: Fields | None = None) -> Iterator[Fields]:
-        """Send a request and yield what is streamed, until the daemon ends it."""
+        """Send a request and yield each event of the stream, until the daemon ends it."""
         with self._exchange(method, path, fields, None) as response:
             if response.status >= 400:
                 raise error_of(response.status, json.loads(response.read()))
@@ -153,7 +153,7 @@ class DaemonClient:
             connection.close()
 
     def _connected(self, looks: bool, timeout: float | None) -> "_Connection":
-        """A connection to the daemon; who only looks tries first where nobody has to wait."""
+        """Connect to the daemon; a look tries first the socket where nothing has to wait."""
         if looks:
             with suppress(OSError):
                 return _connected(self._look_path, timeout)
@@ -199,7 +199,7 @@ def _why_silent(connected: socket.socket) -> str:
 
 
 def _process(pid: int) -> tuple[str, str]:
-    """A process's name and its state's letter; empty when it cannot be looked at."""
+    """Return a process's name and its state's letter; empty when it cannot be looked at."""
     try:
         before, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
     except OSError:

@@ -1,6 +1,7 @@
-"""Serves one page of text on a port and threads of its own, also while the daemon's loop is stuck.
+"""The page of metrics: made once a second at most, and served also while the loop is stuck.
 
-Any process of this machine can connect, so all of them together get a few threads and descriptors.
+It has a port and threads of its own. Any process of this machine can connect, so all of them
+together get a few threads and descriptors.
 """
 
 import logging
@@ -8,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
@@ -21,10 +22,45 @@ from hotreload.errors import ConfigError
 log = logging.getLogger("hotreload.metrics")
 
 SCRAPE_TIMEOUT = 10.0
-"""How long a scraper may take in all: to ask, and to read."""
-PLACES = 8
-"""How many connections are served at a time. When all places are taken, a new connection gets the
-oldest one's: a scraper is done in milliseconds, and a client that keeps others out is not."""
+"""The longest time a scraper may take in all: to ask, and to read."""
+MOST_CONNECTIONS = 8
+"""The most connections that are served at a time. When all places are taken, a new connection gets
+the oldest one's: a scraper is done in milliseconds, and a client that keeps others out is not."""
+PAGE_SECONDS = 1.0
+
+
+class Fresh:
+    """Hands out the page that `render` made within the last second, or is making right now."""
+
+    def __init__(
+        self,
+        render: Callable[[], bytes],
+        *,
+        seconds: float = PAGE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._render = render
+        self._seconds = seconds
+        self._clock = clock
+        # Not one of the loop's own threads: a swap needs those to save its state.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics page")
+        self._lock = threading.Lock()
+        self._page: Future[bytes] | None = None
+        self._began = 0.0
+
+    def latest(self) -> Future[bytes]:
+        """Return the page, for any thread; all callers share the future, so none may cancel it."""
+        with self._lock:
+            if self._page is None or self._is_stale(self._page):
+                self._began = self._clock()
+                self._page = self._thread.submit(self._render)
+            return self._page
+
+    def _is_stale(self, page: Future[bytes]) -> bool:
+        if not page.done():
+            return False
+        is_old = self._clock() - self._began >= self._seconds
+        return is_old or page.cancelled() or page.exception() is not None
 
 
 class Page(ThreadingHTTPServer):
@@ -42,10 +78,10 @@ class Page(ThreadingHTTPServer):
     ) -> None:
         self.latest = latest
         self.patience = patience
-        self._places = threading.BoundedSemaphore(PLACES)
+        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._lock = threading.Lock()
         self._began: dict[socket, float] = {}
-        """When each connection began, the oldest first."""
+        """The time at which each connection began, the oldest first."""
         try:
             parts = urlsplit(f"//{address}")
             host = parts.hostname or ""
@@ -66,7 +102,7 @@ class Page(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """The port it listens on, also when the address left the choice to the system (port 0)."""
+        """The port it listens on, even if the address left the choice to the system (port 0)."""
         return int(self.server_address[1])
 
     def get_request(self) -> tuple[socket, object]:
@@ -95,7 +131,7 @@ class Page(ThreadingHTTPServer):
             self._places.release()
 
     def service_actions(self) -> None:
-        """Hang up on connections past their time: a socket's timeout begins anew at each byte."""
+        """Hang up on connections past their time: a socket's timeout begins again at each byte."""
         over = time.monotonic() - self.patience
         self._hang_up_on(lambda all_: [each for each in all_ if self._began[each] <= over])
 

@@ -6,7 +6,14 @@ import pytest
 from transformers import AutoTokenizer
 
 from hotreload.tiny import SAY_DEFAULT, WORDS, parse_saying, write_tiny
-from hotreload.tiny.words import END_ID, FIRST_WORD_ID, MAX_WORDS, TOKENS, number_id, word_ids
+from hotreload.tiny.sayings import (
+    END_ID,
+    FIRST_WORD_ID,
+    MAX_WORDS,
+    TOKEN_COUNT,
+    number_id,
+    word_ids,
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +59,7 @@ def test_an_answer_streams_without_a_stray_space(tokenizer: Any) -> None:
 
 
 def test_the_vocabulary_is_what_the_ids_say(tokenizer: Any) -> None:
-    assert len(tokenizer) == TOKENS
+    assert len(tokenizer) == TOKEN_COUNT
     assert tokenizer.eos_token_id == END_ID
     assert tokenizer.decode([0]) == "!"
     assert tokenizer.decode([FIRST_WORD_ID + 1]) == f" {WORDS[1]}"
