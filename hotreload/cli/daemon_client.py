@@ -67,7 +67,7 @@ def _by_default(file: str | None) -> NamedSocket:
 
 
 def _in_settings(file: Path) -> NamedSocket | None:
-    from hotreload.settings.toml_file import read_toml  # not everybody has a file
+    from hotreload.settings.given import read_toml  # not everybody has a file
 
     server = read_toml(file).get("server", {})
     path = server.get("socket") if isinstance(server, dict) else None
