@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from hotreload.checkpoint.findings import Finding, Unfit, shown_name, size_words
+from hotreload.checkpoint.findings import Finding, Unfit, shown_name
 from hotreload.checkpoint.reading import (
     OURS,
     Changed,
@@ -15,6 +15,7 @@ from hotreload.checkpoint.reading import (
     other_than_regular,
 )
 from hotreload.errors import NotEnoughMemory
+from hotreload.figures import size as size_words
 
 TRIES_OF_A_TOUCHED_FILE = 3
 """Tries at reading a file that is touched each time."""

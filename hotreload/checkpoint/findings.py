@@ -83,16 +83,6 @@ def quoted(tensor: str) -> str:
     return repr(tensor if len(tensor) <= _LONGEST_NAME else tensor[:_LONGEST_NAME] + "…")
 
 
-def size_words(count: int) -> str:
-    """A number of bytes as people write it: 1.3 MB."""
-    size = float(count)
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
 def most_telling(findings: Sequence[Finding]) -> Finding:
     """The finding that names the reason best; the first of its kind."""
     return min(findings, key=lambda finding: MOST_TELLING_FIRST.index(finding.code))

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotreload.checkpoint.file_names import MAX_SHARDS
-from hotreload.checkpoint.findings import Finding, Unfit, bounded, quoted, shown_name, size_words
+from hotreload.checkpoint.findings import Finding, Unfit, bounded, quoted, shown_name
 from hotreload.checkpoint.formats import LONGEST_DISGUISE, disguised
 from hotreload.checkpoint.reading import Opened
+from hotreload.figures import size as size_words
 
 MAX_HEADER = 16 * 2**20
 MAX_TENSORS = 100_000

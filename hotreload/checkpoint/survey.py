@@ -32,7 +32,6 @@ from hotreload.checkpoint.findings import (
     Unfit,
     bounded,
     shown_name,
-    size_words,
 )
 from hotreload.checkpoint.formats import LARGEST_POINTER, disguised, foreign_weights
 from hotreload.checkpoint.in_memory import InMemory
@@ -44,6 +43,7 @@ from hotreload.checkpoint.safetensors import (
     read_header,
     size_finding,
 )
+from hotreload.figures import size as size_words
 
 NO_WEIGHTS = "no *.safetensors or index yet"
 

@@ -221,8 +221,9 @@ def _as_json(report: "Report") -> str:
 
 
 def _as_text(report: "Report") -> str:
-    from hotreload.checkpoint.findings import size_words, total
+    from hotreload.checkpoint.findings import total
     from hotreload.cli.show import painted
+    from hotreload.figures import size as size_words
     from hotreload.picture.words import counted
 
     width = max((len(finding.code) for finding in report.findings), default=0)

@@ -22,8 +22,8 @@ The first line says who answers, whether that is what is wanted, and what to typ
 booting, serving, reloading, stopping or lost. A checkpoint under "refused" is not tried again until
 its bytes change or `hotreload reload NAME --force` says so. While it boots, "boot" says which step
 runs, since when and how far. For scripts use --json. With --wait it waits until requests are
-answered, also for a daemon that is not there yet, and exits 6 when --timeout was over first, or 70
-at once when the engine is lost.
+answered, also for a daemon that is not there yet. When --timeout was over first it exits 6, or 3
+if no daemon came; when the engine is lost it exits 70 at once.
 
 --check is for scripts and monitoring. It prints nothing when all is well, else a line for each
 thing that is wrong, its code first; `hotreload explain CODE` says more. It exits

@@ -74,11 +74,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _told(args: argparse.Namespace, say: str) -> str:
+    from hotreload.figures import size as size_words
+
     directory = args.directory
     size = sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
     spoiled = f", spoiled: {args.damage}" if args.damage else ""
     lines = (
-        f"{directory}: {args.arch} in {size / 2**20:.1f} MiB that says {say!r}{spoiled}",
+        f"{directory}: {args.arch} in {size_words(size)} that says {say!r}{spoiled}",
         f"  check it:           hotreload check {shlex.quote(_near(directory, directory))}",
         *(_to_serve(directory) if not args.damage else ()),
         "  drop it:            write it into the folder that a daemon watches",

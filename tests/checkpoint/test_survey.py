@@ -103,7 +103,7 @@ def test_a_shard_being_written_says_how_far_it_is(tmp_path: Path) -> None:
     whole = shard.stat().st_size
     os.truncate(shard, whole // 2)
     looked = survey(tmp_path)
-    assert looked.waiting_for == "model.safetensors: 9.4 KB of 18.8 KB written"
+    assert looked.waiting_for == "model.safetensors: 9.4 kB of 18.8 kB written"
     assert codes(looked.findings) == ["truncated"]
     os.truncate(shard, 4)
     assert survey(tmp_path).waiting_for == "model.safetensors: 4 bytes written, no whole header yet"

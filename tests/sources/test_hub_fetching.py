@@ -134,7 +134,7 @@ async def test_an_index_too_large_to_be_read_is_refused_before_anything_comes(
     hub: LocalHub, tmp_path: Path
 ) -> None:
     hub.push({**checkpoint("one"), INDEX: b" " * (LARGEST_INDEX + 1)})
-    with pytest.raises(CheckpointRejected, match=r"is 32 MiB, no more than 32 MiB are read"):
+    with pytest.raises(CheckpointRejected, match=r"is 33.6 MB, no more than 33.6 MB are read"):
         await fetched(hub_source(hub, tmp_path / "cache"))
     assert hub.count("GET .*/resolve/") == 0
 

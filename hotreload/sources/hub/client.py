@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from hotreload import __version__
+from hotreload.figures import size as size_words
 from hotreload.sources.hub.faults import (
     BY_SETTINGS,
     FaultKind,
@@ -131,7 +132,7 @@ class HubClient:
         for piece in answer.iter_content(DOWNLOAD_CHUNK):
             body += piece
             if len(body) > LARGEST_LISTING:
-                words = f"the hub's list of files is longer than {LARGEST_LISTING >> 20} MiB"
+                words = f"the hub's list of files is longer than {size_words(LARGEST_LISTING)}"
                 raise HubFault(f"{self._name(sha)}: {words}", FaultKind.DENIED)
         return bytes(body)
 

@@ -21,6 +21,7 @@ from hotreload.checkpoint.file_names import INDEX, LARGEST_INDEX, PICKLES, SINGL
 from hotreload.checkpoint.formats import as_one_line, foreign_weights
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
+from hotreload.figures import size as size_words
 from hotreload.sources.hub.client import DOWNLOAD_CHUNK, HubClient, HubFile
 from hotreload.sources.hub.faults import FaultKind, HubFault
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots
@@ -103,7 +104,9 @@ class Download:
     def _check_readable(self, index: HubFile) -> None:
         """Refuse too large an index now: the checks would do so only after every shard came."""
         if index.size > LARGEST_INDEX:
-            words = f"is {_mb(index.size)}, no more than {_mb(LARGEST_INDEX)} are read"
+            words = (
+                f"is {size_words(index.size)}, no more than {size_words(LARGEST_INDEX)} are read"
+            )
             raise CheckpointCorrupt(f"{self._name}: {INDEX} {words}", code="io")
 
     def _reuse(self, files: Sequence[HubFile]) -> None:
@@ -136,7 +139,7 @@ class Download:
         need = self._bytes.total - self._bytes.done
         free = shutil.disk_usage(self._folder).free
         if need and need + ROOM_LEFT > free:
-            raise self._no_room(f"{_mb(need)} more are needed, {_mb(free)} are free")
+            raise self._no_room(f"{size_words(need)} more are needed, {size_words(free)} are free")
 
     def _drop_strays(self, files: Sequence[HubFile]) -> None:
         """Delete what an earlier try with other settings left: it would join the checkpoint."""
@@ -242,10 +245,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def _mb(count: int) -> str:
-    return f"{count / 2**20:,.0f} MiB"
 
 
 def listed_files(files: Sequence[HubFile], allow: Sequence[str]) -> list[HubFile]:
