@@ -24,14 +24,13 @@ from hotreload.errors import (
 )
 from hotreload.events import AttemptFinished, Event, PhaseEntered, TroubleTold, Waiting
 from hotreload.life import boot, first_switch, mounts
-from hotreload.life.boot import Start, served_from
+from hotreload.life.boot import Start
 from hotreload.life.doubt import Doubt
 from hotreload.life.first_switch import FirstSwitch
 from hotreload.life.gone import Gone
 from hotreload.life.model_files import keep_model
-from hotreload.life.parts import make_rules
-from hotreload.life.refusal import UNFIT_MODEL
 from hotreload.life.running import RunningEngine
+from hotreload.life.served_by import UNFIT_MODEL, served_from
 from hotreload.life.state_json import from_json, to_json
 from hotreload.settings.load import Settings
 from hotreload.tiny import write_tiny
@@ -137,7 +136,6 @@ class Starting:
             validate=self.check,
             serve=self.serve,
             switch=switch,
-            rules=make_rules(self.settings),
             gone=Gone(self.note),
         )
         await start.run()
@@ -306,7 +304,7 @@ async def test_a_fault_of_ours_at_the_model_itself_names_it(
     def fail(folder: Path) -> Served:
         raise TypeError("'int' object is not iterable")
 
-    monkeypatch.setattr("hotreload.life.boot.served_by", fail)
+    monkeypatch.setattr("hotreload.life.served_by.fit.served_by", fail)
     with pytest.raises(ConfigError, match=r"model cannot be served: internal error.*TypeError"):
         await served_from(machine.model)
 

@@ -10,10 +10,11 @@ import pytest
 from hotreload.errors import ConfigError
 from hotreload.events import Event, TroubleTold
 from hotreload.life import secret_files
-from hotreload.life.parts import token_of
-from hotreload.life.secret_files import KEYS, TOKEN, SecretFiles, secret_reads
+from hotreload.life.secret_files import SecretFiles, secret_reads
+from hotreload.settings.credentials import KEYS, TOKEN
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
+from hotreload.sources.configured import token_of
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
 from tests.waiting import Witness
 

@@ -12,7 +12,14 @@ from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
+from hotreload.events import ModeChosen
 from hotreload.types import Generation, Lease, Mode, Reason, Staged
+
+
+def chosen_mode(wished: Mode, engine: Engine) -> ModeChosen:
+    """Choose how weights are exchanged in this life: as the operator wishes, if the engine can."""
+    why_not = engine.cannot_overlap if wished is Mode.OVERLAP else None
+    return ModeChosen(Mode.DRAIN if why_not else wished, why_not)
 
 
 @dataclass(eq=False, slots=True)

@@ -7,9 +7,7 @@ from hotreload.checkpoint.findings import INCOMPATIBLE
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import ConfigError
 from hotreload.life.candidates import Candidate
-
-UNFIT_MODEL = "unfit_model"
-"""The code of a ConfigError that another model folder would mend."""
+from hotreload.life.served_by import UNFIT_MODEL
 
 FOR_NO_ENGINE = {UNFIT_MODEL, DOES_NOT_START}
 """Why no engine can be started with weights that may be sound."""

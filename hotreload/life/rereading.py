@@ -8,15 +8,15 @@ from typing import Any, NoReturn
 from hotreload.core.entrance import Entrance
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replicas
+from hotreload.engine.answering.probe import Probe
 from hotreload.errors import ConfigError, HotReloadError
 from hotreload.events import Publish, SettingsRead
-from hotreload.life.parts import make_rules
 from hotreload.life.running import RunningEngine
-from hotreload.life.start_engine import probes_of
 from hotreload.observe.log import configure
 from hotreload.server.bounds import Limits
 from hotreload.settings.load import Settings
 from hotreload.settings.rereading import reread
+from hotreload.settings.rules import rules_of
 from hotreload.threads import deadline, in_thread
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
 
@@ -98,7 +98,7 @@ class Rereading:
     ) -> None:
         """Have the parts go by these; ConfigError, and no change, if one of them cannot."""
         self._judge_by(settings, [replica.engine for replica in replicas])
-        reconciler.rules = make_rules(settings)
+        reconciler.rules = rules_of(settings)
         reconciler.min_interval = settings.reload.min_interval
         self._entrance.allow(settings.reload.max_held)
         for name, value in settings.server.limits:
@@ -106,3 +106,8 @@ class Rereading:
         before, self.settings = self.settings, settings
         if settings.log != before.log:
             configure(settings.log.level, settings.log.format)
+
+
+def probes_of(settings: Settings) -> list[Probe]:
+    """Return the probes as the operator wrote them."""
+    return [Probe(**probe.model_dump()) for probe in settings.probe]

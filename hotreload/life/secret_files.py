@@ -7,30 +7,14 @@ from functools import partial
 from typing import NoReturn
 
 from hotreload.errors import ConfigError, NotEnoughMemory
-from hotreload.settings.credentials import read_keys, read_secret
+from hotreload.settings.credentials import KEYS, TOKEN, read_keys, read_secret
 from hotreload.settings.load import Settings
 from hotreload.threads import in_thread
 from hotreload.troubles import Trouble
 
 EVERY_SECONDS = 10.0
 """How long a file may be unreadable before it is told."""
-KEYS, TOKEN = "[server] api_keys_file", "[source] token_file"
 PUT_IT_RIGHT = "put the file right: until then what it held before counts"
-
-
-class Renewed:
-    """A secret that is read anew each time; while its file cannot be read, the last one counts."""
-
-    def __init__(self, read: Callable[[], str]) -> None:
-        """ConfigError if it cannot be read now."""
-        self._read = read
-        self._last = read()
-
-    def __call__(self) -> str:
-        """The secret."""
-        with suppress(ConfigError):
-            self._last = self._read()
-        return self._last
 
 
 class SecretFiles:

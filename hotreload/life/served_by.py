@@ -1,7 +1,8 @@
-"""What weights answer with: the versions, settings and small files that their answers depend on.
+"""A model's folder at a start: what an engine with it serves, and what its answers depend on.
 
-Weights that were live and answer badly now are to blame for it as little as they were before: if
-all of this is the same the probe is to blame, or the machine; if not, what differs may be.
+Answers depend on the versions, the settings and the small files. Weights that were live and answer
+badly now are to blame for it as little as they were before: if all of this is the same the probe is
+to blame, or the machine; if not, what differs may be.
 """
 
 import hashlib
@@ -10,11 +11,18 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+from hotreload.checkpoint import fit
 from hotreload.core.ledger import ServedBy
-from hotreload.life.model_files import digests_of_side_files
+from hotreload.errors import CheckpointRejected, ConfigError
+from hotreload.life.model_files import closed_at, digests_of_side_files
+from hotreload.life.whereabouts import foreseen, reading
 from hotreload.observe.metrics import installed
-from hotreload.settings.load import Settings
+from hotreload.settings.sections import Settings
 from hotreload.threads import in_thread
+from hotreload.types import Served
+
+UNFIT_MODEL = "unfit_model"
+"""The code of a ConfigError that another model folder would mend."""
 
 WORDS = {
     "sglang_jax": "sglang-jax",
@@ -24,6 +32,22 @@ WORDS = {
     "args": "[engine.args]",
     "files": "the model's config or tokenizer",
 }
+
+
+async def served_from(model: Path) -> Served:
+    """Find what an engine with this model serves: every checkpoint is checked against it."""
+    closed = await reading(model, lambda: closed_at(model))
+    if closed is not None:
+        words = f"[engine] model: {model} may not be read: {closed} is closed to this user"
+        raise ConfigError(f"{words}; open it (chmod a+rX {closed})", code=UNFIT_MODEL)
+    if not await reading(model, (model / "config.json").is_file):
+        words = f"[engine] model: {model} is no model folder: it has no config.json"
+        raise ConfigError(words, code=UNFIT_MODEL)
+    try:
+        return await foreseen(reading(model, lambda: fit.served_by(model)))
+    except CheckpointRejected as unfit:
+        words = f"[engine] model: {model} cannot be served: {unfit}"
+        raise ConfigError(words, code=UNFIT_MODEL) from unfit
 
 
 async def served_by_now(settings: Settings, model: Path) -> ServedBy:

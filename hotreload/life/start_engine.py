@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hotreload.core.progress import AttemptProgress, telling_how_far
-from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.spool import FULL, clear_leftovers, private_copy
 from hotreload.errors import ConfigError, NotEnoughMemory, TryAgain
+from hotreload.life.checking import Checking
 from hotreload.life.model_files import copy_side_files, keep_model, kept_model
+from hotreload.life.rereading import Rereading, probes_of
 from hotreload.life.running import RunningEngine
 from hotreload.life.warming import warm
 from hotreload.settings.load import Settings
@@ -44,6 +45,47 @@ RANDOM = Revision("random", "random weights")
 
 Make = Callable[..., Awaitable[MadeEngine]]
 """Makes an engine as `SglangEngine.start` does, and takes what that takes."""
+
+
+class Engines:
+    """Starts the first engine from a checkpoint, and all others beside one that serves."""
+
+    def __init__(
+        self,
+        rereading: Rereading,
+        checking: Checking,
+        *,
+        make: Make | None,
+        started: Callable[[], None],
+    ) -> None:
+        """`make` is another maker than `SglangEngine.start`; `started` is called after each start.
+
+        XLA installs a handler for SIGTERM.
+        """
+        self._rereading = rereading
+        self._checking = checking
+        self._make = make
+        self._started = started
+
+    async def first(
+        self, model: Path, weights: Checkpoint | None, progress: AttemptProgress
+    ) -> RunningEngine:
+        """Start the first; from then on all checkpoints must have its tensors."""
+        settings = self._rereading.settings
+        engine = await start_engine(settings, model, weights, progress, self._make)
+        self._started()
+        if not self._checking.served.tensors:  # a folder without weights; now there are some
+            tensors = weights.tensors if weights else engine.expected_tensors()
+            self._checking.serve(replace(self._checking.served, tensors=tensors))
+        log.info("engine.started", extra=engine.facts())
+        return engine
+
+    async def twin(self, index: int, twin: RunningEngine) -> RunningEngine:
+        """Start one more, with the weights that another one answers by."""
+        engine = await start_twin(self._rereading.settings, index, twin)
+        self._started()
+        log.info("engine.started", extra={**engine.facts(), "replica": index})
+        return engine
 
 
 async def start_engine(
@@ -181,11 +223,6 @@ class _Copied:
     def note(self, piece: int) -> None:
         """Some more bytes are copied."""
         self.so_far = HowFar(self.so_far.done + piece, self.so_far.of)
-
-
-def probes_of(settings: Settings) -> list[Probe]:
-    """The probes as the operator wrote them."""
-    return [Probe(**probe.model_dump()) for probe in settings.probe]
 
 
 def _terms(settings: Settings, spool: Path) -> StagingOptions:

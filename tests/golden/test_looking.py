@@ -27,8 +27,8 @@ class Seen(View):
 
     def __init__(self, observed: Observed) -> None:
         self.ledger, self.listed = observed.ledger, observed.listed
-        self._status, self._history = observed.status, observed.history
-        self._checkpoints = observed.checkpoints
+        self.status, self.history = observed.status, observed.history
+        self.checkpoints = observed.checkpoints
 
 
 def top(folder: Path, width: int) -> str:

@@ -1,6 +1,5 @@
 """Stands where rank 0 has its gate and takes orders, on a rank that follows: it sends all there."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import NoReturn
@@ -8,13 +7,13 @@ from typing import NoReturn
 from hotreload.errors import NotServing
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.life.running import RunningEngine
-from hotreload.types import Attempt, By, Generation, Lease, Noise
+from hotreload.types import Lease
 
 CODE = "not_rank_0"
 
 
 class FollowerRefusal:
-    """The server's gate and control of a follower: one refusal for all."""
+    """The server's gate and operator on a follower: one refusal for all."""
 
     lets_in = False
 
@@ -42,26 +41,6 @@ class FollowerRefusal:
         self._refuse()
         yield
 
-    async def reload(self, name: str | None, *, by: By, force: bool) -> asyncio.Future[Attempt]:
-        """Rank 0 decides."""
-        self._refuse()
-
-    async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
-        """Rank 0 decides."""
-        self._refuse()
-
-    async def rollback(self, number: int | None, *, by: By) -> asyncio.Future[Attempt]:
-        """Rank 0 decides."""
-        self._refuse()
-
-    async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
-        """Rank 0 decides."""
-        self._refuse()
-
-    async def pin(self, *, by: By) -> Generation:
-        """Rank 0 decides."""
-        self._refuse()
-
-    async def unpin(self, *, by: By) -> Generation:
-        """Rank 0 decides."""
+    def operator(self) -> NoReturn:
+        """Refuse it: rank 0 decides."""
         self._refuse()

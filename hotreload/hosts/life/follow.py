@@ -5,6 +5,7 @@ here is told to rank 0 with the reason, and then nobody takes it.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any, NoReturn
 
 from hotreload import failpoints
 from hotreload.core.attempt import prepare
+from hotreload.core.ports import Source
 from hotreload.core.progress import Reach, StillWanted
+from hotreload.core.recording import Attempts
 from hotreload.errors import EngineLost, HotReloadError, SourceUnavailable, TryAgain
 from hotreload.events import PhaseEntered
 from hotreload.hosts.bounds import revision_of
@@ -26,32 +29,46 @@ from hotreload.hosts.life.words import NUMBERS, live_of
 from hotreload.hosts.steps import take_part
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.hosts.vote import Follower
-from hotreload.life.boot import served_from, unarmed
+from hotreload.life.boot import unarmed
 from hotreload.life.candidates import revision_of_model
-from hotreload.life.common import Common
+from hotreload.life.checking import Checking
 from hotreload.life.model_files import keep_model
+from hotreload.life.served_by import served_from
+from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.start_engine import to_start_from
+from hotreload.settings.rules import rules_of
+from hotreload.settings.sections import Settings
 from hotreload.threads import uninterrupted
-from hotreload.types import Checkpoint, Phase, Revision
+from hotreload.types import Checkpoint, Mode, Phase, Revision
 
 
 class Follow(Following[RankEngine]):
     """One life of such a rank."""
 
-    def __init__(self, common: Common, ranks: Ranks, *, lose: Lose) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        ranks: Ranks,
+        slot: ServingSlot,
+        *,
+        source: Source,
+        checking: Checking,
+        attempts: Attempts,
+        lose: Lose,
+        started: Callable[[], None],
+    ) -> None:
+        """`started` is called when this rank's part of the engine has been built."""
         super().__init__()
-        self._settings = common.settings
+        self._settings = settings
         self._ranks = ranks
-        self._source = common.source
-        self._checking = common.checking
-        self._attempts = common.attempts
-        self._rules = common.rules
-        self._arrival = common.arrival
-        self._take_signals = common.take_signals
-        self._shows = FollowerStatus(common)
-        self._keep_saving = partial(common.state.keep_trying, common.attempts.ledger)
-        self._look_for_files = partial(common.files_gone.run, lambda place: True)
+        self._slot = slot
+        self._source = source
+        self._checking = checking
+        self._attempts = attempts
+        self._rules = rules_of(settings)
+        self._shows = FollowerStatus(slot, Mode(settings.reload.mode), attempts.publish)
         self._lose = lose
+        self._started = started
         self._copies = AsyncExitStack()
         """The private copy that the engine is built from, until it is."""
         self._made_from: tuple[Checkpoint, dict[str, Any]] | None = None
@@ -70,10 +87,8 @@ class Follow(Following[RankEngine]):
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(following, name="follow rank 0")
                     tasks.create_task(self._until_dead(), name="watch the engine")
-                    tasks.create_task(self._keep_saving(), name="save what is not")
-                    tasks.create_task(self._look_for_files(), name="look for files")
             finally:
-                self._arrival.serving = None
+                self._slot.clear()
                 await uninterrupted(self._closed())
         raise AssertionError("nothing else ends it")
 
@@ -128,7 +143,7 @@ class Follow(Following[RankEngine]):
         async with self._copies, progress.phase(Phase.BUILDING):
             engine = await RankEngine.start_rank(self._joined, **asked)
         progress.publish(PhaseEntered(progress.revision, None))
-        self._take_signals()
+        self._started()
         self.take_over(engine)
         self._is_built.set()
         model = self._settings.engine.model

@@ -26,8 +26,8 @@ from hotreload.hosts.life.words import NUMBERS, live_words
 from hotreload.hosts.steps import BUILD, HELLO, PREPARE, StepKind, StepSeconds
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.hosts.vote import Chair
-from hotreload.life.parts import to_stage
 from hotreload.settings.load import Settings
+from hotreload.settings.rules import stage_seconds
 from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Revision
 
@@ -68,7 +68,7 @@ class Lead:
         """What every other rank has written down as live."""
         self._seconds = StepSeconds(
             meet=settings.engine.join_timeout,
-            stage=to_stage(settings),
+            stage=stage_seconds(settings),
             prove=settings.reload.probe_timeout,
         )
 
