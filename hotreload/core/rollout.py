@@ -114,6 +114,7 @@ class Rollout:
 
         Where no other one has the new weights either, nobody knows that one can live with them.
         """
+        self._progress.replica = switch.replica.index
         try:
             yield
         except Superseded:
@@ -156,13 +157,16 @@ class Rollout:
     async def put_back(self, live: Generation) -> None:
         """Have them answer by what is live, the last one first, unproven; or count them as lost."""
         unchanged = [each for each in self._switches if each not in self.changed]
+        tried_on = self._progress.replica
         for switch in reversed(self.changed):
+            self._progress.replica = switch.replica.index
             switch.drain_as_long_as_requests_may_run()
             try:
                 await _put_back_in_the_end(switch, live, unchanged)
             except Exception as fault:
                 why = f"what was live could not be put back: {type(fault).__name__}: {fault}"
                 switch.replica.lose(EngineLost(why))
+        self._progress.replica = tried_on
 
 
 async def _put_back_in_the_end(switch: Switch, live: Generation, unchanged: list[Switch]) -> None:

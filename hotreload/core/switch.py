@@ -107,7 +107,6 @@ class Switch(ABC):
 
     async def _stage(self, make: Make) -> Staged:
         """Make new weights beside the live ones, for as long as they are wanted."""
-        self._progress.replica = self.replica.index
         async with (
             self._progress.phase(Phase.STAGING, self._rules.stage_timeout, "stage_timeout"),
             telling_how_far(self._how_far, self._progress.revision, self._progress.publish),

@@ -90,7 +90,7 @@ async def test_status_shows_the_old_generation_fading_out_and_the_mode(
 
 async def test_status_as_json_is_what_the_daemon_says(world: World, hotreload: Command) -> None:
     said = await hotreload("status", "--json")
-    assert json.loads(said.out) == world.view.status.snapshot()
+    assert json.loads(said.out) == world.view.status()
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ async def test_a_check_is_quiet_when_all_is_well_and_has_a_line_for_each_fault(
     said = await hotreload("status", "--check")
     assert (said.code, said.out, said.err) == (code, lines, "")
     as_json = json.loads((await hotreload("status", "--check", "--json")).out)
-    assert as_json == world.view.status.snapshot()["summary"]
+    assert as_json == world.view.status()["summary"]
 
 
 @pytest.mark.parametrize(
@@ -260,14 +260,12 @@ async def test_a_daemon_that_is_older_than_the_command_is_understood(
         "answering",
         "rows",
     )
-    status = {
-        name: value for name, value in world.view.status.snapshot().items() if name not in new
-    }
+    status = {name: value for name, value in world.view.status().items() if name not in new}
     for name in ("by", "told"):
         del status["last_attempt"][name]
-    monkeypatch.setattr(world.view.status, "snapshot", lambda: status)
+    monkeypatch.setattr(world.view.documents.status, "snapshot", lambda: status)
     monkeypatch.setattr(
-        world.view.history, "snapshot", lambda: {"attempts": [status["last_attempt"]]}
+        world.view.documents.history, "snapshot", lambda: {"attempts": [status["last_attempt"]]}
     )
     for verb in ("status", "history", "top"):
         said = await hotreload(verb)

@@ -143,13 +143,14 @@ class View:
         )
         self.listed: list[Listed] = []
         """What the source sees."""
-        self.status, self.history = Status(picture), picture.history
-        self.checkpoints = Checkpoints(picture, lambda: self.listed)
+        self.documents = Documents(
+            Status(picture), picture.history, Checkpoints(picture, lambda: self.listed)
+        )
         events.subscribe(picture.observe)
 
-    @property
-    def documents(self) -> Documents:
-        return Documents(self.status, self.history, self.checkpoints)
+    def status(self) -> Fields:
+        """The document of /status."""
+        return self.documents.status.snapshot()
 
 
 @dataclass
