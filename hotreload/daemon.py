@@ -26,14 +26,13 @@ from hotreload.hosts.life.lead import make_lead
 from hotreload.hosts.life.meeting import trusting_ranks_of
 from hotreload.life.checking import Checking
 from hotreload.life.ending import Ending, ExitCode
-from hotreload.life.files_gone import FilesGone
-from hotreload.life.rereading import Rereading
+from hotreload.life.observers import Observers
+from hotreload.life.rereading import Rereading, SecretFiles, secret_reads
 from hotreload.life.running import RunningEngine
-from hotreload.life.secret_files import SecretFiles, secret_reads
 from hotreload.life.serving import ServingLife
 from hotreload.life.serving_slot import ServingSlot
+from hotreload.life.start_troubles import FilesGone
 from hotreload.life.state import StateFile
-from hotreload.life.telling import Telling
 from hotreload.observe.page import page_at
 from hotreload.picture.picture import State
 from hotreload.server.bounds import Limits
@@ -47,7 +46,7 @@ from hotreload.sources.configured import make_source
 log = logging.getLogger("hotreload")
 
 STOP_DEADLINE = 30.0
-"""How long requests under way may take to end after SIGTERM."""
+"""Time in which requests under way may end after SIGTERM."""
 
 
 class Stopped(Exception):
@@ -73,7 +72,7 @@ class Daemon:
             hold_arrivals=settings.reload.while_closed == "hold",
         )
         self.slot = ServingSlot(self.entrance)
-        """Where the start puts what serves; the server, a scrape and systemd find it there."""
+        """The start puts here what serves; the server, a scrape and systemd find it."""
         self.rereading = Rereading(settings, read, publish, self.entrance, self.limits)
         self.secrets = SecretFiles(secret_reads(settings), self.rereading.refused)
         self.ranks = ranks = trusting_ranks_of(settings)  # None where there is one host
@@ -93,7 +92,7 @@ class Daemon:
             roots=settings.checkpoint_roots,
             digests=digests,
         )
-        self.telling = Telling(
+        self.observers = Observers(
             settings,
             self.events,
             ledger=self.ledger,
@@ -102,7 +101,7 @@ class Daemon:
             ranks=ranks,
             heard=self.lead.heard if self.lead else dict,
         )
-        self.status, self.metrics = self.telling.status, self.telling.metrics
+        self.status, self.metrics = self.observers.status, self.observers.metrics
         self.files_gone = FilesGone(self.ledger, self.source, publish)
         self.events.subscribe(self.files_gone.observe)
         self.doors = Doors(publish)
@@ -111,7 +110,7 @@ class Daemon:
             settings,
             gate=elsewhere or self.entrance,
             operator=(elsewhere or self.slot).operator,
-            documents=self.telling.documents,
+            documents=self.observers.documents,
             events=self.events,
             metrics=self.metrics,
             limits=self.limits,
@@ -185,8 +184,8 @@ class Daemon:
             await asyncio.wait(beside)  # the state is written to the folder that we hold
 
     def _beside(self) -> Iterable[Coroutine[Any, Any, None]]:
-        """What runs from the first moment to the last, whatever the engine does."""
-        yield self.telling.systemd.beat()
+        """Yield what runs from the first moment to the last, whatever the engine does."""
+        yield self.observers.systemd.beat()
         yield self.state.watch(self.ledger)
         yield self.secrets.watch()
 

@@ -244,7 +244,7 @@ async def test_a_file_whose_disk_hangs_is_told_and_the_loop_goes_on(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comes_back = threading.Event()
-    monkeypatch.setattr(rereading, "READ_SECONDS", 0.01)
+    monkeypatch.setattr(rereading, "REREAD_SECONDS", 0.01)
     monkeypatch.setattr("hotreload.threads.LEAVE_AFTER", 0.01)
     monkeypatch.setattr(life.daemon.rereading, "_read", comes_back.wait)
     try:

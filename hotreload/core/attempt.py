@@ -19,7 +19,7 @@ from hotreload.core.recording import Attempts
 from hotreload.core.replica import OnTrial, Replicas
 from hotreload.core.rollout import Rollout
 from hotreload.core.rules import Rules
-from hotreload.core.switch import Make, Switch
+from hotreload.core.switch import MakeWeights, Switch
 from hotreload.errors import CheckpointRejected, EngineLost
 from hotreload.threads import uninterrupted, wait_for_left_behind
 from hotreload.types import Checkpoint, Generation, Noise, Phase, Reason, Revision, Staged
@@ -121,7 +121,7 @@ class AttemptUnderWay:
             rules=self._rules,
         )
 
-    async def _change(self, make: Make, *, probe: bool = True) -> None:
+    async def _change(self, make: MakeWeights, *, probe: bool = True) -> None:
         """Have other weights answer on one engine after the other: the first makes them."""
         async with self._all_or_none() as rollout:  # what fails puts back those that changed
             if self._rules.together and probe:
@@ -174,7 +174,7 @@ class AttemptUnderWay:
 
     # --- all engines at once, and back -------------------------------------------------------
 
-    async def _together(self, rollout: Rollout, make: Make) -> None:
+    async def _together(self, rollout: Rollout, make: MakeWeights) -> None:
         """Do the same with all engines proven before any of them goes live."""
         async with AsyncExitStack() as all_staged:
             for switch in rollout.each():

@@ -47,7 +47,7 @@ class Order(ABC):
         return True
 
     def refusal_of(self, left: Revision) -> Reason | None:
-        """Why the revision that was live before is refused from now on; None if it is not."""
+        """The reason to refuse the revision that was live before; None if it is not refused."""
         return None
 
     def settle(self, attempt: Attempt) -> None:

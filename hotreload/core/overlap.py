@@ -13,7 +13,7 @@ from typing import override
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.replica import Fading
 from hotreload.core.rules import KeepPrevious
-from hotreload.core.switch import ABORT_GRACE, Make, Switch
+from hotreload.core.switch import ABORT_GRACE, MakeWeights, Switch
 from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.events import GenerationLive, Waiting
 from hotreload.threads import uninterrupted
@@ -25,7 +25,7 @@ class OverlappingSwitch(Switch):
 
     @override
     @asynccontextmanager
-    async def staged(self, make: Make) -> AsyncIterator[Staged]:
+    async def staged(self, make: MakeWeights) -> AsyncIterator[Staged]:
         """Hold new weights beside those that answer; they are freed unless they go live."""
         await self._make_room()
         staged = await self._stage(make)

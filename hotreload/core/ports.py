@@ -61,7 +61,7 @@ class Engine(Protocol):
 
     @property
     def cannot_overlap(self) -> str | None:
-        """Why two sets of weights cannot answer side by side in it; None when they can."""
+        """The reason why two sets of weights cannot answer side by side; None when they can."""
         ...
 
     @property

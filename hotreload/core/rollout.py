@@ -16,14 +16,14 @@ from hotreload.core.progress import AttemptProgress, StillWanted
 from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replicas
 from hotreload.core.rules import Rules
-from hotreload.core.switch import Make, Switch
+from hotreload.core.switch import MakeWeights, Switch
 from hotreload.errors import CheckpointRejected, DrainTimedOut, EngineLost, Superseded, TryAgain
 from hotreload.types import Generation, Mode, Staged
 
 log = logging.getLogger("hotreload.rollout")
 
 LOST_CODE = "replica_lost"
-"""Why an attempt ended that cost an engine while others serve."""
+"""The reason of an attempt that cost an engine while others serve."""
 
 SWITCHES: dict[Mode, type[Switch]] = {
     Mode.OVERLAP: OverlappingSwitch,
@@ -85,12 +85,12 @@ class Rollout:
         """One that has the new weights already, and lives with them."""
         return next((each for each in (*self.changed, *self.ready) if each.serves), None)
 
-    def new_weights(self, make: Make) -> Make:
+    def new_weights(self, make: MakeWeights) -> MakeWeights:
         """Have an engine copy what another one has, or make them where none has."""
         self.check_original()
         return self.copy() or make
 
-    def copy(self) -> Make | None:
+    def copy(self) -> MakeWeights | None:
         """Have an engine copy what another one has; None where none has it."""
         if (original := self._original) is None:
             return None

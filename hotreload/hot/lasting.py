@@ -5,10 +5,12 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, NoReturn
 
-from hotreload.core.fading import close_drained_generations
-from hotreload.core.nonfinite import react_to_nonfinite_answers
+from hotreload.core.lasting import (
+    close_drained_generations,
+    react_to_nonfinite_answers,
+    tell_of_distrust,
+)
 from hotreload.core.replica import Replica
-from hotreload.core.verify import tell_of_distrust
 from hotreload.engine.answering.answers import all_ended
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import EngineLost

@@ -29,19 +29,20 @@ from hotreload.errors import (
     TryAgain,
 )
 from hotreload.events import Waiting
-from hotreload.life.candidates import Candidate, Candidates
-from hotreload.life.first_switch import FirstSwitch
-from hotreload.life.gone import Gone
-from hotreload.life.mounts import first_missing, mounted, tell_of_missing
-from hotreload.life.refusal import (
+from hotreload.life.candidates import (
     FOR_NO_ENGINE,
     OF_THE_SETTINGS,
+    Candidate,
+    Candidates,
     PassedBy,
     nothing_to_start_with,
 )
+from hotreload.life.first_switch import FirstSwitch
+from hotreload.life.mounts import first_missing, mounted, tell_of_missing
 from hotreload.life.running import RunningEngine
 from hotreload.life.served_by import UNFIT_MODEL, served_from
-from hotreload.life.start_engine import RANDOM
+from hotreload.life.start_engine import RANDOM_START
+from hotreload.life.start_troubles import Gone
 from hotreload.life.whereabouts import Absent, foreseen, reading
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
@@ -49,7 +50,7 @@ from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
 
 log = logging.getLogger("hotreload.boot")
 
-LOOK_SECONDS = 5.0
+AWAITED_FILES_SECONDS = 5.0
 """Time between two looks of a start that waits for files."""
 
 NOT_THE_CHECKPOINTS_FAULT = (ConfigError, DeviceUnavailable)
@@ -202,7 +203,9 @@ class Start:
             words = [refusal.words for refusal in refusals]
             self._gone.waits(self._attempts.ledger.meant, words)
             has_tried = any(refusal.code for refusal in refusals)
-            await asyncio.sleep(self._attempts.backoff(failures) if has_tried else LOOK_SECONDS)
+            await asyncio.sleep(
+                self._attempts.backoff(failures) if has_tried else AWAITED_FILES_SECONDS
+            )
 
     def _is_a_setting(self, refusals: list[PassedBy]) -> bool:
         """True if what was live last is there, and does not fit what the settings name."""
@@ -317,7 +320,7 @@ class Start:
     async def _from_random(self, model: Path) -> None:
         """Start with random weights: there is nothing to fetch, check or probe."""
         await self._serve_as(model)
-        progress = self._attempts.progress_of(RANDOM, unarmed)
+        progress = self._attempts.progress_of(RANDOM_START, unarmed)
         policy = AttemptPolicy(
             by=_start("[engine] boot"), blame=False, raises=NOT_THE_CHECKPOINTS_FAULT
         )

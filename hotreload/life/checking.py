@@ -14,7 +14,7 @@ from hotreload.types import Checkpoint, Revision, Served
 
 
 class Checking:
-    """What the core validates checkpoints with, at a start and later."""
+    """The checks that the core validates checkpoints with, at a start and later."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Checking:
     ) -> None:
         """The settings of the moment rule; `content_of` is the content a revision must have."""
         self.served = Served({}, {}, {})
-        """What each checkpoint must match; known once a start has looked at the model."""
+        """The model that each checkpoint must match; known once a start has looked at it."""
         self._rereading = rereading
         self._content_of = content_of
         self._roots = roots

@@ -24,7 +24,7 @@ from hotreload.types import Served
 UNFIT_MODEL = "unfit_model"
 """The code of a ConfigError that another model folder would mend."""
 
-WORDS = {
+CAUSES = {
     "sglang_jax": "sglang-jax",
     "jax": "jax",
     "dtype": "[engine] dtype",
@@ -51,7 +51,7 @@ async def served_from(model: Path) -> Served:
 
 
 async def served_by_now(settings: Settings, model: Path) -> ServedBy:
-    """What a start with this model's folder serves by."""
+    """Gather what a start with this model's folder serves by."""
     return await in_thread(
         lambda cancel: _served_by(settings, model), leave_as=f"a read of {model}'s small files"
     )
@@ -75,7 +75,7 @@ def _digest(value: object) -> str:
 
 
 def changes(before: ServedBy, now: ServedBy) -> str:
-    """In what these differ, in words; empty when in nothing."""
+    """Say in what these differ; empty when in nothing."""
     return ", ".join(_changes(before, now))
 
 
@@ -85,8 +85,8 @@ def _changes(before: ServedBy, now: ServedBy) -> Iterator[str]:
         if not field.compare or was == is_now:
             continue
         if field.name == "files":
-            yield f"{WORDS['files']} (model folder {before.model} then, {now.model} now)"
+            yield f"{CAUSES['files']} (model folder {before.model} then, {now.model} now)"
         elif field.name == "args":
-            yield f"{WORDS['args']} are others"
+            yield f"{CAUSES['args']} are others"
         else:
-            yield f"{WORDS[field.name]} {was} then, {is_now} now"
+            yield f"{CAUSES[field.name]} {was} then, {is_now} now"

@@ -12,35 +12,35 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from hotreload.core.fading import close_drained_generations
-from hotreload.core.nonfinite import react_to_nonfinite_answers
+from hotreload.core.lasting import (
+    close_drained_generations,
+    react_to_nonfinite_answers,
+    tell_of_distrust,
+    verify_live,
+)
 from hotreload.core.operator import Operator
 from hotreload.core.ports import Source
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica, Replicas, chosen_mode
 from hotreload.core.rules import KeepPrevious
-from hotreload.core.verify import tell_of_distrust, verify_live
 from hotreload.errors import EngineLost
 from hotreload.events import Events, GenerationLive, Publish
 from hotreload.hosts.life.lead import Lead
 from hotreload.life.boot import Start
 from hotreload.life.checking import Checking
-from hotreload.life.doubt import Doubt
 from hotreload.life.first_switch import FirstSwitch
-from hotreload.life.gone import Gone
-from hotreload.life.replica_life import ReplicaLife, Shared
+from hotreload.life.replica_life import ReplicaLife, Run, Shared
 from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
 from hotreload.life.served_by import served_by_now
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.start_engine import Engines
+from hotreload.life.start_troubles import Doubt, Gone
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
 from hotreload.threads import uninterrupted
 from hotreload.types import By, Generation, Mode, Reason
-
-Run = Callable[[], Coroutine[Any, Any, None]]
 
 
 class ServingLife:

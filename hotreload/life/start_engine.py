@@ -33,17 +33,17 @@ log = logging.getLogger("hotreload.boot")
 
 
 class MadeEngine(RunningEngine, Protocol):
-    """What a start makes and nobody has been let in to."""
+    """An engine that a start made, and that no request has reached yet."""
 
     def count_anew(self) -> None:
         """Forget what the start asked by itself: from now on it is clients who are counted."""
         ...
 
 
-RANDOM = Revision("random", "random weights")
+RANDOM_START = Revision("random", "random weights")
 
 
-Make = Callable[..., Awaitable[MadeEngine]]
+MakeEngine = Callable[..., Awaitable[MadeEngine]]
 """Makes an engine as `SglangEngine.start` does, and takes what that takes."""
 
 
@@ -55,7 +55,7 @@ class Engines:
         rereading: Rereading,
         checking: Checking,
         *,
-        make: Make | None,
+        make: MakeEngine | None,
         started: Callable[[], None],
     ) -> None:
         """`make` is another maker than `SglangEngine.start`; `started` is called after each start.
@@ -93,7 +93,7 @@ async def start_engine(
     model: Path,
     weights: Checkpoint | None,
     progress: AttemptProgress,
-    make: Make | None = None,
+    make: MakeEngine | None = None,
 ) -> MadeEngine:
     """Start the engine the settings describe: the model's config and tokenizer, these weights.
 
@@ -147,7 +147,7 @@ async def _warm(engine: MadeEngine, settings: Settings, progress: AttemptProgres
 
 
 def _engine_options(settings: Settings, model: Path, load_format: str = "auto") -> EngineOptions:
-    """What the operator decided about every engine."""
+    """Return what the operator decided about every engine."""
     engine = settings.engine
     return EngineOptions(
         model,
@@ -164,7 +164,7 @@ def _engine_options(settings: Settings, model: Path, load_format: str = "auto") 
 async def to_start_from(
     settings: Settings, model: Path, weights: Checkpoint | None, progress: AttemptProgress
 ) -> AsyncIterator[dict[str, Any]]:
-    """What an engine is started with: `SglangEngine.start` says what each means.
+    """Yield what an engine is started with: `SglangEngine.start` says what each means.
 
     The folder it is made from is a private copy, which goes at the end.
     """
@@ -173,7 +173,7 @@ async def to_start_from(
     asked = {"terms": _terms(settings, copies / "staging"), "probes": probes_of(settings)}
     if weights is None:
         options = _engine_options(settings, model, load_format="dummy")
-        yield {**asked, "options": options, "revision": RANDOM}
+        yield {**asked, "options": options, "revision": RANDOM_START}
         return
     within = settings.reload.stage_timeout
     async with _copied(model, weights, copies / "boot", within, progress) as folder:

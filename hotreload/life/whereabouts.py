@@ -18,7 +18,7 @@ from hotreload.types import Revision, holds_weights
 
 log = logging.getLogger("hotreload.boot")
 
-LOOK_SECONDS = 30.0
+DISK_SECONDS = 30.0
 """Seconds that a look at a folder may take before its disk counts as away."""
 
 Files = tuple[tuple[str, int, int], ...]
@@ -50,7 +50,7 @@ async def files_in(folder: Path) -> Files:
     """The weight files in a folder; Absent without any, as where a mount failed."""
     require_disks()
     try:
-        async with deadline(LOOK_SECONDS, f"a look at {folder}", "is its server there?"):
+        async with deadline(DISK_SECONDS, f"a look at {folder}", "is its server there?"):
             files = await reading(folder, lambda: _files_in(folder))
     except SourceUnavailable as late:
         raise Absent(str(late)) from late

@@ -19,7 +19,7 @@ from hotreload.picture.status import Documents, Status
 from hotreload.settings.sections import Settings
 
 
-class Telling:
+class Observers:
     """Hears of every event: the picture first, then those who tell of it."""
 
     def __init__(
