@@ -1,9 +1,9 @@
 """One attempt, top to bottom: prepare; on each engine stage, prove, flip and commit; or put back.
 
-Whoever makes one does it within `Attempts.recorded`: it is in the ledger as begun before anything
-is done, and how it ended is judged, recorded and published there. A start does so too, with an
-engine that is made in the place of the flip (`first_switch`). The steps on one engine have two
-orders (`overlap`, `drain`); what becomes of engines that are lost meanwhile `Rollout` knows.
+Each is made within `Attempts.recorded`: it is in the ledger as begun before anything is done, and
+how it ended is judged, recorded and published there. A start does so too, with an engine that is
+made in the place of the flip (`first_switch`). The steps on one engine have two orders (`overlap`,
+`drain`); what becomes of engines that are lost meanwhile `Rollout` knows.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ async def prepare(
 
 
 class AttemptUnderWay:
-    """One attempt to have other weights answer, on every engine or on none; made anew for each."""
+    """One attempt to have other weights answer, on every engine or on none."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Work that lasts as long as an engine serves: weights end, are verified, and leave after NaN.
 
-`close_drained_generations` ends weights that nobody is answered by any more: then they are spare.
+`close_drained_generations` ends weights that answer no request any more: then they are spare.
 `react_to_nonfinite_answers` tells of answers that are withheld because their logits were NaN or
 infinite, has the caches scrubbed, and the weights left if the operator decided so: a probe asks a
 few prompts, and finite weights that passed it may still overflow on another. `verify_live` and
@@ -41,7 +41,7 @@ async def close_drained_generations(
     publish: Publish,
     reach: Reach = failpoints.reach,
 ) -> NoReturn:
-    """End each set of weights that nobody is answered by any more, for ever.
+    """End each set of weights that answers no request any more, for ever.
 
     EngineLost ends it, with the gate sealed.
     """

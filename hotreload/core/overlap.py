@@ -21,7 +21,7 @@ from hotreload.types import Generation, Phase, Staged
 
 
 class OverlappingSwitch(Switch):
-    """Makes other weights answer those who come, while the old ones answer those inside."""
+    """Makes other weights answer new requests, while the old ones answer those inside."""
 
     @override
     @asynccontextmanager

@@ -163,5 +163,5 @@ class Engine(Protocol):
         ...
 
     def lose(self, why: str) -> None:
-        """Count it as lost, if it is not yet: whoever waits for it hears EngineLost."""
+        """Count it as lost, if it is not yet: all that wait for it hear EngineLost."""
         ...

@@ -1,7 +1,7 @@
 """The engines of one attempt, in their order, and what becomes of those that are lost by it.
 
 The first engine is tried alone: it makes the new weights, proves them and goes live. The others
-copy what it has. Where it cannot live with them nobody else gets them.
+copy what it has. Where it cannot live with them no other one gets them.
 """
 
 import logging

@@ -39,7 +39,7 @@ class FirstSwitch:
     ) -> None:
         """`go_live` lets requests in; `served_by` says what a model's folder is served by now."""
         self.engine: RunningEngine | None = None
-        """The engine, once there is one; whoever ends the start closes it."""
+        """The engine, once there is one; closed by the life whose start it is."""
         self._attempts = attempts
         self._start_engine = start_engine
         self._go_live = go_live

@@ -27,7 +27,7 @@ MOVE_BACK = (
 class StateFile:
     """`state.json` in the state folder; a disk that refuses costs the memory, not the service.
 
-    A file of an older version is understood and written anew. One of a newer version (somebody
+    A file of an older version is understood and rewritten. One of a newer version (somebody
     went back to an older hotreload) is refused, and left as it is for when they go forward again:
     until then nothing is remembered.
     """

@@ -107,7 +107,7 @@ class StateFolder:
     def follow(self) -> None:
         """Take what has the folder's name now, if nobody uses it; else stay, and say so in `moved`.
 
-        Nothing is made anew where the folder was only moved: it could not be moved back.
+        No new one is made where the folder was only moved: it could not be moved back.
         """
         self.moved = None
         if self._held is None or self.is_in_place:
