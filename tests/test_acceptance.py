@@ -198,7 +198,7 @@ async def test_a_disk_that_hangs_holds_up_no_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     comes_back = threading.Event()
-    monkeypatch.setattr(acceptance, "READ_SECONDS", 0.01)
+    monkeypatch.setattr(acceptance, "CHECK_SECONDS", 0.01)
     monkeypatch.setattr("hotreload.threads.LEAVE_AFTER", 0.01)
     monkeypatch.setattr(acceptance, "REFUSED", [lambda settings: comes_back.wait()])
     try:

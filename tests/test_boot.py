@@ -24,14 +24,12 @@ from hotreload.errors import (
 )
 from hotreload.events import AttemptFinished, Event, PhaseEntered, TroubleTold, Waiting
 from hotreload.life import boot, first_switch, mounts
-from hotreload.life.boot import Start, served_from
-from hotreload.life.doubt import Doubt
+from hotreload.life.boot import Start
 from hotreload.life.first_switch import FirstSwitch
-from hotreload.life.gone import Gone
 from hotreload.life.model_files import keep_model
-from hotreload.life.parts import make_rules
-from hotreload.life.refusal import UNFIT_MODEL
 from hotreload.life.running import RunningEngine
+from hotreload.life.served_by import UNFIT_MODEL, served_from
+from hotreload.life.start_troubles import Doubt, Gone
 from hotreload.life.state_json import from_json, to_json
 from hotreload.settings.load import Settings
 from hotreload.tiny import write_tiny
@@ -137,7 +135,6 @@ class Starting:
             validate=self.check,
             serve=self.serve,
             switch=switch,
-            rules=make_rules(self.settings),
             gone=Gone(self.note),
         )
         await start.run()
@@ -187,7 +184,7 @@ def does_not_start() -> ConfigError:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    monkeypatch.setattr(boot, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(boot, "AWAITED_FILES_SECONDS", 0.01)
     return Machine(tmp_path)
 
 
@@ -306,7 +303,7 @@ async def test_a_fault_of_ours_at_the_model_itself_names_it(
     def fail(folder: Path) -> Served:
         raise TypeError("'int' object is not iterable")
 
-    monkeypatch.setattr("hotreload.life.boot.served_by", fail)
+    monkeypatch.setattr("hotreload.life.served_by.fit.served_by", fail)
     with pytest.raises(ConfigError, match=r"model cannot be served: internal error.*TypeError"):
         await served_from(machine.model)
 
@@ -598,7 +595,7 @@ async def test_a_model_that_is_not_mounted_yet_is_waited_for(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not one whose name is mistaken: of that the operator is told at once."""
-    monkeypatch.setattr(mounts, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(mounts, "MOUNT_SECONDS", 0.01)
     elsewhere, point = machine.model.rename(tmp_path / "elsewhere"), machine.model
     point.mkdir()
     starting = asyncio.create_task(machine.run())
@@ -616,7 +613,7 @@ async def test_a_model_that_is_not_mounted_yet_is_waited_for(
 async def test_checkpoints_that_are_not_mounted_yet_are_waited_for_where_nothing_else_will_do(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mounts, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(mounts, "MOUNT_SECONDS", 0.01)
     point = tmp_path / "checkpoints"
     point.mkdir()
     raw = {"engine": {"model": str(machine.model)}, "source": {"path": str(point)}}

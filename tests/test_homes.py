@@ -18,7 +18,6 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.upstream.arguments import arguments_of
 from hotreload.errors import ConfigError
-from hotreload.life.parts import make_rules
 from hotreload.mount_table import MOUNTINFO
 from hotreload.observe.labels import ROUTES
 from hotreload.owned_args import OWNED_ARGS
@@ -26,6 +25,7 @@ from hotreload.server import generate
 from hotreload.server.answerer import MIN_GENERATION
 from hotreload.server.bounds import Limits
 from hotreload.server.operations import OPERATIONS
+from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import LimitSettings, ProbeSettings, Settings
 from hotreload.settings.source import SourceSettings
 from hotreload.sources.options import FolderOptions, HubOptions
@@ -122,7 +122,7 @@ def test_the_servers_limits_are_what_the_settings_say() -> None:
 
 
 def test_the_rules_of_an_attempt_are_what_the_settings_say() -> None:
-    assert make_rules(Settings()) == Rules()
+    assert rules_of(Settings()) == Rules()
 
 
 @pytest.mark.parametrize("options", [FolderOptions(), HubOptions()])

@@ -7,8 +7,8 @@ import pytest
 from hotreload.errors import ConfigError
 from hotreload.hosts.life import agreement
 from hotreload.hosts.life.agreement import differences, to_agree_on
+from hotreload.hosts.life.meeting import ranks_of, trusting_ranks_of
 from hotreload.hosts.upstream.joining import Ranks
-from hotreload.life.parts import ranks_of, trusting_ranks_of
 from hotreload.settings.load import load, missing_to_serve
 from hotreload.settings.rereading import ALIKE, NEED_NO_RESTART, reread
 from hotreload.settings.sections import Settings

@@ -1,7 +1,5 @@
 """What the server and a scrape get before the boot is over, and what is shown of the observers."""
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,59 +9,48 @@ from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.errors import NotServing
 from hotreload.events import Events, Progress
-from hotreload.life.joints import Arrival, Control, View, readings
 from hotreload.life.running import RunningEngine
+from hotreload.life.serving_slot import ServingSlot
 from hotreload.observe.pictured import last_failure
 from hotreload.observe.readings import new_at
-from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Picture, ReplicaReading
 from hotreload.picture.status import Status
 from hotreload.types import (
     NOISY,
     Answering,
     Attempt,
-    By,
     Generation,
     Lease,
-    Noise,
     Outcome,
     Phase,
     Revision,
 )
 
-BY = By("reload", 0, 1, time.time(), "")
-ENTRANCE = Entrance(lambda index: Gate[RunningEngine](publish=Events().publish, replica=index))
-BEFORE_THE_BOOT: dict[str, Callable[[], Any]] = {
-    "reload": lambda: Control(Arrival()).reload(None, by=BY, force=False),
-    "rollback": lambda: Control(Arrival()).rollback(None, by=BY),
-    "perturb": lambda: Control(Arrival()).perturb(Noise(), by=BY),
-    "pin": lambda: Control(Arrival()).pin(by=BY),
-    "unpin": lambda: Control(Arrival()).unpin(by=BY),
-}
+
+def entrance(engines: int) -> Entrance[RunningEngine]:
+    return Entrance(Events().publish, replicas=engines)
 
 
-@pytest.mark.parametrize("name", BEFORE_THE_BOOT)
-async def test_what_is_asked_before_the_boot_is_over_is_told_so(name: str) -> None:
+def test_what_is_asked_before_the_boot_is_over_is_told_so() -> None:
     with pytest.raises(NotServing, match="starting") as told:
-        await BEFORE_THE_BOOT[name]()
+        ServingSlot(entrance(1)).operator()
     assert (told.value.code, told.value.retry_after) == ("booting", 2)
 
 
 def test_a_scrape_before_the_boot_is_over_reads_plain_numbers() -> None:
-    read = readings(entrance=ENTRANCE, arrival=Arrival(), previous_is_on_device=True)
-    assert read.replicas() == [ReplicaReading(answering=[])]
-    assert read.answering() == []
-    assert Arrival().is_turning(0.0)
+    slot = ServingSlot(entrance(1))
+    assert slot.read(previous_is_on_device=True) == [ReplicaReading(answering=[])]
+    assert slot.entrance.answering() == []
+    assert slot.is_turning(0.0)
 
 
 async def test_a_scrape_reads_who_is_at_each_gate() -> None:
-    two = Entrance(lambda index: Gate[RunningEngine](publish=print, replica=index), replicas=2)
+    two = entrance(2)
     engine: Any = object()
     for gate in two.gates:
         gate.open(Lease(Generation(1, Revision("one"), "fp", 0.0), engine))
-    read = readings(entrance=two, arrival=Arrival(), previous_is_on_device=True)
     async with two.passing(), two.gates[1].passing(), two.gates[1].passing():
-        inside = [each.inside for each in read.replicas()]
+        inside = [each.inside for each in ServingSlot(two).read(previous_is_on_device=True)]
         assert inside == [gate.inside for gate in two.gates]
         assert sum(inside) == 3
 
@@ -99,9 +86,9 @@ async def test_the_live_generation_answers_also_when_it_has_no_request() -> None
 def test_an_event_of_a_download_has_the_pace_that_the_status_knows() -> None:
     now = [100.0]
     picture = Picture(Ledger(), clock=lambda: now[0])
-    view = View(Status(picture), picture.history, Checkpoints(picture, list))
+    status = Status(picture)
     for done in (250, 350):
         picture.observe(told := Progress(Revision("new"), Phase.FETCHING, done, 1000))
-        fields = view.event(told)
+        fields = status.event(told)
         now[0] += 2
     assert (fields["bytes_per_second"], fields["seconds_left"]) == (50, 13.0)

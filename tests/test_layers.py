@@ -54,6 +54,9 @@ OF_HOSTS = {"hosts", "hosts.engine", "hosts.upstream"}
 READS = {"checkpoint.reading", "checkpoint.fingerprint", "checkpoint.in_memory"}
 """How bytes of a checkpoint are read, for all who read them; the checks say what is wrong."""
 
+CONFIGURED = {"sources.configured", "server.configured"}
+"""The one module of a room that makes its parts as the settings say; the rest of it knows none."""
+
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"hot", "engine.answering"},
     "types": set(),
@@ -76,7 +79,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "picture": {*PICTURE, "core.ledger", "threads", *VOCABULARY},
     "observe": {"observe", *PICTURE, *RECORDS, *VOCABULARY},
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
-    "server": {"server", "server.bounds", *CORE},
+    "server": {"server", "server.bounds", "picture", *CORE},
+    "sources.configured": {"sources", "checkpoint", "settings", *CORE},
+    "server.configured": {"server", "server.bounds", "picture", "settings", *CORE},
     "sources": {"sources", "checkpoint", *CORE},
     "checkpoint": {"checkpoint", *READS, *CORE},
     "engine": {*ENGINE, *CORE},
@@ -98,7 +103,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hot": {"hot", "checkpoint", "checkpoint.in_memory", "engine", "engine.answering"}
     | {"engine.weights", *CORE},
     "library": {"hot", "checkpoint", "engine", "sources", *CORE},
-    "daemon": {"life", "hosts.life", "settings", "observe", *PICTURE}
+    "daemon": {"life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings", "observe"}
     | PICTURE
@@ -113,6 +118,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 """What each module or room of `hotreload` may import of it; nothing is free by being new."""
 
 READ_SETTINGS = {"daemon", "life", "hosts.life", "cli", "cli.doctor_checks", "settings"}
+READ_SETTINGS |= CONFIGURED
 
 ONLY_IN = {
     "jax": {"engine", "hosts.engine", "hosts.upstream"},
@@ -216,7 +222,7 @@ def test_a_step_of_an_attempt_knows_nothing_of_the_attempt(step: str) -> None:
 
 
 @EACH_MODULE
-def test_settings_are_read_by_the_daemon_and_the_command_line_alone(module: Path) -> None:
+def test_settings_are_read_where_parts_are_made_and_by_the_command_line_alone(module: Path) -> None:
     reads_settings = "settings" in layers_imported_by(module)
     assert not reads_settings or layer_of(module) in READ_SETTINGS
 

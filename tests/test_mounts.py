@@ -90,7 +90,7 @@ async def test_the_state_is_waited_for_where_the_machine_is_to_mount_it(
     await until_state_is_mounted(tmp_path / "state")
     looks = [tmp_path, tmp_path, None]
     monkeypatch.setattr(mounts, "planned_mount", lambda path: looks.pop(0))
-    monkeypatch.setattr(mounts, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(mounts, "MOUNT_SECONDS", 0)
     async with asyncio.timeout(10):
         await until_state_is_mounted(tmp_path / "state")
     assert not looks

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from hotreload import daemon
 from hotreload.core.gate import Gate
 from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError, NotServing
 from hotreload.events import Event, GateChanged, GenerationLive, ModeChosen
-from hotreload.life import deciding
-from hotreload.life.deciding import Deciding
-from hotreload.life.joints import _weights_held
-from hotreload.life.lasting import verifying
-from hotreload.life.parts import NAMING_SECONDS, admin_group, make_rules, to_stage
+from hotreload.life import serving
+from hotreload.life.serving import ServingLife, verifying
+from hotreload.life.serving_slot import _weights_held
+from hotreload.server import configured
+from hotreload.server.configured import admin_group
 from hotreload.settings.load import load
+from hotreload.settings.rules import NAMING_SECONDS, rules_of, stage_seconds
 from hotreload.settings.sections import Settings
-from hotreload.types import By, GateState, Generation, Lease, Mode, Revision
+from hotreload.types import GateState, Generation, Lease, Mode, Revision
 from tests.fakes import FakeEngine, Steps, unread
 from tests.waiting import PATIENCE, turn_until
 
@@ -35,14 +35,14 @@ def settings(folder: Path, *sets: str) -> Settings:
     return load(None, [*usual, *sets], {}).settings
 
 
-def decider(made: Daemon) -> Deciding:
+def decider(made: Daemon) -> ServingLife:
     """What a daemon on one host does."""
-    assert isinstance(made.part, Deciding)
-    return made.part
+    assert isinstance(made.life, ServingLife)
+    return made.life
 
 
 def record(
-    monkeypatch: pytest.MonkeyPatch, part: str, made: dict[str, Any], module: Any = daemon
+    monkeypatch: pytest.MonkeyPatch, part: str, made: dict[str, Any], module: Any = configured
 ) -> None:
     """Keep what the module makes the part of."""
     make = getattr(module, part)
@@ -55,7 +55,7 @@ def record(
 
 
 def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
-    rules = make_rules(
+    rules = rules_of(
         settings(
             tmp_path,
             "reload.fetch_timeout=11",
@@ -89,8 +89,8 @@ def test_an_attempt_over_several_hosts_waits_until_it_can_name_who_is_late(tmp_p
     several = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=localhost:7000")
     timeouts = ("fetch_timeout=1", "validate_timeout=2", "stage_timeout=4", "probe_timeout=8")
     decided = settings(tmp_path, *several, *(f"reload.{each}" for each in timeouts))
-    assert (to_stage(decided), make_rules(decided).stage_timeout) == (7, 7 + NAMING_SECONDS)
-    assert make_rules(decided).probe_timeout == 8 + NAMING_SECONDS
+    assert (stage_seconds(decided), rules_of(decided).stage_timeout) == (7, 7 + NAMING_SECONDS)
+    assert rules_of(decided).probe_timeout == 8 + NAMING_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_what_a_drain_ends_is_aborted_and_replayed_as_decided(
     made: dict[str, Any] = {}
     record(monkeypatch, "create_app", made)
     decided = settings(tmp_path, f"reload.on_drain_timeout={decision}")
-    Daemon(decided)._make_server(lasting=False)
-    assert make_rules(decided).abort_on_drain_timeout == aborts
+    Daemon(decided)
+    assert rules_of(decided).abort_on_drain_timeout == aborts
     assert made["replay"] == replays
 
 
@@ -120,20 +120,20 @@ async def test_who_may_come_and_what_is_told_of_it_is_as_decided(
         "server.cors_origins=['https://chat.example.com']",
         "server.access_log=true",
     )
-    Daemon(decided)._make_server(lasting=False)
+    Daemon(decided)
     assert await made["keys"].admit("a-key-of-24-characters-1")
     assert (made["origins"], made["access_log"]) == (("https://chat.example.com",), True)
-    Daemon(settings(tmp_path))._make_server(lasting=False)
+    Daemon(settings(tmp_path))
     assert (made["keys"], made["origins"], made["access_log"]) == (None, (), False)
 
 
 def test_a_start_that_is_nobodys_says_who_may_not_administrate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert admin_group(settings(tmp_path, "server.admin_group='4242'")) == 4242
+    assert admin_group(settings(tmp_path, "server.admin_group='4242'").server) == 4242
     assert caplog.records == []
     monkeypatch.setattr(os, "geteuid", lambda: 65534)
-    assert admin_group(settings(tmp_path, "server.admin_group='65534'")) == 65534
+    assert admin_group(settings(tmp_path, "server.admin_group='65534'").server) == 65534
     assert [each.message for each in caplog.records] == [
         "admin.nobodys_group",
         "admin.nobodys_user",
@@ -159,11 +159,11 @@ async def test_the_reconciler_goes_by_the_operators_rules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: KeepPrevious
 ) -> None:
     made: dict[str, Any] = {}
-    record(monkeypatch, "Reconciler", made, deciding)
+    record(monkeypatch, "Reconciler", made, serving)
     decided = settings(tmp_path, "reload.min_interval=17", f"reload.keep_previous={kept}")
     engine: Any = FakeEngine(Steps(), LIVE.revision)
-    decider(Daemon(decided)).join(engine, LIVE)
-    assert (made["min_interval"], made["rules"]) == (17.0, make_rules(decided))
+    decider(Daemon(decided)).begin(engine, LIVE)
+    assert (made["min_interval"], made["rules"]) == (17.0, rules_of(decided))
     assert made["rules"].keep_previous is kept
 
 
@@ -184,11 +184,9 @@ async def test_weights_overlap_if_so_decided_and_the_engine_can_and_else_it_is_t
     daemon = Daemon(settings(tmp_path, f"reload.mode={asked}"))
     told: list[Event] = []
     daemon.events.subscribe(told.append)
-    decider(daemon).join(engine, LIVE)
+    decider(daemon).begin(engine, LIVE)
     assert [event for event in told if isinstance(event, ModeChosen)] == [chosen]
-    serving = daemon.arrival.serving
-    assert serving is not None
-    assert serving.replicas.mode is chosen.mode
+    assert daemon.slot.replicas().mode is chosen.mode
     async with daemon.entrance.passing() as lease:
         assert lease.weights is (engine.live if chosen.mode is Mode.OVERLAP else None)
 
@@ -199,9 +197,8 @@ async def test_old_generations_are_seen_out_and_kept_as_decided(
 ) -> None:
     engine: Any = FakeEngine(Steps(), LIVE.revision)
     daemon = Daemon(settings(tmp_path, f"reload.keep_previous={kept}"))
-    decider(daemon).join(engine, LIVE)
-    assert daemon.arrival.serving is not None
-    replica = daemon.arrival.serving.replicas.first
+    decider(daemon).begin(engine, LIVE)
+    replica = daemon.slot.replicas().first
     task = asyncio.create_task(decider(daemon)._lasting["engine 0"]())
     async with daemon.entrance.passing():
         staged = await engine.stage(unread(Revision("new")))
@@ -283,20 +280,20 @@ async def test_a_host_that_follows_sends_requests_and_orders_to_rank_0(
 ) -> None:
     made: dict[str, Any] = {}
     record(monkeypatch, "create_app", made)
-    Daemon(settings(tmp_path, *TWO_HOSTS, "engine.node_rank=1"))._make_server(lasting=False)
+    Daemon(settings(tmp_path, *TWO_HOSTS, "engine.node_rank=1"))
     words = "rank 1 of 2 of one engine: rank 0, on 127.0.0.1, answers requests and takes orders"
     with pytest.raises(NotServing, match=words) as refused, made["gate"].preparing():
         pass
     assert refused.value.code == "not_rank_0"
     with pytest.raises(NotServing, match=words):
-        await made["control"].pin(by=By("pin", 0, 1, 0.0))
+        made["operator"]()
 
 
 async def test_a_scrape_reads_how_busy_the_engine_is(tmp_path: Path) -> None:
     engine: Any = FakeEngine(Steps(), LIVE.revision)
     daemon = Daemon(settings(tmp_path))
     assert 'hotreload_kv_tokens{replica="0",use="free"} 0.0' in daemon.metrics.render().decode()
-    decider(daemon).join(engine, LIVE)
+    decider(daemon).begin(engine, LIVE)
     assert 'hotreload_kv_tokens{replica="0",use="free"} 9.0' in daemon.metrics.render().decode()
 
 

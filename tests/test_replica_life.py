@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from hotreload.core.entrance import Entrance
-from hotreload.core.gate import Gate
 from hotreload.core.replica import Replica, Replicas
 from hotreload.errors import ConfigError, EngineLost, NotServing, ProbeFailed
 from hotreload.events import GenerationLive, ReplicaMoved
@@ -25,9 +24,7 @@ class Lives(Witness):
 
     def __init__(self) -> None:
         super().__init__()
-        self.entrance: Any = Entrance(
-            lambda index: Gate[FakeEngine](publish=self.note, replica=index), 2
-        )
+        self.entrance: Any = Entrance(self.note, replicas=2)
         self.first: Any = FakeEngine(Steps(), FIRST)
         staged = self.first.live
         live = Generation(1, FIRST, staged.fingerprint, 0.0, staged.leaves, staged.bytes)

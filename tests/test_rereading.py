@@ -17,7 +17,7 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.events import SettingsRead, TroubleTold
 from hotreload.life import rereading
 from hotreload.life.acceptance import accepted
-from hotreload.life.deciding import Deciding
+from hotreload.life.serving import ServingLife
 from hotreload.settings.rereading import NEED_NO_RESTART as CAN_CHANGE
 from hotreload.settings.rereading import _flat, reread
 from hotreload.settings.sections import Settings
@@ -42,20 +42,18 @@ class Life(Witness):
         self.daemon: Daemon = Daemon(self.read(), self.read)
         self.daemon.events.subscribe(self.note)
         self.engine = FakeEngine(Steps(), LIVE.revision)
-        part = self.daemon.part
-        assert isinstance(part, Deciding)
-        self.part: Deciding = part
-        self.part.join(self.engine, LIVE)
+        part = self.daemon.life
+        assert isinstance(part, ServingLife)
+        self.part: ServingLife = part
+        self.daemon._take_signals()
+        self.part.begin(self.engine, LIVE)
 
     def read(self) -> Settings:
         return accepted(self.file, [*self.usual, "metrics.address=''"], {}).settings
 
     @property
     def reconciler(self) -> Any:
-        serving = self.daemon.arrival.serving
-        assert serving is not None
-        assert serving.operator is not None
-        return serving.operator._reconciler
+        return self.daemon.slot.operator()._reconciler
 
     @property
     def rules(self) -> Any:
@@ -246,7 +244,7 @@ async def test_a_file_whose_disk_hangs_is_told_and_the_loop_goes_on(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comes_back = threading.Event()
-    monkeypatch.setattr(rereading, "READ_SECONDS", 0.01)
+    monkeypatch.setattr(rereading, "REREAD_SECONDS", 0.01)
     monkeypatch.setattr("hotreload.threads.LEAVE_AFTER", 0.01)
     monkeypatch.setattr(life.daemon.rereading, "_read", comes_back.wait)
     try:

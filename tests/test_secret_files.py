@@ -9,11 +9,12 @@ import pytest
 
 from hotreload.errors import ConfigError
 from hotreload.events import Event, TroubleTold
-from hotreload.life import secret_files
-from hotreload.life.parts import token_of
-from hotreload.life.secret_files import KEYS, TOKEN, SecretFiles, secret_reads
+from hotreload.life import rereading
+from hotreload.life.rereading import SecretFiles, secret_reads
+from hotreload.settings.credentials import KEYS, TOKEN
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
+from hotreload.sources.configured import token_of
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
 from tests.waiting import Witness
 
@@ -59,7 +60,7 @@ class Watched(Witness):
 
 @pytest.fixture
 async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
-    monkeypatch.setattr(secret_files, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(rereading, "LOOK_AT_SECRETS_SECONDS", 0.01)
     watched = Watched(tmp_path)
     task = asyncio.create_task(watched.files.watch())
     yield watched

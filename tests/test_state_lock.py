@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import ConfigError
-from hotreload.life.state_lock import NAME, StateFolder, user_of
+from hotreload.life.state_lock import LOCK, StateFolder, user_of
 
 FIRST, SECOND = Path("/run/first.sock"), Path("/run/second.sock")
 
@@ -30,7 +30,7 @@ def test_one_that_has_not_written_its_name_yet_has_it_all_the_same(
     tmp_path: Path, text: str
 ) -> None:
     with StateFolder(tmp_path).held(FIRST):
-        (tmp_path / NAME).write_text(text)
+        (tmp_path / LOCK).write_text(text)
         with (
             pytest.raises(ConfigError, match="by another hotreload;"),
             StateFolder(tmp_path).held(SECOND),
@@ -101,7 +101,7 @@ def test_what_is_deleted_is_made_and_taken_anew(tmp_path: Path, gone: str) -> No
     path = tmp_path / "state"
     state = StateFolder(path)
     with state.held(FIRST):
-        shutil.rmtree(path) if gone == "the folder" else (path / NAME).unlink()
+        shutil.rmtree(path) if gone == "the folder" else (path / LOCK).unlink()
         assert not state.is_in_place
         written(state, "a")
         assert state.moved is None

@@ -1,9 +1,9 @@
 """One attempt, top to bottom: prepare; on each engine stage, prove, flip and commit; or put back.
 
-Whoever makes one does it within `Attempts.recorded`: it is in the ledger as begun before anything
-is done, and how it ended is judged, recorded and published there. A start does so too, with an
-engine that is made in the place of the flip (`first_switch`). The steps on one engine have two
-orders (`overlap`, `drain`); what becomes of engines that are lost meanwhile `Rollout` knows.
+Each is made within `Attempts.recorded`: it is in the ledger as begun before anything is done, and
+how it ended is judged, recorded and published there. A start does so too, with an engine that is
+made in the place of the flip (`first_switch`). The steps on one engine have two orders (`overlap`,
+`drain`); what becomes of engines that are lost meanwhile `Rollout` knows.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from hotreload.core.recording import Attempts
 from hotreload.core.replica import OnTrial, Replicas
 from hotreload.core.rollout import Rollout
 from hotreload.core.rules import Rules
-from hotreload.core.switch import Make, Switch
+from hotreload.core.switch import MakeWeights, Switch
 from hotreload.errors import CheckpointRejected, EngineLost
 from hotreload.threads import uninterrupted, wait_for_left_behind
 from hotreload.types import Checkpoint, Generation, Noise, Phase, Reason, Revision, Staged
@@ -52,7 +52,7 @@ async def prepare(
 
 
 class AttemptUnderWay:
-    """One attempt to have other weights answer, on every engine or on none; made anew for each."""
+    """One attempt to have other weights answer, on every engine or on none."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class AttemptUnderWay:
             rules=self._rules,
         )
 
-    async def _change(self, make: Make, *, probe: bool = True) -> None:
+    async def _change(self, make: MakeWeights, *, probe: bool = True) -> None:
         """Have other weights answer on one engine after the other: the first makes them."""
         async with self._all_or_none() as rollout:  # what fails puts back those that changed
             if self._rules.together and probe:
@@ -174,7 +174,7 @@ class AttemptUnderWay:
 
     # --- all engines at once, and back -------------------------------------------------------
 
-    async def _together(self, rollout: Rollout, make: Make) -> None:
+    async def _together(self, rollout: Rollout, make: MakeWeights) -> None:
         """Do the same with all engines proven before any of them goes live."""
         async with AsyncExitStack() as all_staged:
             for switch in rollout.each():

@@ -13,7 +13,7 @@ from hotreload.core.ports import Engine
 from hotreload.core.probing import as_verdict
 from hotreload.core.replica import Replica
 from hotreload.core.rules import KeepPrevious
-from hotreload.core.switch import ABORT_GRACE, Make, Switch
+from hotreload.core.switch import ABORT_GRACE, MakeWeights, Switch
 from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.events import GenerationLive
 from hotreload.threads import uninterrupted
@@ -30,7 +30,7 @@ class DrainingSwitch(Switch):
 
     @override
     @asynccontextmanager
-    async def staged(self, make: Make) -> AsyncIterator[Staged]:
+    async def staged(self, make: MakeWeights) -> AsyncIterator[Staged]:
         if self._rules.keep_previous is KeepPrevious.DEVICE:
             # Two sets on the device at most: the rollback slot makes room for the new one.
             await self.replica.forget_previous()

@@ -5,40 +5,51 @@ HTTP, weights or what an engine is.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
 from hotreload.core.gate import AnsweredElsewhere, Bell, Gate
 from hotreload.errors import EngineLost, NotServing
+from hotreload.events import Publish
 from hotreload.types import Answering, GateState, Generation, Lease
 
 
 class Entrance[E]:
     """One way in for all who ask; where there is one engine alone, its gate is all there is."""
 
-    def __init__(self, make_gate: Callable[[int], Gate[E]], replicas: int = 1) -> None:
-        """`make_gate` makes the gate of a replica, by its index."""
-        self._make_gate = make_gate
+    def __init__(
+        self,
+        publish: Publish,
+        *,
+        replicas: int = 1,
+        max_held: int = 1024,
+        hold_arrivals: bool = True,
+    ) -> None:
+        """Make a gate before each of so many engines; each is closed until weights are live there.
+
+        `hold_arrivals` is for while it is closed: those who come wait, at most `max_held` of them,
+        or are refused.
+        """
+        self._new_gate = partial(Gate[E], publish=publish, hold_arrivals=hold_arrivals)
         self._moved = Bell()
-        self.gates: list[Gate[E]] = [self._new_gate(index) for index in range(replicas)]
+        self.gates = [self._gate(index, max_held) for index in range(replicas)]
         """By the replica's index."""
         self._turn = 0
         self._ending: tuple[str, str] | None = None
 
     def renew(self, index: int) -> Gate[E]:
         """Put a new gate in the place of one that was sealed because its engine was lost."""
-        gate = self._new_gate(index)
-        gate.max_held = self.gates[index].max_held
+        gate = self._gate(index, self.gates[index].max_held)
         self.gates[index] = gate
         if self._ending is not None:
             reason, code = self._ending
             gate.seal(reason, code=code)
         return gate
 
-    def _new_gate(self, index: int) -> Gate[E]:
-        gate = self._make_gate(index)
+    def _gate(self, index: int, max_held: int) -> Gate[E]:
+        gate = self._new_gate(replica=index, max_held=max_held)
         gate.moved = self._moved  # who waits at one gate may go in at another that moved
         return gate
 

@@ -21,7 +21,7 @@ class Bell:
         self._rung = asyncio.Event()
 
     def ring(self) -> None:
-        """Wake those who wait now."""
+        """Wake all that wait now."""
         self._rung.set()
         self._rung = asyncio.Event()
 

@@ -154,7 +154,7 @@ class Operator:
             )
 
     async def _why_gone(self, place: PastGeneration) -> str | None:
-        """Why a generation cannot be loaded again, in words; None when it can."""
+        """Say why a generation cannot be loaded again; None when it can."""
         if not place.path:
             return "has no files"
         try:

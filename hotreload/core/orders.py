@@ -47,16 +47,16 @@ class Order(ABC):
         return True
 
     def refusal_of(self, left: Revision) -> Reason | None:
-        """Why the revision that was live before is refused from now on; None if it is not."""
+        """The reason to refuse the revision that was live before; None if it is not refused."""
         return None
 
     def settle(self, attempt: Attempt) -> None:
-        """Tell whoever waits for it how it ended."""
+        """Tell all that wait for it how it ended."""
         if not self.done.done():
             self.done.set_result(attempt)
 
     def fail(self, error: Exception) -> None:
-        """Tell whoever waits for it which error ended it."""
+        """Tell all that wait for it which error ended it."""
         if not self.done.done():
             self.done.set_exception(error)
             self.done.exception()  # nobody may be waiting for it any more
@@ -177,7 +177,7 @@ class OrderQueue:
         return under_way.wanted.may_give_up
 
     def drop(self, order: Order) -> None:
-        """End the turn of the first order; whoever still waits for it is told."""
+        """End the turn of the first order; all that still wait for it are told."""
         self.first, self._overruling = self._overruling, None
         order.done.cancel()
 

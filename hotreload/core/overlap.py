@@ -13,7 +13,7 @@ from typing import override
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.replica import Fading
 from hotreload.core.rules import KeepPrevious
-from hotreload.core.switch import ABORT_GRACE, Make, Switch
+from hotreload.core.switch import ABORT_GRACE, MakeWeights, Switch
 from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.events import GenerationLive, Waiting
 from hotreload.threads import uninterrupted
@@ -21,11 +21,11 @@ from hotreload.types import Generation, Phase, Staged
 
 
 class OverlappingSwitch(Switch):
-    """Makes other weights answer those who come, while the old ones answer those inside."""
+    """Makes other weights answer new requests, while the old ones answer those inside."""
 
     @override
     @asynccontextmanager
-    async def staged(self, make: Make) -> AsyncIterator[Staged]:
+    async def staged(self, make: MakeWeights) -> AsyncIterator[Staged]:
         """Hold new weights beside those that answer; they are freed unless they go live."""
         await self._make_room()
         staged = await self._stage(make)

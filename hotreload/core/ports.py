@@ -61,7 +61,7 @@ class Engine(Protocol):
 
     @property
     def cannot_overlap(self) -> str | None:
-        """Why two sets of weights cannot answer side by side in it; None when they can."""
+        """The reason why two sets of weights cannot answer side by side; None when they can."""
         ...
 
     @property
@@ -163,5 +163,5 @@ class Engine(Protocol):
         ...
 
     def lose(self, why: str) -> None:
-        """Count it as lost, if it is not yet: whoever waits for it hears EngineLost."""
+        """Count it as lost, if it is not yet: all that wait for it hear EngineLost."""
         ...

@@ -42,7 +42,7 @@ async def verdict_of(engine: Engine, within: float, setting: str = "") -> Checkp
 
 
 def as_verdict(bad: Exception) -> CheckpointRejected:
-    """Why the weights are rejected; a probe that breaks in any way is a bad answer."""
+    """Return why the weights are rejected; a probe that breaks in any way is a bad answer."""
     if isinstance(bad, CheckpointRejected):
         return bad
     return ProbeFailed(f"the probe broke: {type(bad).__name__}: {bad}")

@@ -62,12 +62,12 @@ class AttemptProgress:
         self.pause_seconds = 0.0
         self.rolled_back = False
         self.verdict: CheckpointRejected | None = None
-        """Why the probe rejected the weights; a cancel that comes later does not undo it."""
+        """The verdict of the probe on the weights; a cancel that comes later does not undo it."""
         self.fingerprints: tuple[str, str] | None = None
         self.loading: Loading | None = None
         """Facts of the staging of its weights, once they are staged."""
         self.unproven = ""
-        """Why the probes could not be asked, where nothing was to go live."""
+        """The reason why the probes could not be asked, where nothing was to go live."""
         self.reach = reach
         self._clock = clock
         self.ended: Attempt

@@ -12,7 +12,14 @@ from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
+from hotreload.events import ModeChosen
 from hotreload.types import Generation, Lease, Mode, Reason, Staged
+
+
+def chosen_mode(wished: Mode, engine: Engine) -> ModeChosen:
+    """Choose how weights are exchanged in this life: as the operator wishes, if the engine can."""
+    why_not = engine.cannot_overlap if wished is Mode.OVERLAP else None
+    return ModeChosen(Mode.DRAIN if why_not else wished, why_not)
 
 
 @dataclass(eq=False, slots=True)
@@ -38,7 +45,7 @@ class Replica[E: Engine]:
         # Read through a property: could it be set, a Replica[E] would be no Replica[Engine].
         self._engine = engine
         self.gate: Gate[Any] = gate
-        """Closed by whoever works on the engine; the replica alone opens it again."""
+        """Closed by any work on the engine; the replica alone opens it again."""
         self.index = gate.replica
         """Its index among the daemon's engines, which events carry."""
         self.mode = mode
@@ -47,12 +54,12 @@ class Replica[E: Engine]:
         self.fading: list[Fading] = []
         """Weights that answer too, oldest first; never any where a swap drains."""
         self.previous: Staged | None = None
-        """Weights that wait in memory for a rollback; nobody is answered by them."""
+        """Weights that wait in memory for a rollback; no request is answered by them."""
         self.staged: Staged | None = None
         self.staged_bytes = 0
         """All bytes that were ever read (or copied) for weights staged here."""
         self.alone = asyncio.Lock()
-        """Held by whoever changes which weights answer or are kept, or cleans up after them."""
+        """Held while weights that answer or are kept change, or are cleaned up after."""
         self._ended = asyncio.Event()
         self._loss: EngineLost | None = None
         self._is_lost = asyncio.Event()

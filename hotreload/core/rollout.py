@@ -1,7 +1,7 @@
 """The engines of one attempt, in their order, and what becomes of those that are lost by it.
 
 The first engine is tried alone: it makes the new weights, proves them and goes live. The others
-copy what it has. Where it cannot live with them nobody else gets them.
+copy what it has. Where it cannot live with them no other one gets them.
 """
 
 import logging
@@ -16,14 +16,14 @@ from hotreload.core.progress import AttemptProgress, StillWanted
 from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replicas
 from hotreload.core.rules import Rules
-from hotreload.core.switch import Make, Switch
+from hotreload.core.switch import MakeWeights, Switch
 from hotreload.errors import CheckpointRejected, DrainTimedOut, EngineLost, Superseded, TryAgain
 from hotreload.types import Generation, Mode, Staged
 
 log = logging.getLogger("hotreload.rollout")
 
 LOST_CODE = "replica_lost"
-"""Why an attempt ended that cost an engine while others serve."""
+"""The reason of an attempt that cost an engine while others serve."""
 
 SWITCHES: dict[Mode, type[Switch]] = {
     Mode.OVERLAP: OverlappingSwitch,
@@ -85,12 +85,12 @@ class Rollout:
         """One that has the new weights already, and lives with them."""
         return next((each for each in (*self.changed, *self.ready) if each.serves), None)
 
-    def new_weights(self, make: Make) -> Make:
+    def new_weights(self, make: MakeWeights) -> MakeWeights:
         """Have an engine copy what another one has, or make them where none has."""
         self.check_original()
         return self.copy() or make
 
-    def copy(self) -> Make | None:
+    def copy(self) -> MakeWeights | None:
         """Have an engine copy what another one has; None where none has it."""
         if (original := self._original) is None:
             return None
@@ -114,6 +114,7 @@ class Rollout:
 
         Where no other one has the new weights either, nobody knows that one can live with them.
         """
+        self._progress.replica = switch.replica.index
         try:
             yield
         except Superseded:
@@ -156,13 +157,16 @@ class Rollout:
     async def put_back(self, live: Generation) -> None:
         """Have them answer by what is live, the last one first, unproven; or count them as lost."""
         unchanged = [each for each in self._switches if each not in self.changed]
+        tried_on = self._progress.replica
         for switch in reversed(self.changed):
+            self._progress.replica = switch.replica.index
             switch.drain_as_long_as_requests_may_run()
             try:
                 await _put_back_in_the_end(switch, live, unchanged)
             except Exception as fault:
                 why = f"what was live could not be put back: {type(fault).__name__}: {fault}"
                 switch.replica.lose(EngineLost(why))
+        self._progress.replica = tried_on
 
 
 async def _put_back_in_the_end(switch: Switch, live: Generation, unchanged: list[Switch]) -> None:

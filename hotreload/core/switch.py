@@ -21,7 +21,7 @@ from hotreload.types import Generation, HowFar, Phase, Staged
 ABORT_GRACE = 5.0
 """Time in which aborted generations must leave; one decode step is plenty."""
 
-Make = Callable[[Engine], Awaitable[Staged]]
+MakeWeights = Callable[[Engine], Awaitable[Staged]]
 """Have an engine make new weights beside the live ones."""
 Remember = Callable[[], Awaitable[str | None]]
 """Make what is recorded survive a restart, or say why it does not."""
@@ -68,7 +68,7 @@ class Switch(ABC):
     # --- the steps -------------------------------------------------------------------------
 
     @abstractmethod
-    def staged(self, make: Make) -> AbstractAsyncContextManager[Staged]:
+    def staged(self, make: MakeWeights) -> AbstractAsyncContextManager[Staged]:
         """Hold new weights beside the live ones; what is spare at the end is put away."""
 
     @abstractmethod
@@ -105,9 +105,8 @@ class Switch(ABC):
 
     # --- what both ways do -----------------------------------------------------------------
 
-    async def _stage(self, make: Make) -> Staged:
+    async def _stage(self, make: MakeWeights) -> Staged:
         """Make new weights beside the live ones, for as long as they are wanted."""
-        self._progress.replica = self.replica.index
         async with (
             self._progress.phase(Phase.STAGING, self._rules.stage_timeout, "stage_timeout"),
             telling_how_far(self._how_far, self._progress.revision, self._progress.publish),

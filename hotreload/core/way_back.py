@@ -6,7 +6,7 @@ from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.errors import BadRequest, NothingOfThatName
 from hotreload.types import Generation
 
-Where = Callable[[PastGeneration], str | None]
+WhereToFind = Callable[[PastGeneration], str | None]
 """Say where the weights of a generation can be had from; None when they cannot."""
 
 
@@ -30,7 +30,7 @@ def last_with_files(ledger: Ledger, live: Generation) -> PastGeneration:
     return place
 
 
-def last(ledger: Ledger, live: Generation, where: Where) -> PastGeneration:
+def last(ledger: Ledger, live: Generation, where: WhereToFind) -> PastGeneration:
     """The very one before; BadRequest when it cannot be had: none is jumped over."""
     older = ledger.before(live)
     if not older:
@@ -43,7 +43,7 @@ def last(ledger: Ledger, live: Generation, where: Where) -> PastGeneration:
     return before
 
 
-def _what_there_is(older: Iterable[PastGeneration], where: Where) -> str:
+def _what_there_is(older: Iterable[PastGeneration], where: WhereToFind) -> str:
     found = [(place, at) for place in older if (at := where(place)) is not None]
     if not found:
         return "nor is there any other: stage its weights again"

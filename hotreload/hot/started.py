@@ -11,11 +11,13 @@ from typing import Any, Literal, NoReturn, get_args
 
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import served_by
-from hotreload.core.fading import close_drained_generations
-from hotreload.core.nonfinite import react_to_nonfinite_answers
+from hotreload.core.lasting import (
+    close_drained_generations,
+    react_to_nonfinite_answers,
+    tell_of_distrust,
+)
 from hotreload.core.probing import FIRST_ANSWER_SECONDS, probes_within
 from hotreload.core.replica import Replica
-from hotreload.core.verify import tell_of_distrust
 from hotreload.engine.answering.answers import all_ended
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions

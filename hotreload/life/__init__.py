@@ -1,1 +1,1 @@
-"""How a life of the daemon begins: its parts made and joined, its state read, its first weights."""
+"""The life of a daemon: its state, its start, what serves from then on, its end."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from hotreload.engine.model_folder import context_of, unshared
 from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, SourceUnavailable
-from hotreload.life.model_files import KEPT
+from hotreload.life.model_files import KEPT_MODEL
 from hotreload.server.listening import group_id
 from hotreload.settings.credentials import are_hidden, read_join_secret, read_keys, read_secret
 from hotreload.settings.load import Loaded, load, missing_to_serve
@@ -23,11 +23,11 @@ from hotreload.types import LONGEST_SOCKET_PATH
 
 log = logging.getLogger("hotreload.boot")
 
-READ_SECONDS = 10.0
-"""How long the files that settings name may take at a start, which waits for late disks itself."""
+CHECK_SECONDS = 10.0
+"""Limit for the files that settings name, at a start, which waits for late disks itself."""
 
-OUR_FOLDERS = ("boot", "staging", "hub", KEPT)
-"""What the daemon makes in the state folder, and clears."""
+OUR_FOLDERS = ("boot", "staging", "hub", KEPT_MODEL)
+"""Folders that the daemon makes in the state folder, and clears."""
 
 
 def accepted(file: Path | None, sets: Sequence[str], environ: Mapping[str, str]) -> Loaded:
@@ -48,7 +48,7 @@ async def check_at_start(settings: Settings) -> None:
     """Check them where a disk that hangs is told of, and left to the start."""
     name = "a check of the settings"
     try:
-        async with deadline(READ_SECONDS, name, "are the disks there that they name?"):
+        async with deadline(CHECK_SECONDS, name, "are the disks there that they name?"):
             await in_thread(lambda cancel: check(settings), leave_as=name, is_read=False)
     except SourceUnavailable as late:
         log.warning("boot.settings_not_checked", extra={"why": str(late)})
@@ -111,7 +111,7 @@ def _fault_of(looked_up: Callable[[], object]) -> Iterator[str]:
 
 
 def _model(settings: Settings) -> Iterator[str]:
-    """What is written in the model's config.json, where there is one, rules out some settings."""
+    """Yield settings that the model's config.json rules out, where there is one."""
     engine = settings.engine
     if engine.model is not None and (why := unshared(engine.model, engine.tp, engine.args)):
         yield why

@@ -8,17 +8,15 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count
 from pathlib import Path
 
-from hotreload.checkpoint.fit import served_by
 from hotreload.core.attempt import Validate, prepare
 from hotreload.core.ports import Source
 from hotreload.core.progress import AttemptProgress, StillWanted
 from hotreload.core.recording import AttemptPolicy, Attempts
-from hotreload.core.rules import Rules
 from hotreload.engine.options import RANDOM_WEIGHTS
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import (
@@ -28,30 +26,31 @@ from hotreload.errors import (
     ConfigError,
     DeviceUnavailable,
     EngineLost,
-    HotReloadError,
     SourceUnavailable,
     TryAgain,
 )
 from hotreload.events import Waiting
-from hotreload.life.candidates import Candidate, Candidates
-from hotreload.life.first_switch import FirstSwitch
-from hotreload.life.gone import Gone
-from hotreload.life.model_files import closed_at
-from hotreload.life.mounts import first_missing, mounted, tell_of_missing
-from hotreload.life.refusal import (
+from hotreload.life.candidates import (
     FOR_NO_ENGINE,
     OF_THE_SETTINGS,
-    UNFIT_MODEL,
+    Candidate,
+    Candidates,
     PassedBy,
     nothing_to_start_with,
 )
-from hotreload.life.whereabouts import Absent, reading
-from hotreload.settings.load import Settings
+from hotreload.life.first_switch import FirstSwitch
+from hotreload.life.mounts import first_missing, mounted, tell_of_missing
+from hotreload.life.running import RunningEngine
+from hotreload.life.served_by import UNFIT_MODEL, served_from
+from hotreload.life.start_troubles import Gone
+from hotreload.life.whereabouts import Absent, foreseen, reading
+from hotreload.settings.rules import rules_of
+from hotreload.settings.sections import Settings
 from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
 
 log = logging.getLogger("hotreload.boot")
 
-LOOK_SECONDS = 5.0
+AWAITED_FILES_SECONDS = 5.0
 """Time between two looks of a start that waits for files."""
 
 NOT_THE_CHECKPOINTS_FAULT = (ConfigError, DeviceUnavailable)
@@ -74,7 +73,6 @@ class Start:
         validate: Validate,
         serve: Callable[[Served], None],
         switch: FirstSwitch,
-        rules: Rules,
         gone: Gone,
     ) -> None:
         """`serve` is told what the checks compare each checkpoint with."""
@@ -83,7 +81,7 @@ class Start:
         self._validate = validate
         self._serve = serve
         self._switch = switch
-        self._rules = rules
+        self._rules = rules_of(settings)
         self._gone = gone
         self._model = settings.engine.model
         self._folders = [path for path in (self._model, settings.source.path) if path is not None]
@@ -93,6 +91,11 @@ class Start:
         self._candidates = Candidates(settings, attempts.ledger, source)
         self._unfit: set[str] = set()
         """Revisions that no engine could be started with, though nothing may be wrong with them."""
+
+    @property
+    def engine(self) -> RunningEngine | None:
+        """The engine, once there is one; the caller of `run` closes it."""
+        return self._switch.engine
 
     async def run(self) -> None:
         """Return as soon as a candidate answers; raise ConfigError when none can.
@@ -200,7 +203,9 @@ class Start:
             words = [refusal.words for refusal in refusals]
             self._gone.waits(self._attempts.ledger.meant, words)
             has_tried = any(refusal.code for refusal in refusals)
-            await asyncio.sleep(self._attempts.backoff(failures) if has_tried else LOOK_SECONDS)
+            await asyncio.sleep(
+                self._attempts.backoff(failures) if has_tried else AWAITED_FILES_SECONDS
+            )
 
     def _is_a_setting(self, refusals: list[PassedBy]) -> bool:
         """True if what was live last is there, and does not fit what the settings name."""
@@ -230,7 +235,7 @@ class Start:
         """Try one candidate; return None when it answers, else why it does not."""
         named = {"candidate": candidate.why}
         try:
-            revision = await _foreseen(candidate.find())
+            revision = await foreseen(candidate.find())
         except Absent as nothing:
             log.info("boot.no_candidate", extra={**named, "why": str(nothing)})
             return PassedBy(candidate, str(nothing))
@@ -332,31 +337,3 @@ async def _fetched(candidate: Candidate, revision: Revision) -> Path:
         return await candidate.fetch(revision)
     except BadRequest as gone:
         raise SourceUnavailable(str(gone)) from gone
-
-
-async def _foreseen[T](doing: Awaitable[T]) -> T:
-    """Turn a fault of ours into a refusal of this candidate: it must not end every start."""
-    try:
-        return await doing
-    except (HotReloadError, Absent):
-        raise
-    except Exception as fault:
-        log.exception("boot.internal_error")
-        words = f"internal error in hotreload: {type(fault).__name__}: {fault}"
-        raise CheckpointRejected(words, code="internal") from fault
-
-
-async def served_from(model: Path) -> Served:
-    """Find what an engine with this model serves: every checkpoint is checked against it."""
-    closed = await reading(model, lambda: closed_at(model))
-    if closed is not None:
-        words = f"[engine] model: {model} may not be read: {closed} is closed to this user"
-        raise ConfigError(f"{words}; open it (chmod a+rX {closed})", code=UNFIT_MODEL)
-    if not await reading(model, (model / "config.json").is_file):
-        words = f"[engine] model: {model} is no model folder: it has no config.json"
-        raise ConfigError(words, code=UNFIT_MODEL)
-    try:
-        return await _foreseen(reading(model, lambda: served_by(model)))
-    except CheckpointRejected as unfit:
-        words = f"[engine] model: {model} cannot be served: {unfit}"
-        raise ConfigError(words, code=UNFIT_MODEL) from unfit

@@ -1,4 +1,4 @@
-"""What a start may serve, the best first.
+"""The candidates of a start, the best first, and why each does not answer.
 
 What was live last, else a newer checkpoint, else, in its place, an older one. The model that the
 operator configured answers only until a checkpoint has: later it would be other weights than
@@ -7,23 +7,32 @@ loop.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from hotreload.checkpoint.digests import content_id
-from hotreload.checkpoint.findings import most_telling
+from hotreload.checkpoint.findings import INCOMPATIBLE, most_telling
 from hotreload.checkpoint.survey import survey
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.core.ports import Source
+from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import ConfigError, HotReloadError, SourceUnavailable
 from hotreload.life.model_files import kept_model
+from hotreload.life.served_by import UNFIT_MODEL
 from hotreload.life.whereabouts import Absent, files_in, is_newer, reading, require_disks
 from hotreload.settings.load import Settings
 from hotreload.types import Revision
 
 log = logging.getLogger("hotreload.boot")
+
+FOR_NO_ENGINE = {UNFIT_MODEL, DOES_NOT_START}
+"""Reasons why no engine can be started with weights that may be sound."""
+
+OF_THE_SETTINGS = FOR_NO_ENGINE | INCOMPATIBLE - {"missing"}
+"""Reasons why weights are not served, of which none goes when a file comes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +40,39 @@ class Candidate:
     """One thing a start may serve; it is looked for when its turn comes."""
 
     why: str
-    """What this candidate is, in words for the log and the history."""
+    """Words for this candidate, in the log and the history."""
     find: Callable[[], Awaitable[Revision]]
     """Return its revision, or raise Absent."""
     fetch: Callable[[Revision], Awaitable[Path]]
     """Bring its files here; TryAgain or CheckpointRejected when that cannot be."""
     is_configured: bool = False
-    """Whether it is the operator's own model."""
+    """True if it is the operator's own model."""
     instead_of: PastGeneration | None = None
-    """What should answer, where this one would answer in its place."""
+    """The generation that should answer, where this one would answer in its place."""
     is_tried_once: bool = False
-    """Whether it is worth another try only when its files have changed."""
+    """True if it is worth another try only when its files have changed."""
+
+
+class PassedBy(NamedTuple):
+    """A candidate that does not answer, and why."""
+
+    candidate: Candidate
+    words: str
+    code: str | None = None
+    """None where it was not even tried."""
+
+
+def nothing_to_start_with(refusals: Sequence[PassedBy], others_were_live: bool) -> ConfigError:
+    """Make the error when nothing may answer: why not, and which setting would mend it."""
+    told = "\n  ".join(f"{refusal.candidate.why}: {refusal.words}" for refusal in refusals)
+    if not others_were_live:
+        words = "nothing to start with; put a sound checkpoint into [engine] model"
+        return ConfigError(f"{words}\n  {told}", code=UNFIT_MODEL)
+    words = (
+        "what was live last cannot be served with [engine] model as it is; set that to the model "
+        'that it belongs to, or [engine] boot = "model" to start without it'
+    )
+    return ConfigError(f"{words}\n  {told}")
 
 
 class Candidates:
@@ -62,7 +93,7 @@ class Candidates:
 
     @property
     def must_wait(self) -> bool:
-        """Whether checkpoints were live, so that nothing but one of them or a newer may answer."""
+        """True if checkpoints were live, so that only one of them or a newer one may answer."""
         if self._model is None:
             return self._ledger.meant is not None
         return bool(self._others) and not self._starts_from_model
@@ -109,7 +140,7 @@ class Candidates:
         yield Candidate(why, find, self._fetched, is_tried_once=self._order is not None)
 
     def _instead_of(self, meant: PastGeneration, newest: Revision | None) -> Iterator[Candidate]:
-        """What was live before it, the newest first, else an older one that never was."""
+        """Generations that were live before it, the newest first, else one that never was."""
         for older in self._ledger.good:
             if older.revision != meant.revision and not self._is_no_fallback(older.revision):
                 why = f"generation {older.number}, {older.path}"
@@ -125,7 +156,7 @@ class Candidates:
     # --- finding one ---------------------------------------------------------------------
 
     async def _last_known(self, why: str, place: PastGeneration) -> Revision:
-        """What was live last. Where its files are gone the source is asked for it once."""
+        """Find what was live last. Where its files are gone the source is asked for it once."""
         try:
             return await self._where_it_lay(why, place)
         except Absent:
@@ -170,7 +201,7 @@ class Candidates:
         return revision
 
     async def _is_older(self, revision: Revision, meant: PastGeneration) -> bool:
-        """Whether it would answer in the place of what is meant, and not after it.
+        """True if it would answer in the place of what is meant, and not after it.
 
         A pin holds what it holds against newer ones, too.
         """
@@ -205,7 +236,7 @@ class Candidates:
     # --- fetching it ---------------------------------------------------------------------
 
     async def _folder_of(self, place: PastGeneration, revision: Revision) -> Path:
-        """Where a generation's files lie; the source fetches them again if they are gone."""
+        """Find a generation's files; the source fetches them again if they are gone."""
         folder = Path(place.path)
         try:
             await files_in(folder)
@@ -231,7 +262,7 @@ async def _lies_at(path: str | Path, revision: Revision) -> Path:
 
 
 async def revision_of_model(model: Path) -> Revision:
-    """What the weights in the operator's own model folder are called; ConfigError without any."""
+    """Name the weights in the operator's own model folder; ConfigError without any."""
     looked = await reading(model, lambda: survey(model))
     if looked.waiting_for is not None:
         why = most_telling(looked.findings).message if looked.findings else looked.waiting_for

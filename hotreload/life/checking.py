@@ -8,26 +8,26 @@ from pathlib import Path
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.digests import Digests
 from hotreload.checkpoint.fit import Policy
-from hotreload.settings.load import Settings
+from hotreload.life.rereading import Rereading
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, Revision, Served
 
 
 class Checking:
-    """What the core validates checkpoints with, at a start and later."""
+    """The checks that the core validates checkpoints with, at a start and later."""
 
     def __init__(
         self,
-        settings: Callable[[], Settings],
+        rereading: Rereading,
         *,
         content_of: Callable[[Revision], str],
         roots: Sequence[Path],
         digests: Digests,
     ) -> None:
-        """`settings` are those of the moment; `content_of` is the content a revision must have."""
+        """The settings of the moment rule; `content_of` is the content a revision must have."""
         self.served = Served({}, {}, {})
-        """What each checkpoint must match; known once a start has looked at the model."""
-        self._settings = settings
+        """The model that each checkpoint must match; known once a start has looked at it."""
+        self._rereading = rereading
         self._content_of = content_of
         self._roots = roots
         self._digests = digests
@@ -38,7 +38,7 @@ class Checking:
 
     async def __call__(self, revision: Revision, path: Path) -> Checkpoint:
         """Check it, in a thread that is left behind when a read hangs."""
-        checks = self._settings().checks
+        checks = self._rereading.settings.checks
         run = partial(
             check_checkpoint,
             revision,

@@ -9,9 +9,9 @@ from hotreload.core.probing import FIRST_ANSWER_SECONDS, NoAnswer, verdict_of
 from hotreload.core.progress import AttemptProgress
 from hotreload.core.recording import Attempts
 from hotreload.errors import ConfigError, EngineLost
-from hotreload.life.doubt import Doubt
 from hotreload.life.running import RunningEngine
 from hotreload.life.served_by import changes
+from hotreload.life.start_troubles import Doubt
 from hotreload.types import Checkpoint, Generation, Phase, Staged
 
 log = logging.getLogger("hotreload.boot")
@@ -39,7 +39,7 @@ class FirstSwitch:
     ) -> None:
         """`go_live` lets requests in; `served_by` says what a model's folder is served by now."""
         self.engine: RunningEngine | None = None
-        """The engine, once there is one; whoever ends the start closes it."""
+        """The engine, once there is one; closed by the life whose start it is."""
         self._attempts = attempts
         self._start_engine = start_engine
         self._go_live = go_live
@@ -99,7 +99,7 @@ class FirstSwitch:
 
 
 def _another_engine(past: PastGeneration, verdict: Exception, what: str) -> ConfigError:
-    """Why neither the weights nor the probe are to blame: what they are served by is another."""
+    """Blame neither the weights nor the probe: what they are served by is another."""
     return ConfigError(
         f"{verdict}; generation {past.number}, {past.revision}, passed before, and is served by "
         f"something else now: {what}. Go back to that; or, if the answers are good, correct the "

@@ -19,7 +19,7 @@ from hotreload.types import holds_weights
 
 log = logging.getLogger("hotreload.boot")
 
-KEPT = "model"
+KEPT_MODEL = "model"
 OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".msgpack", ".h5", ".onnx")
 
 
@@ -65,7 +65,7 @@ def _side_files(model: Path) -> Iterator[Path]:
 
 def kept_model(state: Path) -> Path | None:
     """The folder of the side files that the last good generation was served with, if kept."""
-    folder = state / KEPT
+    folder = state / KEPT_MODEL
     return folder if (folder / "config.json").is_file() else None
 
 
@@ -75,10 +75,10 @@ async def keep_model(model: Path, state: Path, *, is_configured: bool) -> None:
     A disk that refuses costs the memory, not the service.
     """
     try:
-        await asyncio.to_thread(_keep, model, state / KEPT, is_configured)
+        await asyncio.to_thread(_keep, model, state / KEPT_MODEL, is_configured)
     except OSError as error:
         why = f"{error}; a restart may answer otherwise"
-        log.warning("boot.model_not_kept", extra={"path": str(state / KEPT), "why": why})
+        log.warning("boot.model_not_kept", extra={"path": str(state / KEPT_MODEL), "why": why})
 
 
 def _keep(model: Path, kept: Path, is_configured: bool) -> None:

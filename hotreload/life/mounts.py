@@ -14,7 +14,7 @@ from hotreload.observe.systemd import Notifier, extension
 log = logging.getLogger("hotreload.boot")
 
 FSTAB = Path("/etc/fstab")
-LOOK_SECONDS = 2.0
+MOUNT_SECONDS = 2.0
 
 
 def planned_mount(path: Path, fstab: Path = FSTAB, mountinfo: Path = MOUNTINFO) -> Path | None:
@@ -75,7 +75,7 @@ def _text(table: Path) -> str:
 async def mounted(missing: Path, look: Callable[[], Awaitable[Path | None]]) -> None:
     """Wait until something else is missing, or nothing."""
     while await look() == missing:  # noqa: ASYNC110 no event tells of a mount
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(MOUNT_SECONDS)
 
 
 async def until_state_is_mounted(state: Path) -> None:
@@ -89,7 +89,7 @@ async def until_state_is_mounted(state: Path) -> None:
             tell_of_missing(late, f"[state] directory: {state}")
         missing = late
         notifier.send(f"STATUS=starting: waiting for {late} to be mounted", extension())
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(MOUNT_SECONDS)
 
 
 def tell_of_missing(mount: Path, why: str) -> None:

@@ -1,34 +1,45 @@
-"""Reads the settings again while the daemon runs; what is wrong with them changes nothing."""
+"""Reads settings, and files of secrets, again while the daemon runs.
+
+What is wrong with them changes nothing: what they held before counts on, and it is told.
+"""
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from hotreload.core.entrance import Entrance
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replicas
-from hotreload.errors import ConfigError, HotReloadError
+from hotreload.engine.answering.probe import Probe
+from hotreload.errors import ConfigError, HotReloadError, NotEnoughMemory
 from hotreload.events import Publish, SettingsRead
-from hotreload.life.parts import make_rules
 from hotreload.life.running import RunningEngine
-from hotreload.life.start_engine import probes_of
 from hotreload.observe.log import configure
 from hotreload.server.bounds import Limits
+from hotreload.settings.credentials import KEYS, TOKEN, read_keys, read_secret
 from hotreload.settings.load import Settings
 from hotreload.settings.rereading import reread
+from hotreload.settings.rules import rules_of
 from hotreload.threads import deadline, in_thread
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
 
 log = logging.getLogger("hotreload")
 
-READ_SECONDS = 10.0
-"""How long the file may take: who asked has waited long enough then, and is told."""
+REREAD_SECONDS = 10.0
+"""Limit for the file: after that the operator has waited long enough, and is told."""
 MEND_IT = "mend what it names and send SIGHUP again: until then the settings from before hold"
 
 
+LOOK_AT_SECRETS_SECONDS = 10.0
+"""Time that a file may be unreadable before it is told."""
+PUT_IT_RIGHT = "put the file right: until then what it held before counts"
+
+
 class Rereading:
-    """Holds the settings that are gone by, and reads them again when somebody asks."""
+    """Holds the settings in force, and reads them again when somebody asks."""
 
     def __init__(
         self,
@@ -74,7 +85,7 @@ class Rereading:
         self._publish(SettingsRead(error=why))
 
     async def _wished(self) -> Settings:
-        async with deadline(READ_SECONDS, "reading the settings", "is their disk there?"):
+        async with deadline(REREAD_SECONDS, "reading the settings", "is their disk there?"):
             # No read of a checkpoint: one that hangs must not hold up those.
             name = "a read of the settings"
             return await in_thread(lambda cancel: self._read(), leave_as=name, is_read=False)
@@ -98,7 +109,7 @@ class Rereading:
     ) -> None:
         """Have the parts go by these; ConfigError, and no change, if one of them cannot."""
         self._judge_by(settings, [replica.engine for replica in replicas])
-        reconciler.rules = make_rules(settings)
+        reconciler.rules = rules_of(settings)
         reconciler.min_interval = settings.reload.min_interval
         self._entrance.allow(settings.reload.max_held)
         for name, value in settings.server.limits:
@@ -106,3 +117,50 @@ class Rereading:
         before, self.settings = self.settings, settings
         if settings.log != before.log:
             configure(settings.log.level, settings.log.format)
+
+
+def probes_of(settings: Settings) -> list[Probe]:
+    """Return the probes as the operator wrote them."""
+    return [Probe(**probe.model_dump()) for probe in settings.probe]
+
+
+class SecretFiles:
+    """Looks at each file that is read again, and tells of those that cannot be."""
+
+    def __init__(self, reads: Mapping[str, Callable[[], object]], trouble: Trouble) -> None:
+        """The names are those of the settings."""
+        self._reads = reads
+        self._trouble = trouble
+        self._asked = asyncio.Event()
+
+    def look_again(self) -> None:
+        """Look now."""
+        self._asked.set()
+
+    async def watch(self) -> NoReturn:
+        """Look every few seconds, for ever."""
+        while True:
+            for name, read in self._reads.items():
+                await self._look(name, read)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_AT_SECRETS_SECONDS if self._reads else None):
+                    await self._asked.wait()
+            self._asked.clear()
+
+    async def _look(self, name: str, read: Callable[[], object]) -> None:
+        try:
+            await in_thread(lambda _: read(), leave_as=f"a look at {name}", is_read=False)
+        except (ConfigError, NotEnoughMemory) as fault:
+            self._trouble.now(str(fault), PUT_IT_RIGHT, of=name)
+        else:
+            self._trouble.now(None, of=name)
+
+
+def secret_reads(settings: Settings) -> Mapping[str, Callable[[], object]]:
+    """Return a reader of each file that is read again while the daemon runs, by its setting."""
+    reads: dict[str, Callable[[], object]] = {}
+    if (keys := settings.server.api_keys_file) is not None:
+        reads[KEYS] = partial(read_keys, keys, KEYS)
+    if settings.source.kind == "huggingface" and (token := settings.source.token_file) is not None:
+        reads[TOKEN] = partial(read_secret, token, TOKEN)
+    return reads

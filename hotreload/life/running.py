@@ -12,25 +12,25 @@ from hotreload.types import EngineLoad, TensorSpec
 
 
 class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
-    """What a start makes: it answers, its weights can be exchanged, and it must be closed."""
+    """An engine that a start made: it answers, its weights can be exchanged, it must be closed."""
 
     @property
     def limits(self) -> EngineLimits:
-        """How large things may be in it."""
+        """The limits on sizes in it."""
         ...
 
     @property
     def recompiles(self) -> int:
-        """How often those who serve waited for a compilation since the start; for any thread."""
+        """Count of the compilations that requests waited for since the start; for any thread."""
         ...
 
     @property
     def load(self) -> EngineLoad:
-        """How busy it is with requests, as it was a moment ago; for any thread."""
+        """Its load of requests, as it was a moment ago; for any thread."""
         ...
 
     def facts(self) -> Mapping[str, Any]:
-        """What runs, and on what, for people and logs."""
+        """Return what runs, and on what, for people and logs."""
         ...
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
@@ -38,7 +38,7 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
         ...
 
     def is_turning(self, within: float) -> bool:
-        """Whether it was seen at work within so many seconds, or is in the middle of a step."""
+        """True if it was seen at work within so many seconds, or is in the middle of a step."""
         ...
 
     def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:

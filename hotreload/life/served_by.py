@@ -1,7 +1,8 @@
-"""What weights answer with: the versions, settings and small files that their answers depend on.
+"""A model's folder at a start: what an engine with it serves, and what its answers depend on.
 
-Weights that were live and answer badly now are to blame for it as little as they were before: if
-all of this is the same the probe is to blame, or the machine; if not, what differs may be.
+Answers depend on the versions, the settings and the small files. Weights that were live and answer
+badly now are to blame for it as little as they were before: if all of this is the same the probe is
+to blame, or the machine; if not, what differs may be.
 """
 
 import hashlib
@@ -10,13 +11,20 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+from hotreload.checkpoint import fit
 from hotreload.core.ledger import ServedBy
-from hotreload.life.model_files import digests_of_side_files
+from hotreload.errors import CheckpointRejected, ConfigError
+from hotreload.life.model_files import closed_at, digests_of_side_files
+from hotreload.life.whereabouts import foreseen, reading
 from hotreload.observe.metrics import installed
-from hotreload.settings.load import Settings
+from hotreload.settings.sections import Settings
 from hotreload.threads import in_thread
+from hotreload.types import Served
 
-WORDS = {
+UNFIT_MODEL = "unfit_model"
+"""The code of a ConfigError that another model folder would mend."""
+
+CAUSES = {
     "sglang_jax": "sglang-jax",
     "jax": "jax",
     "dtype": "[engine] dtype",
@@ -26,8 +34,24 @@ WORDS = {
 }
 
 
+async def served_from(model: Path) -> Served:
+    """Find what an engine with this model serves: every checkpoint is checked against it."""
+    closed = await reading(model, lambda: closed_at(model))
+    if closed is not None:
+        words = f"[engine] model: {model} may not be read: {closed} is closed to this user"
+        raise ConfigError(f"{words}; open it (chmod a+rX {closed})", code=UNFIT_MODEL)
+    if not await reading(model, (model / "config.json").is_file):
+        words = f"[engine] model: {model} is no model folder: it has no config.json"
+        raise ConfigError(words, code=UNFIT_MODEL)
+    try:
+        return await foreseen(reading(model, lambda: fit.served_by(model)))
+    except CheckpointRejected as unfit:
+        words = f"[engine] model: {model} cannot be served: {unfit}"
+        raise ConfigError(words, code=UNFIT_MODEL) from unfit
+
+
 async def served_by_now(settings: Settings, model: Path) -> ServedBy:
-    """What a start with this model's folder serves by."""
+    """Gather what a start with this model's folder serves by."""
     return await in_thread(
         lambda cancel: _served_by(settings, model), leave_as=f"a read of {model}'s small files"
     )
@@ -51,7 +75,7 @@ def _digest(value: object) -> str:
 
 
 def changes(before: ServedBy, now: ServedBy) -> str:
-    """In what these differ, in words; empty when in nothing."""
+    """Say in what these differ; empty when in nothing."""
     return ", ".join(_changes(before, now))
 
 
@@ -61,8 +85,8 @@ def _changes(before: ServedBy, now: ServedBy) -> Iterator[str]:
         if not field.compare or was == is_now:
             continue
         if field.name == "files":
-            yield f"{WORDS['files']} (model folder {before.model} then, {now.model} now)"
+            yield f"{CAUSES['files']} (model folder {before.model} then, {now.model} now)"
         elif field.name == "args":
-            yield f"{WORDS['args']} are others"
+            yield f"{CAUSES['args']} are others"
         else:
-            yield f"{WORDS[field.name]} {was} then, {is_now} now"
+            yield f"{CAUSES[field.name]} {was} then, {is_now} now"

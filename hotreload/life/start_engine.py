@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hotreload.core.progress import AttemptProgress, telling_how_far
-from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.spool import FULL, clear_leftovers, private_copy
 from hotreload.errors import ConfigError, NotEnoughMemory, TryAgain
+from hotreload.life.checking import Checking
 from hotreload.life.model_files import copy_side_files, keep_model, kept_model
+from hotreload.life.rereading import Rereading, probes_of
 from hotreload.life.running import RunningEngine
 from hotreload.life.warming import warm
 from hotreload.settings.load import Settings
@@ -32,15 +33,56 @@ log = logging.getLogger("hotreload.boot")
 
 
 class MadeEngine(RunningEngine, Protocol):
-    """What a start makes and nobody has been let in to."""
+    """An engine that a start made, and that no request has reached yet."""
 
     def count_anew(self) -> None:
         """Forget what the start asked by itself: from now on it is clients who are counted."""
         ...
 
 
-Make = Callable[..., Awaitable[MadeEngine]]
+MakeEngine = Callable[..., Awaitable[MadeEngine]]
 """Makes an engine as `SglangEngine.start` does, and takes what that takes."""
+
+
+class Engines:
+    """Starts the first engine from a checkpoint, and all others beside one that serves."""
+
+    def __init__(
+        self,
+        rereading: Rereading,
+        checking: Checking,
+        *,
+        make: MakeEngine | None,
+        started: Callable[[], None],
+    ) -> None:
+        """`make` is another maker than `SglangEngine.start`; `started` is called after each start.
+
+        XLA installs a handler for SIGTERM.
+        """
+        self._rereading = rereading
+        self._checking = checking
+        self._make = make
+        self._started = started
+
+    async def first(
+        self, model: Path, weights: Checkpoint | None, progress: AttemptProgress
+    ) -> RunningEngine:
+        """Start the first; from then on all checkpoints must have its tensors."""
+        settings = self._rereading.settings
+        engine = await start_engine(settings, model, weights, progress, self._make)
+        self._started()
+        if not self._checking.served.tensors:  # a folder without weights; now there are some
+            tensors = weights.tensors if weights else engine.expected_tensors()
+            self._checking.serve(replace(self._checking.served, tensors=tensors))
+        log.info("engine.started", extra=engine.facts())
+        return engine
+
+    async def twin(self, index: int, twin: RunningEngine) -> RunningEngine:
+        """Start one more, with the weights that another one answers by."""
+        engine = await start_twin(self._rereading.settings, index, twin)
+        self._started()
+        log.info("engine.started", extra={**engine.facts(), "replica": index})
+        return engine
 
 
 async def start_engine(
@@ -48,7 +90,7 @@ async def start_engine(
     model: Path,
     weights: Checkpoint | None,
     progress: AttemptProgress,
-    make: Make | None = None,
+    make: MakeEngine | None = None,
 ) -> MadeEngine:
     """Start the engine the settings describe: the model's config and tokenizer, these weights.
 
@@ -102,7 +144,7 @@ async def _warm(engine: MadeEngine, settings: Settings, progress: AttemptProgres
 
 
 def _engine_options(settings: Settings, model: Path, load_format: str = "auto") -> EngineOptions:
-    """What the operator decided about every engine."""
+    """Return what the operator decided about every engine."""
     engine = settings.engine
     return EngineOptions(
         model,
@@ -119,7 +161,7 @@ def _engine_options(settings: Settings, model: Path, load_format: str = "auto") 
 async def to_start_from(
     settings: Settings, model: Path, weights: Checkpoint | None, progress: AttemptProgress
 ) -> AsyncIterator[dict[str, Any]]:
-    """What an engine is started with: `SglangEngine.start` says what each means.
+    """Yield what an engine is started with: `SglangEngine.start` says what each means.
 
     The folder it is made from is a private copy, which goes at the end.
     """
@@ -178,11 +220,6 @@ class _Copied:
     def note(self, piece: int) -> None:
         """Some more bytes are copied."""
         self.so_far = HowFar(self.so_far.done + piece, self.so_far.of)
-
-
-def probes_of(settings: Settings) -> list[Probe]:
-    """The probes as the operator wrote them."""
-    return [Probe(**probe.model_dump()) for probe in settings.probe]
 
 
 def _terms(settings: Settings, spool: Path) -> StagingOptions:

@@ -16,7 +16,7 @@ from hotreload.types import By
 
 TRY_AGAIN_SECONDS = 30.0
 """Seconds after a failed save until the next try, if nothing else is saved before."""
-LOOK_SECONDS = 3.0
+FOLDER_LOOK_SECONDS = 3.0
 """Seconds between two looks whether the state folder is where it was."""
 MOVE_BACK = (
     "move it back, or stop the other daemon and remove its folder: a restart would read what is "
@@ -27,7 +27,7 @@ MOVE_BACK = (
 class StateFile:
     """`state.json` in the state folder; a disk that refuses costs the memory, not the service.
 
-    A file of an older version is understood and written anew. One of a newer version (somebody
+    A file of an older version is understood and rewritten. One of a newer version (somebody
     went back to an older hotreload) is refused, and left as it is for when they go forward again:
     until then nothing is remembered.
     """
@@ -97,7 +97,7 @@ class StateFile:
             if self._unsaved is not None:
                 await self.save(ledger)
 
-    async def watch(self, ledger: Ledger, pause: float = LOOK_SECONDS) -> None:
+    async def watch(self, ledger: Ledger, pause: float = FOLDER_LOOK_SECONDS) -> None:
         """Tell what could not be read; then see to it that the folder stays where it is, for ever.
 
         Where it was moved or deleted the ledger is saved, wherever that can be.
@@ -116,5 +116,5 @@ class StateFile:
 
 
 def _last_pin(ledger: Ledger) -> By | None:
-    """Who pinned or unpinned last."""
+    """Return the operator who pinned or unpinned last."""
     return ledger.pins[0] if ledger.pins else None

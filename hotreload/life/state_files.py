@@ -28,16 +28,16 @@ GO_FORWARD = "go forward to that hotreload, or move the file away; until then no
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an earlier run left, and what of it could not be read."""
+    """The ledger that an earlier run left, and what of it could not be read."""
 
     ledger: Ledger
     damage: str | None = None
-    """What could not be read and what that costs, in words; None if all is well."""
+    """Words for what could not be read and what that costs; None if all is well."""
     todo: str = ""
     unusable: tuple[str, ...] = ()
     """Files to keep aside before others are written in their place."""
     is_newer: bool = False
-    """Whether a later hotreload wrote it, which can still use it: nothing may be written."""
+    """True if a later hotreload wrote it, which can still use it: nothing may be written."""
 
 
 def read(folder: Path) -> Found:

@@ -130,7 +130,7 @@ def _loaded(text: str) -> dict[str, Any]:
 
 
 def _is_verdict(refusal: Refusal) -> bool:
-    """Whether it says something of the bytes; older versions refused those that changed, too."""
+    """True if it says something of the bytes; older versions refused those that changed, too."""
     return refusal.reason.code != CheckpointChanged.code
 
 

@@ -18,8 +18,8 @@ from hotreload.errors import ConfigError
 
 log = logging.getLogger("hotreload.state")
 
-NAME = "lock"
-LARGEST = 65536
+LOCK = "lock"
+LARGEST_LOCK = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Held:
 
     @property
     def place(self) -> str:
-        """Where the folder lies now; the kernel adds a word when it was deleted."""
+        """The path of the folder now; the kernel adds a word when it was deleted."""
         return os.readlink(f"/proc/self/fd/{self.folder}")
 
     @property
     def is_deleted(self) -> bool:
-        """Whether nothing can be written there any more."""
+        """True if nothing can be written there any more."""
         return self.place.endswith(" (deleted)")
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class StateFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.moved: str | None = None
-        """Why what is written lies elsewhere than under `path`, as it was when last looked at."""
+        """The reason why what is written lies elsewhere than under `path`, at the last look."""
         self._held: Held | None = None
         self._socket = Path()
 
@@ -93,11 +93,11 @@ class StateFolder:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether who comes now would find the lock that is held."""
+        """True if another daemon that starts now would find the lock that is held."""
         if self._held is None:
             return True
         try:
-            found = os.stat(self.path / NAME)
+            found = os.stat(self.path / LOCK)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:  # it does not answer: what is written there will say so
@@ -107,7 +107,7 @@ class StateFolder:
     def follow(self) -> None:
         """Take what has the folder's name now, if nobody uses it; else stay, and say so in `moved`.
 
-        Nothing is made anew where the folder was only moved: it could not be moved back.
+        No new one is made where the folder was only moved: it could not be moved back.
         """
         self.moved = None
         if self._held is None or self.is_in_place:
@@ -135,7 +135,7 @@ def _taken(path: Path, socket: Path) -> Held:
         path.mkdir(parents=True, exist_ok=True)
         folder = _open(path)
         opened.callback(os.close, folder)
-        lock = os.open(NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=folder)
+        lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=folder)
         opened.callback(os.close, lock)
         try:
             files.lock(lock)
@@ -155,14 +155,14 @@ def _open(folder: Path) -> int:
 
 def _complain(directory: Path, error: OSError) -> None:
     todo = "see that no other daemon uses this folder"
-    fields = {"path": str(directory / NAME), "error": str(error), "todo": todo}
+    fields = {"path": str(directory / LOCK), "error": str(error), "todo": todo}
     log.warning("state.not_locked", extra=fields)
 
 
 def user_of(directory: Path) -> dict[str, Any]:
-    """What the last one to hold the folder wrote into its lock: `pid` and `socket`."""
-    with suppress(OSError, ValueError), (directory / NAME).open("rb") as file:
-        told = json.loads(file.read(LARGEST))
+    """Read what the last one to hold the folder wrote into its lock: `pid` and `socket`."""
+    with suppress(OSError, ValueError), (directory / LOCK).open("rb") as file:
+        told = json.loads(file.read(LARGEST_LOCK))
         return told if isinstance(told, dict) else {}
     return {}
 

@@ -18,9 +18,9 @@ from hotreload.types import HowFar, Phase
 
 log = logging.getLogger("hotreload.boot")
 
-SHORT = 3
+SHORT_PROMPT = 3
 """Tokens of a prompt where the number of prompts is what counts."""
-ANSWER = 8
+ANSWER_TOKENS = 8
 """Tokens of each answer: so many that all of a batch are answered at a time for a while."""
 LONGER = (96, 192, 384)
 """Tokens of prompts that are computed at a time: engines pad them to 128, 256 and 512."""
@@ -39,7 +39,7 @@ class Batch:
         ids = [
             [(begin + at) % (vocabulary - 1) + 1 for at in range(self.tokens)] for begin in first
         ]
-        params = {"temperature": 0.0, "max_new_tokens": ANSWER, "ignore_eos": True}
+        params = {"temperature": 0.0, "max_new_tokens": ANSWER_TOKENS, "ignore_eos": True}
         return {"input_ids": ids, "sampling_params": params}
 
 
@@ -51,12 +51,12 @@ def batches(limits: EngineLimits, most: int) -> Iterator[Batch]:
     largest = min(most, limits.at_once)
     size = 1
     while size < largest:
-        yield Batch(size, SHORT)
+        yield Batch(size, SHORT_PROMPT)
         size *= 2
     if largest:
-        yield Batch(largest, SHORT)
+        yield Batch(largest, SHORT_PROMPT)
         for tokens in LONGER:
-            longest = max(1, limits.input_tokens - ANSWER)
+            longest = max(1, limits.input_tokens - ANSWER_TOKENS)
             prompts = -(-tokens // longest)  # where one is not let in whole
             yield Batch(prompts, tokens // prompts)
 

@@ -3,19 +3,22 @@
 It goes by their names, sizes and times.
 """
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Source
-from hotreload.errors import HotReloadError, SourceUnavailable
+from hotreload.errors import CheckpointRejected, HotReloadError, SourceUnavailable
 from hotreload.sources.place import Ordering, comes_after
 from hotreload.threads import deadline, in_thread, left_behind
 from hotreload.types import Revision, holds_weights
 
-LOOK_SECONDS = 30.0
+log = logging.getLogger("hotreload.boot")
+
+DISK_SECONDS = 30.0
 """Seconds that a look at a folder may take before its disk counts as away."""
 
 Files = tuple[tuple[str, int, int], ...]
@@ -31,11 +34,23 @@ async def reading[T](what: Path, read: Callable[[], T]) -> T:
     return await in_thread(lambda cancel: read(), leave_as=f"a read of {what}")
 
 
+async def foreseen[T](doing: Awaitable[T]) -> T:
+    """Turn a fault of ours into a refusal of what is looked at: it must not end every start."""
+    try:
+        return await doing
+    except (HotReloadError, Absent):
+        raise
+    except Exception as fault:
+        log.exception("boot.internal_error")
+        words = f"internal error in hotreload: {type(fault).__name__}: {fault}"
+        raise CheckpointRejected(words, code="internal") from fault
+
+
 async def files_in(folder: Path) -> Files:
     """The weight files in a folder; Absent without any, as where a mount failed."""
     require_disks()
     try:
-        async with deadline(LOOK_SECONDS, f"a look at {folder}", "is its server there?"):
+        async with deadline(DISK_SECONDS, f"a look at {folder}", "is its server there?"):
             files = await reading(folder, lambda: _files_in(folder))
     except SourceUnavailable as late:
         raise Absent(str(late)) from late

@@ -8,9 +8,9 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
 from socketserver import TCPServer
@@ -174,3 +174,16 @@ class _Scrape(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: scrapes are not news."""
+
+
+@contextmanager
+def page_at(address: str, latest: Callable[[], Future[bytes]]) -> Iterator[None]:
+    """Serve the page there, if anywhere, as long as this block runs."""
+    if not address:
+        yield
+        return
+    page = Page(address, latest)
+    try:
+        yield
+    finally:
+        page.close()

@@ -1,7 +1,7 @@
 """The documents of /status, /leaves and /events: the picture as JSON fields, sentence and rows."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from hotreload.core.ledger import Overrule
 from hotreload.events import Event, Progress, event_fields
@@ -14,7 +14,8 @@ from hotreload.json_fields import (
     refusal_fields,
     revision_fields,
 )
-from hotreload.picture.history import told_attempt
+from hotreload.picture.checkpoints import Checkpoints
+from hotreload.picture.history import History, told_attempt
 from hotreload.picture.picture import Picture, ReplicaReading, State
 from hotreload.picture.rows import rows_of
 from hotreload.picture.summary import summed_up
@@ -179,6 +180,15 @@ class Status:
         """Return the way in which weights are exchanged: engines of one model do it alike."""
         replicas = self._picture.replicas
         return {"mode": replicas.mode and replicas.mode.value, "mode_reason": replicas.mode_reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """All documents that the server shows."""
+
+    status: Status
+    history: History
+    checkpoints: Checkpoints
 
 
 def loading_of(live: Generation, history: Iterable[Attempt]) -> Loading | None:

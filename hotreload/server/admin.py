@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,12 +13,14 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest, NotServing
-from hotreload.json_fields import Fields
+from hotreload.json_fields import Fields, attempt_fields
+from hotreload.picture.status import Status
 from hotreload.server.browsers import is_from_a_page
 from hotreload.server.exchange import generation_header, while_connected
 from hotreload.server.peers import Peer, overflow_id
-from hotreload.server.ports import Control, Gate, View
+from hotreload.server.ports import Gate
 from hotreload.server.problems import RETRY_AFTER, Json, Refused
 from hotreload.server.request_body import (
     BOOLEAN,
@@ -133,7 +135,7 @@ class Admission:
 
 
 def admin_routes[P](
-    *, gate: Gate[P], control: Control, view: View, admission: Admission
+    *, gate: Gate[P], operator: Callable[[], Operator], status: Status, admission: Admission
 ) -> APIRouter:
     """Build the routes under /admin."""
     router = APIRouter(prefix="/admin", dependencies=[Depends(admission)])
@@ -143,42 +145,42 @@ def admin_routes[P](
         fields = await read_fields(request, RELOAD, may_be_empty=True)
         name = _name(fields)
         if fields.get("dry_run"):
-            pending = control.rehearse(name, by=_by("dry_run", request, fields))
+            pending = operator().rehearse(name, by=_by("dry_run", request, fields))
         else:
             by = _by("reload", request, fields)
-            pending = control.reload(name, by=by, force=fields.get("force", False))
-        return await _answer(pending, fields, request, view)
+            pending = operator().reload(name, by=by, force=fields.get("force", False))
+        return await _answer(pending, fields, request, status)
 
     @router.post("/rollback")
     async def rollback(request: Request) -> Response:
         fields = await read_fields(request, ROLLBACK, may_be_empty=True)
         by = _by("rollback", request, fields)
-        pending = control.rollback(fields.get("generation"), by=by)
-        return await _answer(pending, fields, request, view)
+        pending = operator().rollback(fields.get("generation"), by=by)
+        return await _answer(pending, fields, request, status)
 
     @router.post("/perturb_weights")
     async def perturb_weights(request: Request) -> Response:
         fields = await read_fields(request, PERTURB, may_be_empty=True)
         noise = Noise(**{name: fields[name] for name in fields if name not in WAIT_FIELDS})
-        pending = control.perturb(noise, by=_by("perturb", request, fields))
-        return await _answer(pending, fields, request, view)
+        pending = operator().perturb(noise, by=_by("perturb", request, fields))
+        return await _answer(pending, fields, request, status)
 
     @router.post("/pin")
     async def pin(request: Request) -> Response:
         fields = await read_fields(request, PINNING, may_be_empty=True)
-        pending = control.pin(by=_by("pin", request, fields))
+        pending = operator().pin(by=_by("pin", request, fields))
         return await _pinned(pending, fields, request, is_pinned=True)
 
     @router.post("/unpin")
     async def unpin(request: Request) -> Response:
         fields = await read_fields(request, PINNING, may_be_empty=True)
-        pending = control.unpin(by=_by("unpin", request, fields))
+        pending = operator().unpin(by=_by("unpin", request, fields))
         return await _pinned(pending, fields, request, is_pinned=False)
 
     @router.get("/reload_status")
     async def reload_status() -> Response:
-        status = view.status()
-        return Json({name: status.get(name) for name in RELOAD_STATUS})
+        told = status.snapshot()
+        return Json({name: told.get(name) for name in RELOAD_STATUS})
 
     @router.get("/weights_checksum")
     async def weights_checksum(leaves: bool = False) -> Response:
@@ -225,7 +227,7 @@ def _name(fields: Fields) -> str | None:
 
 
 async def _answer(
-    pending: PendingAttempt, fields: Fields, request: Request, view: View
+    pending: PendingAttempt, fields: Fields, request: Request, status: Status
 ) -> Response:
     """Answer how the attempt ended, or that it goes on, as it does when the client leaves.
 
@@ -242,7 +244,7 @@ async def _answer(
     attempt = _ended(outcome) if outcome.done() else None
     if attempt is None:
         return Json({"ok": True, "outcome": None, "accepted": True, **_daemon()}, 202)
-    return _told(attempt, view)
+    return _told(attempt, status)
 
 
 async def _pinned(
@@ -302,9 +304,9 @@ def _log_unheard(outcome: asyncio.Task[Any]) -> None:
         log.warning("admin.not_done", extra={"cause": str(fault)})
 
 
-def _told(attempt: Attempt, view: View) -> Response:
-    content: dict[str, Any] = {"ok": _STATUS[attempt.outcome] == 200, **view.attempt(attempt)}
-    kept = view.status()["state_file"]
+def _told(attempt: Attempt, status: Status) -> Response:
+    content: dict[str, Any] = {"ok": _STATUS[attempt.outcome] == 200, **attempt_fields(attempt)}
+    kept = status.snapshot()["state_file"]
     content |= {"saved": kept["saved"], "not_saved": kept["error"], **_daemon()}
     if attempt.fingerprints is not None:
         content["checksum_before"], content["checksum_after"] = attempt.fingerprints

@@ -1,6 +1,6 @@
 """Puts the routes together. What they stand on is handed in; see ports.py."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 
 from fastapi import FastAPI
@@ -10,8 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest
 from hotreload.events import Events
+from hotreload.picture.status import Documents
 from hotreload.server.admin import Admission, admin_routes
 from hotreload.server.answerer import Answerer, ModelRoute
 from hotreload.server.bounds import Limits
@@ -22,19 +24,20 @@ from hotreload.server.keys import ApiKeys, WantsKey
 from hotreload.server.limits import Bodies, Limited
 from hotreload.server.openai.routes import openai_routes
 from hotreload.server.openapi import schema_routes
-from hotreload.server.ports import Control, Gate, Metrics, View
+from hotreload.server.ports import Gate, Metrics
 from hotreload.server.problems import no_such_route, problem_of
 from hotreload.server.status_page import page_routes
 from hotreload.server.text_generation import text_generation_route
 from hotreload.server.view_routes import EventStream, Feeds, watch_routes
 from hotreload.server.webhook import Webhook, webhook_route
+from hotreload.types import Generation
 
 
 def create_app[P](
     *,
     gate: Gate[P],
-    control: Control,
-    view: View,
+    operator: Callable[[], Operator],
+    documents: Documents,
     events: Events,
     metrics: Metrics,
     limits: Limits | None = None,
@@ -47,11 +50,19 @@ def create_app[P](
     keys: ApiKeys | None = None,
     access_log: bool = False,
 ) -> FastAPI:
-    """Build the app. `HttpServer` serves it; another server would not know who connects."""
+    """Build the app. `HttpServer` serves it; another server would not know who connects.
+
+    `operator` returns who takes orders now; NotServing while nobody does.
+    """
     limits = limits or Limits()
+    status = documents.status
+
+    def live() -> Generation | None:
+        return status.live
+
     app = FastAPI(title="hotreload", openapi_url=None, redirect_slashes=False)
-    app.state.feeds = Feeds(events, view.event, limits)
-    app.state.live = view.live
+    app.state.feeds = Feeds(events, status.event, limits)
+    app.state.live = live
     app.state.bodies = Bodies(limits)
     answerer = Answerer(gate=gate, metrics=metrics, limits=limits, replay=replay)
     generate = ModelRoute(answerer, partial(read_generate, limits=limits))
@@ -59,13 +70,15 @@ def create_app[P](
     app.router.routes.append(text_generation_route(answerer))
     events_stream = EventStream(app.state.feeds, limits, origins)
     app.router.routes.append(Route("/events", events_stream, methods=["GET"]))
-    app.include_router(openai_routes(answerer, model_name, view.live))
+    app.include_router(openai_routes(answerer, model_name, live))
     app.router.routes.append(webhook_route(webhook))
-    app.include_router(watch_routes(view, metrics))
+    app.include_router(watch_routes(documents, metrics))
     app.include_router(page_routes())
     app.include_router(schema_routes())
     admission = Admission(admin_group)
-    app.include_router(admin_routes(gate=gate, control=control, view=view, admission=admission))
+    app.include_router(
+        admin_routes(gate=gate, operator=operator, status=status, admission=admission)
+    )
     _answer_head(app)
     app.add_exception_handler(HTTPException, no_such_route)
     app.add_exception_handler(RequestValidationError, _bad_query)
@@ -75,7 +88,7 @@ def create_app[P](
     app.add_middleware(KnownHost, hosts=hosts)
     app.add_middleware(
         Exchange,
-        live=view.live,
+        live=live,
         metrics=metrics,
         write_seconds=limits.write_seconds,
         access_log=access_log,

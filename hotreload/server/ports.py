@@ -1,14 +1,12 @@
 """All the server needs of the rest of the daemon, as shapes; nothing here is implemented."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
-from hotreload.events import Event
 from hotreload.json_fields import Fields
-from hotreload.types import Attempt, By, Generation, Lease, Noise, Staged
+from hotreload.types import Lease, Staged
 
 
 class Preparer[P](Protocol):
@@ -62,73 +60,6 @@ class Gate[P](Protocol):
 
         An older generation than `at_least` is waited out so long; NotNewEnough when in vain.
         """
-        ...
-
-
-class Control(Protocol):
-    """Takes an operator's wish, or raises Busy, BadRequest or SourceUnavailable.
-
-    The futures may have several waiters and are never cancelled by one of them.
-    """
-
-    async def reload(self, name: str | None, *, by: By, force: bool) -> asyncio.Future[Attempt]:
-        """Ask for a revision; None is the newest."""
-        ...
-
-    async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
-        """Ask whether a revision would go live; None is the newest. Nothing goes live by it."""
-        ...
-
-    async def rollback(self, number: int | None, *, by: By) -> asyncio.Future[Attempt]:
-        """Ask for a generation that was live before; None is the one before this."""
-        ...
-
-    async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
-        """Ask for noise on what is live."""
-        ...
-
-    async def pin(self, *, by: By) -> Generation:
-        """Hold the live generation against the source; returns it once it is settled which."""
-        ...
-
-    async def unpin(self, *, by: By) -> Generation:
-        """Follow the source again; returns what is live."""
-        ...
-
-
-class View(Protocol):
-    """The state of the daemon as the observers know it, in JSON under the contract's names."""
-
-    def status(self) -> Fields:
-        """Everything /status says."""
-        ...
-
-    def ready(self) -> tuple[bool, list[str]]:
-        """Say whether requests are answered, and if not, why."""
-        ...
-
-    def history(self) -> Fields:
-        """Everything /history says: attempts and pins, newest first."""
-        ...
-
-    async def checkpoints(self, most: int) -> Fields:
-        """Everything /checkpoints says: why each is not live, of about so many of the newest."""
-        ...
-
-    def leaves(self) -> Fields:
-        """Checksums of what is live and of what was before it; nothing is computed for it."""
-        ...
-
-    def attempt(self, attempt: Attempt) -> Fields:
-        """One attempt, as in the history."""
-        ...
-
-    def event(self, event: Event) -> Fields:
-        """One event, its name under `event`."""
-        ...
-
-    def live(self) -> Generation | None:
-        """The generation that answers; None while booting."""
         ...
 
 

@@ -12,11 +12,12 @@ from starlette.types import Receive, Scope, Send
 
 from hotreload.events import Event, Events
 from hotreload.json_fields import Fields
+from hotreload.picture.status import Documents, Status
 from hotreload.server.bounds import Limits
 from hotreload.server.browsers import check_same_site
 from hotreload.server.exchange import while_connected
 from hotreload.server.peers import Peer
-from hotreload.server.ports import Metrics, View
+from hotreload.server.ports import Metrics
 from hotreload.server.problems import Json, Refused
 from hotreload.server.sse import EventWriter
 
@@ -25,7 +26,7 @@ MostListed = Annotated[int, Query(ge=1, le=MOST_LISTED)]
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def watch_routes(view: View, metrics: Metrics) -> APIRouter:
+def watch_routes(documents: Documents, metrics: Metrics) -> APIRouter:
     """Build the routes that anyone who can connect may use, and that never wait."""
     router = APIRouter()
 
@@ -35,30 +36,30 @@ def watch_routes(view: View, metrics: Metrics) -> APIRouter:
 
     @router.get("/readyz")
     async def readyz() -> Response:
-        _check_ready(view)
+        _check_ready(documents.status)
         return Json({"ready": True})
 
     @router.get("/health")
     async def health() -> Response:
-        _check_ready(view)
+        _check_ready(documents.status)
         return Response(status_code=200)  # empty, as the engine's own server answers
 
     @router.get("/status")
     async def status() -> Response:
-        return Json(view.status())
+        return Json(documents.status.snapshot())
 
     @router.get("/history")
     async def history(most: MostListed = MOST_LISTED) -> Response:
-        told = view.history()
+        told = documents.history.snapshot()
         return Json({**told, "attempts": told["attempts"][:most]})
 
     @router.get("/checkpoints")
     async def checkpoints(most: MostListed = LISTED) -> Response:
-        return Json(await view.checkpoints(most))
+        return Json(await documents.checkpoints.snapshot(most))
 
     @router.get("/leaves")
     async def leaves() -> Response:
-        return Json(view.leaves())
+        return Json(documents.status.leaves())
 
     @router.get("/metrics")
     async def page() -> Response:
@@ -68,8 +69,8 @@ def watch_routes(view: View, metrics: Metrics) -> APIRouter:
     return router
 
 
-def _check_ready(view: View) -> None:
-    is_ready, reasons = view.ready()
+def _check_ready(status: Status) -> None:
+    is_ready, reasons = status.ready()
     if not is_ready:
         words = "; ".join(reasons) or "not serving"
         raise Refused(503, "not_ready", words, findings=reasons, headers={"Retry-After": "2"})

@@ -1,10 +1,14 @@
 """Secrets from files or systemd credentials. They are never part of a setting or a message."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from hotreload.errors import ConfigError
+
+KEYS, TOKEN = "[server] api_keys_file", "[source] token_file"
+"""Settings that name files which are read again while the daemon runs."""
 
 SHORTEST_KEY = 16
 """Characters of an API key: nobody limits how often a client may guess."""
@@ -58,6 +62,21 @@ def read_keys(file: Path, setting: str, environ: Mapping[str, str] = os.environ)
     if not keys:
         raise ConfigError(f"{setting}: {place}: holds no key; `openssl rand -hex 32` makes one")
     return frozenset(keys)
+
+
+class RenewedSecret:
+    """A secret that is read again each time; while its file cannot be read, the last one counts."""
+
+    def __init__(self, read: Callable[[], str]) -> None:
+        """ConfigError if it cannot be read now."""
+        self._read = read
+        self._last = read()
+
+    def __call__(self) -> str:
+        """Return the secret."""
+        with suppress(ConfigError):
+            self._last = self._read()
+        return self._last
 
 
 def _text_in(place: Path, setting: str) -> str:

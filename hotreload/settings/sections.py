@@ -276,6 +276,26 @@ class Settings(SettingsTable):
         """The folder of downloads from a hub."""
         return self.source.cache or self.state.directory / "hub"
 
+    @property
+    def checkpoint_roots(self) -> list[Path]:
+        """The only folders that a checkpoint may come from."""
+        cache = self.hub_cache if self.source.kind == "huggingface" else None
+        named = (self.source.path, cache, self.engine.model)
+        return [folder for folder in named if folder is not None]
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model for clients of /v1: the configured one, else its folder's."""
+        folder = self.engine.model
+        # Not resolved: reading the link may hang, and its target may change.
+        named = self.server.model_name or (folder.absolute().name if folder else "")
+        return re.sub(r"[^A-Za-z0-9_.:@/-]", "-", named) or "model"
+
+    @property
+    def longest_download(self) -> float:
+        """Seconds that a start may spend on a download: none where a folder is followed."""
+        return self.reload.fetch_timeout if self.source.kind == "huggingface" else 0.0
+
     @model_validator(mode="after")
     def _one_address_each(self) -> Self:
         if self.server.tcp and self.server.tcp == self.metrics.address:

@@ -151,7 +151,7 @@ async def test_a_branch_is_one_though_a_folder_of_its_name_lies_here(
         (hotreload.folder / name).mkdir(parents=True)
     known = world.view.status()
     hub = {**known, "source": {**known["source"], "kind": "huggingface"}}
-    monkeypatch.setattr(world.view, "status", lambda: hub)
+    monkeypatch.setattr(world.view.documents.status, "snapshot", lambda: hub)
     for name in ("main", "feature/x", "./main"):
         await hotreload("reload", name)
     names = [name for _, name, _ in world.control.asked]

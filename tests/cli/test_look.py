@@ -263,8 +263,10 @@ async def test_a_daemon_that_is_older_than_the_command_is_understood(
     status = {name: value for name, value in world.view.status().items() if name not in new}
     for name in ("by", "told"):
         del status["last_attempt"][name]
-    monkeypatch.setattr(world.view, "status", lambda: status)
-    monkeypatch.setattr(world.view, "history", lambda: {"attempts": [status["last_attempt"]]})
+    monkeypatch.setattr(world.view.documents.status, "snapshot", lambda: status)
+    monkeypatch.setattr(
+        world.view.documents.history, "snapshot", lambda: {"attempts": [status["last_attempt"]]}
+    )
     for verb in ("status", "history", "top"):
         said = await hotreload(verb)
         assert (said.code, said.err) == (0, "")

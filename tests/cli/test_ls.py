@@ -61,7 +61,7 @@ async def test_ls_is_a_table_that_says_of_each_why_it_is_not_live(
 
 async def test_ls_as_json_is_what_the_daemon_says(seen: World, hotreload: Command) -> None:
     said = json.loads((await hotreload("ls", "-n", "1", "--json")).out)
-    assert said == await seen.view.checkpoints(1)
+    assert said == await seen.view.documents.checkpoints.snapshot(1)
     assert [row["state"] for row in said["checkpoints"]] == ["waiting", "live", "previous"]
 
 

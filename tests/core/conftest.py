@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from hotreload.core.entrance import Entrance
-from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger, Sleep
 from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
@@ -61,12 +60,9 @@ class World(Witness):
         """Each breaks at steps of its own."""
         self.source = FakeSource(self.steps, folder)
         self.source.known[first.label] = first
-        self.entrance = Entrance(
-            lambda index: Gate[FakeEngine](
-                publish=bus.publish, max_held=8, replica=replica + index
-            ),
-            engines,
-        )
+        self.entrance = Entrance[FakeEngine](bus.publish, replicas=engines, max_held=8)
+        for gate in self.entrance.gates:
+            gate.replica += replica
         self.gate = self.entrance.gates[0]
         staged = self.engine.live
         live = Generation(1, first, staged.fingerprint, 0.0, staged.leaves, staged.bytes)

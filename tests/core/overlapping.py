@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.fading import close_drained_generations
-from hotreload.core.nonfinite import react_to_nonfinite_answers
+from hotreload.core.lasting import close_drained_generations, react_to_nonfinite_answers
 from hotreload.core.rules import Rules
 from hotreload.errors import EngineLost
 from hotreload.events import GateChanged, GenerationEnded

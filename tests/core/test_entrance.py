@@ -22,7 +22,7 @@ def lease(generation: Generation, engine: int) -> Lease[str]:
 
 @pytest.fixture
 def entrance() -> Entrance[str]:
-    made = Entrance(lambda index: Gate[str](publish=print, replica=index, max_held=2), 3)
+    made = Entrance[str](print, replicas=3, max_held=2)
     for index, gate in enumerate(made.gates):
         gate.open(lease(ONE, index))
     return made
@@ -172,7 +172,7 @@ async def test_once_sealed_no_engine_that_comes_later_lets_anybody_in(
 
 
 async def test_before_the_first_opens_everybody_is_told_that_it_boots() -> None:
-    entrance = Entrance(lambda index: Gate[str](publish=print, replica=index), 2)
+    entrance = Entrance[str](print, replicas=2)
     with pytest.raises(NotServing) as told:
         await who_answers(entrance)
     assert (told.value.code, entrance.answering(), entrance.is_lost) == ("booting", [], False)

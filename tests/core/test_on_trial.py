@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.nonfinite import REASON
+from hotreload.core.lasting import NONFINITE_ANSWERS
 from hotreload.core.rules import Rules
 from hotreload.types import Mode, Outcome
 from tests.core.conftest import World
@@ -33,7 +33,7 @@ async def on_trial(world: World) -> None:
 async def test_nan_of_what_is_on_trial_refuses_that_and_nothing_else(world: World) -> None:
     async with world.running():
         await on_trial(world)
-        await world.operator.leave(REASON, world.each[0].live)
+        await world.operator.leave(NONFINITE_ANSWERS, world.each[0].live)
         attempt = await world.attempted(2)
         assert attempt.reason is not None
         assert (attempt.outcome, attempt.reason.code) == (Outcome.REJECTED, "nonfinite_answers")
@@ -46,7 +46,7 @@ async def test_nan_of_what_has_been_left_already_leaves_nothing_else(world: Worl
         world.source.publish(GOOD)
         before = world.replicas.live
         await world.attempted()
-        await world.operator.leave(REASON, before)
+        await world.operator.leave(NONFINITE_ANSWERS, before)
     assert (world.replicas.live.number, world.ledger.refused) == (2, {})
 
 

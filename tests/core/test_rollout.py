@@ -6,7 +6,7 @@ import pytest
 
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import EngineLost, NotEnoughMemory, ProbeFailed
-from hotreload.events import GenerationLive
+from hotreload.events import GenerationLive, PhaseEntered
 from hotreload.types import Mode, Noise, Outcome, Revision
 from tests.core.conftest import World
 from tests.fakes import HANG
@@ -212,6 +212,18 @@ async def test_a_rollback_comes_from_memory_on_all(world: World) -> None:
         assert attempt.outcome is Outcome.LIVE
         assert answers(world) == ["3: first clean"] * 3
     assert all("stage" not in each.steps.entered for each in world.engines[1:])
+
+
+async def test_each_phase_of_a_rollback_says_which_engine_it_is_on(world: World) -> None:
+    async with world.running():
+        world.source.publish(GOOD)
+        await world.attempted()
+        begun = len(world.happened)
+        await (await world.operator.rollback())
+    told = [e for e in world.happened[begun:] if isinstance(e, PhaseEntered) and e.phase]
+    on = {index: [e.phase for e in told if e.replica == index] for index in range(3)}
+    assert on[0]
+    assert on[0] == on[1] == on[2]
 
 
 async def test_an_engine_that_does_not_keep_it_copies_it_from_one_that_does(world: World) -> None:

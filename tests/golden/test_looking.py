@@ -11,6 +11,7 @@ import pytest
 
 from hotreload.cli.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.top import TopScreen
+from hotreload.picture.status import Documents
 from tests.golden.blanks import blanked
 from tests.golden.command import named_colours, run
 from tests.golden.compare import Golden, sections
@@ -27,8 +28,7 @@ class Seen(View):
 
     def __init__(self, observed: Observed) -> None:
         self.ledger, self.listed = observed.ledger, observed.listed
-        self._status, self._history = observed.status, observed.history
-        self._checkpoints = observed.checkpoints
+        self.documents = Documents(observed.status, observed.history, observed.checkpoints)
 
 
 def top(folder: Path, width: int) -> str:

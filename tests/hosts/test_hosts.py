@@ -113,7 +113,7 @@ class Pair:
     def __init__(self, hosts: Hosts) -> None:
         self.daemons = [hosts.daemon(rank) for rank in (0, 1)]
         self.leader, self.follower = self.daemons
-        self.lives = [asyncio.create_task(each.part.run()) for each in self.daemons]
+        self.lives = [asyncio.create_task(each.life.run()) for each in self.daemons]
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait until this is so; what ends a life before ends the wait."""
@@ -325,6 +325,6 @@ async def test_a_follower_whose_part_dies_ends_rank_0_too(hosts: Hosts) -> None:
 async def test_rank_0_cannot_begin_anew_beside_an_engine_that_is_built(hosts: Hosts) -> None:
     async with running(hosts) as pair:
         await pair.live("model")
-        assert isinstance(pair.follower.part, Follow)
+        assert isinstance(pair.follower.life, Follow)
         with pytest.raises(EngineLost, match="here an engine is built"):
-            await pair.follower.part.prepare_start({})
+            await pair.follower.life.prepare_start({})

@@ -130,11 +130,7 @@ async def test_a_part_that_is_lost_is_told_at_once_and_nobody_waits(
 
 
 ASKS: list[Callable[[FollowerRefusal], Any]] = [
-    lambda there: there.reload(None, by=BY, force=False),
-    lambda there: there.rehearse(None, by=BY),
-    lambda there: there.rollback(None, by=BY),
-    lambda there: there.pin(by=BY),
-    lambda there: there.unpin(by=BY),
+    lambda there: there.operator(),
     lambda there: there.passing().__aenter__(),
 ]
 

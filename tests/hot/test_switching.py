@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hotreload.core.fading import close_drained_generations
 from hotreload.core.gate import Gate
+from hotreload.core.lasting import close_drained_generations
 from hotreload.core.ledger import Ledger
 from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica

@@ -104,7 +104,7 @@ class Running(Witness):
     @property
     def engine(self) -> SglangEngine:
         """The real one, for what only a test looks at."""
-        engine = self.daemon.arrival.expect().replicas.first.engine
+        engine = self.daemon.slot.replicas().first.engine
         assert isinstance(engine, SglangEngine)
         return engine
 

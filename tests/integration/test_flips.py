@@ -55,5 +55,5 @@ async def ended(running: Running) -> None:
         return len(running.daemon.entrance.answering()) == 1
 
     await running.until(is_alone)
-    replica = running.daemon.arrival.expect().replicas.first
+    replica = running.daemon.slot.replicas().first
     await running.until(lambda: not replica.fading)

@@ -22,7 +22,7 @@ WAYS = [(Mode.DRAIN, "rolling"), (Mode.OVERLAP, "together")]
 
 def engine(running: Running, index: int) -> Any:
     """The real one, for what only a test looks at."""
-    found = {each.index: each.engine for each in running.daemon.arrival.expect().replicas}[index]
+    found = {each.index: each.engine for each in running.daemon.slot.replicas()}[index]
     assert isinstance(found, SglangEngine)
     return found
 

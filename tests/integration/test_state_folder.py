@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from hotreload.daemon import EXIT_BAD_CONFIG
+from hotreload.cli.exits import BAD_CONFIG as EXIT_BAD_CONFIG
 from hotreload.tiny import write_tiny
 from hotreload.troubles import TROUBLES
 from tests.integration.deaths import ledger_of

@@ -26,8 +26,8 @@ from hotreload.core.ledger import Ledger
 from hotreload.engine.weights.spool import private_copy
 from hotreload.errors import TryAgain
 from hotreload.events import RevisionWanted, StateSaved
-from hotreload.life.boot import served_from
 from hotreload.life.candidates import revision_of_model
+from hotreload.life.served_by import served_from
 from hotreload.life.state import StateFile
 from hotreload.life.state_lock import StateFolder
 from hotreload.settings.load import load

@@ -22,9 +22,7 @@ from hotreload.events import (
     ReplicaMoved,
     Waiting,
 )
-from hotreload.life.parts import longest_boot
 from hotreload.observe.systemd import (
-    LONGEST_BOOT,
     LONGEST_STATUS,
     PROGRESS_STATUS_SECONDS,
     Notifier,
@@ -426,8 +424,8 @@ def test_a_start_from_a_hub_is_given_the_time_of_a_download_beside_the_usual() -
     hub = ["source.kind=huggingface", "source.repo=a/b"]
     folder = load(None, ["reload.fetch_timeout=2h"], {}).settings
     far = load(None, [*hub, "reload.fetch_timeout=2h"], {}).settings
-    assert longest_boot(folder) == LONGEST_BOOT
-    assert longest_boot(far) == LONGEST_BOOT + 7200
+    assert folder.longest_download == 0
+    assert far.longest_download == 7200
 
 
 @pytest.mark.parametrize(

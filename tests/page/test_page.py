@@ -229,7 +229,7 @@ async def test_each_of_several_engines_is_shown(
     world: World, tab: Tab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = after(*BOTH, *lost(1), others=[ReplicaReading()])
-    monkeypatch.setattr(world.view, "status", daemon.snapshot)
+    monkeypatch.setattr(world.view.documents.status, "snapshot", daemon.snapshot)
     await opened(tab, world)
     facts = " ".join((await tab.text("#facts")).split())
     assert "Replica 0 serving, generation 3, 5 inside, 6 held" in facts
@@ -242,7 +242,7 @@ async def test_a_rank_that_follows_is_told_from_the_one_that_answers(
     world: World, tab: Tab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = after(*BOOTED, rank=Rank(1, 2, "tpu-0:8000"))
-    monkeypatch.setattr(world.view, "status", daemon.snapshot)
+    monkeypatch.setattr(world.view.documents.status, "snapshot", daemon.snapshot)
     await opened(tab, world)
     assert await tab.text("#state") == "following"
     assert await tab.ask("document.querySelector('#state').dataset.tone") == "good"

@@ -145,7 +145,7 @@ async def test_an_error_of_no_known_kind_is_a_500_with_its_code(
     def fails() -> dict[str, Any]:
         raise HotReloadError("odd", code="odd_one")
 
-    monkeypatch.setattr(world.view, "status", fails)
+    monkeypatch.setattr(world.view.documents.status, "snapshot", fails)
     async with world.client() as client:
         answer = await client.get("/status")
     assert (answer.status_code, answer.json()["code"]) == (500, "odd_one")

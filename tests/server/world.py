@@ -15,13 +15,12 @@ from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
-from hotreload.events import Event, Events, GenerationLive
-from hotreload.json_fields import attempt_fields
+from hotreload.events import Events, GenerationLive
 from hotreload.listed import Listed
 from hotreload.observe.metrics_page import Fresh
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Picture, Readings, ReplicaReading
-from hotreload.picture.status import Status
+from hotreload.picture.status import Documents, Status
 from hotreload.server.app import create_app
 from hotreload.server.bounds import Limits
 from hotreload.server.doors import Doors
@@ -141,35 +140,16 @@ class View:
                 answering=lambda: [*gate.answering(), *self.older],
             ),
         )
-        self._status, self._history = Status(picture), picture.history
         self.listed: list[Listed] = []
         """What the source sees."""
-        self._checkpoints = Checkpoints(picture, lambda: self.listed)
+        self.documents = Documents(
+            Status(picture), picture.history, Checkpoints(picture, lambda: self.listed)
+        )
         events.subscribe(picture.observe)
 
     def status(self) -> Fields:
-        return self._status.snapshot()
-
-    def ready(self) -> tuple[bool, list[str]]:
-        return self._status.ready()
-
-    def history(self) -> Fields:
-        return self._history.snapshot()
-
-    async def checkpoints(self, most: int) -> Fields:
-        return await self._checkpoints.snapshot(most)
-
-    def leaves(self) -> Fields:
-        return self._status.leaves()
-
-    def attempt(self, attempt: Attempt) -> Fields:
-        return attempt_fields(attempt)
-
-    def event(self, event: Event) -> Fields:
-        return self._status.event(event)
-
-    def live(self) -> Generation | None:
-        return self._status.live
+        """The document of /status."""
+        return self.documents.status.snapshot()
 
 
 @dataclass
@@ -221,12 +201,7 @@ class World:
     ) -> None:
         self.path = path
         self.events = Events()
-        self.entrance = Entrance(
-            lambda index: Gate[FakeEngine](
-                publish=self.events.publish, max_held=1024, replica=index
-            ),
-            2,
-        )
+        self.entrance = Entrance[FakeEngine](self.events.publish, replicas=2)
         self.gate = self.entrance.gates[0]
         """That of the first engine; another one answers only where a test opens its gate."""
         self.engine = self.another_engine("served by step 1")
@@ -238,8 +213,8 @@ class World:
         self.app = create_app(
             webhook=Webhook(webhook, self.woken.append) if webhook else None,
             gate=self.entrance,
-            control=self.control,
-            view=self.view,
+            operator=self.operator,
+            documents=self.view.documents,
             events=self.events,
             metrics=self.metrics,
             limits=limits,
@@ -253,6 +228,10 @@ class World:
         )
         self.tcp_port = 0
         self._writers: list[asyncio.StreamWriter] = []
+
+    def operator(self) -> Any:
+        """Who takes orders."""
+        return self.control
 
     def another_engine(self, words: str) -> FakeEngine:
         """An engine that says this."""

@@ -16,8 +16,8 @@ from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Facts
 from hotreload.errors import ConfigError
 from hotreload.hosts.life.agreement import differences, to_agree_on
+from hotreload.hosts.life.meeting import ranks_of
 from hotreload.hosts.upstream.joining import Ranks
-from hotreload.life.parts import ranks_of
 from hotreload.settings.kinds import ports_of_a_meeting
 
 REACH_SECONDS = 3.0

@@ -102,7 +102,7 @@ def check_state_file_system(facts: Facts) -> Advice:
 def check_state_free(facts: Facts) -> Advice:
     """Does another daemon than the one on our socket use the state folder?"""
     state = facts.settings.state.directory
-    users = list(machine.holders(os.path.realpath(state / state_lock.NAME)))
+    users = list(machine.holders(os.path.realpath(state / state_lock.LOCK)))
     others = [each for each in users if each not in facts.daemon]
     if others:
         names = ", ".join(map(str, others))

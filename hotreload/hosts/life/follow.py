@@ -5,7 +5,7 @@ here is told to rank 0 with the reason, and then nobody takes it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,12 @@ from typing import Any, NoReturn
 
 from hotreload import failpoints
 from hotreload.core.attempt import prepare
+from hotreload.core.ports import Source
 from hotreload.core.progress import Reach, StillWanted
-from hotreload.core.replica import Replica, Replicas
+from hotreload.core.recording import Attempts
+from hotreload.core.replica import Replica, Replicas, chosen_mode
 from hotreload.errors import EngineLost, HotReloadError, NotServing, SourceUnavailable, TryAgain
-from hotreload.events import GenerationLive, PhaseEntered
+from hotreload.events import GenerationLive, PhaseEntered, Publish
 from hotreload.hosts.bounds import live_of, revision_of
 from hotreload.hosts.engine.joined import Joined
 from hotreload.hosts.engine.rank_engine import RankEngine
@@ -25,16 +27,18 @@ from hotreload.hosts.life.meeting import Lose, met
 from hotreload.hosts.steps import About, Following, take_part
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.hosts.vote import Follower
-from hotreload.life.boot import served_from, unarmed
+from hotreload.life.boot import unarmed
 from hotreload.life.candidates import revision_of_model
-from hotreload.life.common import Common
-from hotreload.life.joints import Serving
+from hotreload.life.checking import Checking
 from hotreload.life.model_files import keep_model
-from hotreload.life.parts import choose_mode
 from hotreload.life.running import RunningEngine
+from hotreload.life.served_by import served_from
+from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.start_engine import to_start_from
+from hotreload.settings.rules import rules_of
+from hotreload.settings.sections import Settings
 from hotreload.threads import uninterrupted
-from hotreload.types import Attempt, By, Checkpoint, Generation, Lease, Noise, Phase, Revision
+from hotreload.types import Checkpoint, Generation, Lease, Mode, Phase, Revision
 
 NOT_RANK_0 = "not_rank_0"
 
@@ -42,20 +46,30 @@ NOT_RANK_0 = "not_rank_0"
 class Follow(Following[RankEngine]):
     """One life of such a rank."""
 
-    def __init__(self, common: Common, ranks: Ranks, *, lose: Lose) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        ranks: Ranks,
+        slot: ServingSlot,
+        *,
+        source: Source,
+        checking: Checking,
+        attempts: Attempts,
+        lose: Lose,
+        started: Callable[[], None],
+    ) -> None:
+        """`started` is called when this rank's part of the engine has been built."""
         super().__init__()
-        self._settings = common.settings
+        self._settings = settings
         self._ranks = ranks
-        self._source = common.source
-        self._checking = common.checking
-        self._attempts = common.attempts
-        self._rules = common.rules
-        self._arrival = common.arrival
-        self._take_signals = common.take_signals
-        self._shows = FollowerStatus(common)
-        self._keep_saving = partial(common.state.keep_trying, common.attempts.ledger)
-        self._look_for_files = partial(common.files_gone.run, lambda place: True)
+        self._slot = slot
+        self._source = source
+        self._checking = checking
+        self._attempts = attempts
+        self._rules = rules_of(settings)
+        self._shows = FollowerStatus(slot, Mode(settings.reload.mode), attempts.publish)
         self._lose = lose
+        self._started = started
         self._copies = AsyncExitStack()
         """The private copy that the engine is built from, until it is."""
         self._made_from: tuple[Checkpoint, dict[str, Any]] | None = None
@@ -74,10 +88,8 @@ class Follow(Following[RankEngine]):
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(following, name="follow rank 0")
                     tasks.create_task(self._until_dead(), name="watch the engine")
-                    tasks.create_task(self._keep_saving(), name="save what is not")
-                    tasks.create_task(self._look_for_files(), name="look for files")
             finally:
-                self._arrival.serving = None
+                self._slot.clear()
                 await uninterrupted(self._closed())
         raise AssertionError("nothing else ends it")
 
@@ -132,7 +144,7 @@ class Follow(Following[RankEngine]):
         async with self._copies, progress.phase(Phase.BUILDING):
             engine = await RankEngine.start_rank(self._joined, **asked)
         progress.publish(PhaseEntered(progress.revision, None))
-        self._take_signals()
+        self._started()
         self.take_over(engine)
         self._is_built.set()
         model = self._settings.engine.model
@@ -214,19 +226,19 @@ class Follow(Following[RankEngine]):
 class FollowerStatus:
     """Opens the gate, which nobody comes to, and tells of what is live behind it."""
 
-    def __init__(self, common: Common) -> None:
-        self._settings = common.settings
-        self._gate = common.entrance.gates[0]
-        self._arrival = common.arrival
-        self._publish = common.publish
+    def __init__(self, slot: ServingSlot, wished: Mode, publish: Publish) -> None:
+        self._slot = slot
+        self._gate = slot.entrance.gates[0]
+        self._wished = wished
+        self._publish = publish
         self._replica: Replica[RunningEngine] | None = None
 
     def __call__(self, engine: RankEngine, live: Generation) -> None:
         """This is live now, in this rank's part of the engine."""
         if self._replica is None:
-            chosen = choose_mode(self._settings, engine)
+            chosen = chosen_mode(self._wished, engine)
             self._replica = Replica(engine, self._gate, live, chosen.mode)
-            self._arrival.serving = Serving(Replicas({0: self._replica}), None)
+            self._slot.fill(Replicas({0: self._replica}))
             self._publish(chosen)
             self._replica.open()
         else:
@@ -264,26 +276,6 @@ class FollowerRefusal:
         self._refuse()
         yield
 
-    async def reload(self, name: str | None, *, by: By, force: bool) -> asyncio.Future[Attempt]:
-        """Rank 0 decides."""
-        self._refuse()
-
-    async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
-        """Rank 0 decides."""
-        self._refuse()
-
-    async def rollback(self, number: int | None, *, by: By) -> asyncio.Future[Attempt]:
-        """Rank 0 decides."""
-        self._refuse()
-
-    async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
-        """Rank 0 decides."""
-        self._refuse()
-
-    async def pin(self, *, by: By) -> Generation:
-        """Rank 0 decides."""
-        self._refuse()
-
-    async def unpin(self, *, by: By) -> Generation:
-        """Rank 0 decides."""
+    def operator(self) -> NoReturn:
+        """Refuse it: rank 0 decides."""
         self._refuse()

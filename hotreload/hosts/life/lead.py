@@ -24,8 +24,8 @@ from hotreload.hosts.life.meeting import Lose, met
 from hotreload.hosts.steps import BUILD, HELLO, PREPARE, StepKind, StepSeconds
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.hosts.vote import Ballot, Chair
-from hotreload.life.parts import to_stage
 from hotreload.settings.load import Settings
+from hotreload.settings.rules import stage_seconds
 from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Revision
 
@@ -66,7 +66,7 @@ class Lead:
         """The generation that every other rank has written down as live."""
         self._seconds = StepSeconds(
             meet=settings.engine.join_timeout,
-            stage=to_stage(settings),
+            stage=stage_seconds(settings),
             prove=settings.reload.probe_timeout,
         )
 

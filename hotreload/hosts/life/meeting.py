@@ -4,11 +4,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from hotreload.errors import EngineLost, RankLeft, first_of
 from hotreload.hosts.beats import Beats
 from hotreload.hosts.engine.joined import Joined
 from hotreload.hosts.upstream.joining import Ranks
+from hotreload.settings.credentials import read_join_secret
+from hotreload.settings.load import Settings
 from hotreload.threads import uninterrupted
 
 log = logging.getLogger("hotreload.ranks")
@@ -16,6 +19,23 @@ log = logging.getLogger("hotreload.ranks")
 
 Lose = Callable[[EngineLost], None]
 """Told of another rank that is gone, before anything ends for it."""
+
+
+def ranks_of(settings: Settings) -> Ranks | None:
+    """Return which of the processes of one engine this is; None where there is one alone."""
+    engine = settings.engine
+    if engine.nnodes == 1:
+        return None
+    assert engine.dist_init_addr is not None, "reading the settings saw to it"
+    return Ranks(engine.node_rank, engine.nnodes, engine.dist_init_addr)
+
+
+def trusting_ranks_of(settings: Settings) -> Ranks | None:
+    """Return the same, with the secret by which they know each other; ConfigError if it is none."""
+    ranks, file = ranks_of(settings), settings.engine.join_secret_file
+    if ranks is None or file is None:
+        return ranks
+    return replace(ranks, secret=read_join_secret(file))
 
 
 @asynccontextmanager

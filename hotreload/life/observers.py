@@ -1,0 +1,71 @@
+"""The picture of how things are, and all that tell it to others."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from hotreload.core.ledger import Ledger
+from hotreload.core.ports import Source
+from hotreload.events import Events
+from hotreload.hosts.upstream.joining import Ranks
+from hotreload.life.serving_slot import ServingSlot
+from hotreload.observe.log import LogObserver
+from hotreload.observe.metrics import Metrics
+from hotreload.observe.systemd import LONGEST_BOOT, Notifier, Systemd
+from hotreload.picture.checkpoints import Checkpoints
+from hotreload.picture.picture import Picture, Rank, Readings, Setup
+from hotreload.picture.status import Documents, Status
+from hotreload.settings.sections import Settings
+
+
+class Observers:
+    """Hears of every event: the picture first, then those who tell of it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        events: Events,
+        *,
+        ledger: Ledger,
+        slot: ServingSlot,
+        source: Source,
+        ranks: Ranks | None,
+        heard: Callable[[], Mapping[int, float]],
+    ) -> None:
+        """`heard` says how many seconds ago each other rank gave a sign of life."""
+        on_device = settings.reload.keep_previous == "device"
+        self.picture = Picture(
+            ledger,
+            setup=Setup(
+                replicas=settings.engine.replicas,
+                tp=settings.engine.tp,
+                source_kind=settings.source.kind,
+                rank=Rank(ranks.own, ranks.count, ranks.address) if ranks else None,
+            ),
+            readings=Readings(
+                replicas=partial(slot.read, previous_is_on_device=on_device),
+                answering=slot.entrance.answering,
+                heard=heard,
+            ),
+        )
+        self.status = Status(self.picture, holds=source.holds)
+        self.documents = Documents(
+            self.status, self.picture.history, Checkpoints(self.picture, source.listed)
+        )
+        self.metrics = Metrics(
+            self.picture,
+            max_leaves=settings.metrics.max_leaves if settings.metrics.per_leaf else 0,
+            expect_every=settings.metrics.expect_every,
+        )
+        self.systemd = Systemd(
+            self.picture,
+            Notifier(),
+            is_alive=slot.is_turning,
+            longest_boot=LONGEST_BOOT + settings.longest_download,
+        )
+        for observer in (
+            self.picture,
+            LogObserver(self.picture.pace),
+            self.metrics,
+            self.systemd,
+        ):
+            events.subscribe(observer.observe)

@@ -1,0 +1,242 @@
+"""The life of a host that decides what is live: a start, and then all that serves.
+
+Of several hosts rank 0 lives it; `hosts.life.follow` is what the others do instead.
+"""
+
+import asyncio
+import gc
+import os
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+from hotreload.core.lasting import (
+    close_drained_generations,
+    react_to_nonfinite_answers,
+    tell_of_distrust,
+    verify_live,
+)
+from hotreload.core.operator import Operator
+from hotreload.core.ports import Source
+from hotreload.core.reconcile import Reconciler
+from hotreload.core.recording import Attempts
+from hotreload.core.replica import Replica, Replicas, chosen_mode
+from hotreload.core.rules import KeepPrevious
+from hotreload.errors import EngineLost
+from hotreload.events import Events, GenerationLive, Publish
+from hotreload.hosts.life.lead import Lead
+from hotreload.life.boot import Start
+from hotreload.life.checking import Checking
+from hotreload.life.first_switch import FirstSwitch
+from hotreload.life.replica_life import ReplicaLife, Run, Shared
+from hotreload.life.rereading import Rereading
+from hotreload.life.running import RunningEngine
+from hotreload.life.served_by import served_by_now
+from hotreload.life.serving_slot import ServingSlot
+from hotreload.life.start_engine import Engines
+from hotreload.life.start_troubles import Doubt, Gone
+from hotreload.settings.rules import rules_of
+from hotreload.settings.sections import Settings
+from hotreload.threads import uninterrupted
+from hotreload.types import By, Generation, Mode, Reason
+
+
+class ServingLife:
+    """Its `run` lasts from the start to the daemon's end.
+
+    What serves are the engines behind their gates, the reconciler, the operator, and all that runs
+    for them.
+    """
+
+    def __init__(
+        self,
+        slot: ServingSlot,
+        events: Events,
+        *,
+        rereading: Rereading,
+        source: Source,
+        checking: Checking,
+        attempts: Attempts,
+        started: Callable[[], None],
+        lead: Lead | None,
+    ) -> None:
+        """`started` is called after an engine is; with `lead` other hosts are taken along."""
+        self._slot = slot
+        self._rereading = rereading
+        self._source = source
+        self._checking = checking
+        self._attempts = attempts
+        self._publish = attempts.publish
+        make = lead.make if lead else None
+        self._engines = engines = Engines(rereading, checking, make=make, started=started)
+        self._lead = lead
+        settings = rereading.settings
+        self._doubt, gone = Doubt(self._publish), Gone(self._publish)
+        for trouble in (self._doubt, gone):
+            events.subscribe(trouble.observe)
+        switch = FirstSwitch(
+            attempts,
+            start_engine=engines.first,
+            go_live=self.begin,
+            served_by=partial(served_by_now, settings),
+            doubt=self._doubt,
+        )
+        self._start = Start(
+            settings,
+            attempts=attempts,
+            source=source,
+            validate=checking,
+            serve=checking.serve,
+            switch=switch,
+            gone=gone,
+        )
+        self._lasting: dict[str, Run] = {}
+        self._by_index: dict[int, Replica[RunningEngine]] = {}
+        """The engines that there are, behind their gates."""
+
+    async def run(self) -> None:
+        """Start, and keep what is live up to date; EngineLost when no engine serves any more."""
+        async with self._lead.together() if self._lead else nullcontext():
+            try:
+                await self._start.run()
+                gc.freeze()  # the start's objects stay for good: spare them every later collection
+                async with asyncio.TaskGroup() as tasks:
+                    for name, run in self._lasting.items():
+                        tasks.create_task(run(), name=name)
+            finally:
+                await self._close()
+
+    def lose(self, why: EngineLost) -> None:
+        """Count every engine as lost: let nobody in, and have who is inside hear why."""
+        for replica in self._by_index.values():
+            replica.lose(why)
+
+    async def _close(self) -> None:
+        """Let nobody in any more, and end all engines, also one that has not begun to serve."""
+        self._slot.entrance.seal("hotreload is leaving", code="stopping")
+        self._slot.clear()
+        engines = [replica.engine for replica in self._by_index.values()]
+        for engine in (self._start.engine, *engines):
+            if engine is not None:
+                await uninterrupted(engine.close())
+
+    def begin(self, engine: RunningEngine, live: Generation) -> None:
+        """Let requests in to the first engine; `run` must run as long as its gate is open."""
+        settings = self._rereading.settings
+        chosen = chosen_mode(Mode(settings.reload.mode), engine)
+        replica = Replica(engine, self._slot.entrance.gates[0], live, chosen.mode)
+        self._by_index[replica.index] = replica
+        replicas = Replicas(self._by_index)
+        reconciler = Reconciler(
+            source=self._source,
+            replicas=replicas,
+            attempts=self._attempts,
+            validate=self._checking,
+            rules=rules_of(settings),
+            min_interval=settings.reload.min_interval,
+        )
+        operator = Operator(
+            reconciler, source=self._source, replicas=replicas, publish=self._publish
+        )
+        self._slot.fill(replicas, operator)
+        self._publish(chosen)
+        replica.open()
+        self._publish(GenerationLive(live, replica.index))
+        self._lasting = self._tasks(replicas, reconciler, operator)
+
+    def _tasks(
+        self, replicas: Replicas[RunningEngine], reconciler: Reconciler, operator: Operator
+    ) -> dict[str, Run]:
+        """Gather what runs from now on, to the daemon's end."""
+
+        def probe_within() -> float:
+            return reconciler.rules.probe_timeout
+
+        settings = self._rereading.settings
+        shared = Shared(
+            entrance=self._slot.entrance,
+            by_index=self._by_index,
+            replicas=replicas,
+            start=self._engines.twin,
+            judge=self._rereading.have_judge,
+            tasks=partial(
+                tasks_of,
+                settings=settings,
+                reconciler=reconciler,
+                operator=operator,
+                publish=self._publish,
+            ),
+            publish=self._publish,
+            backoff=self._attempts.backoff,
+            probe_within=probe_within,
+            starting=asyncio.Lock(),
+        )
+        lives = {
+            f"engine {index}": ReplicaLife(index, shared).run
+            for index in range(settings.engine.replicas)
+        }
+        return {
+            "reconcile": reconciler.run,
+            "ask doubted probes again": partial(self._doubt.run, replicas, probe_within),
+            "reread the settings": partial(self._rereading.run, replicas, reconciler),
+            **lives,
+        }
+
+
+# --- as long as one engine serves ----------------------------------------------------------------
+
+
+def tasks_of(
+    replica: Replica[RunningEngine],
+    *,
+    settings: Settings,
+    reconciler: Reconciler,
+    operator: Operator,
+    publish: Publish,
+) -> Mapping[str, Run]:
+    """Gather all that must run as long as this engine serves; EngineLost ends it."""
+    keep = KeepPrevious(settings.reload.keep_previous)
+    return {
+        "heed answers": partial(
+            react_to_nonfinite_answers,
+            replica,
+            publish=publish,
+            drain_timeout=lambda: reconciler.rules.drain_timeout,
+            leave=_leaving(settings, operator),
+        ),
+        "close drained generations": partial(
+            close_drained_generations, replica, keep=keep, publish=publish
+        ),
+        **verifying(settings, replica, publish),
+    }
+
+
+def verifying(
+    settings: Settings, replica: Replica[RunningEngine], publish: Publish
+) -> Mapping[str, Run]:
+    """Gather the tasks that look after the weights' integrity."""
+    distrusted = replica.engine.distrusted
+    tell = partial(tell_of_distrust, replica, distrusted=distrusted, publish=publish)
+    every = settings.checks.verify_live_every
+    if every is None:
+        return {"tell of distrust": tell}
+    look = partial(
+        verify_live, replica, checksums=replica.engine.checksums, every=every, publish=publish
+    )
+    return {"tell of distrust": tell, "verify what is live": look}
+
+
+def _leaving(
+    settings: Settings, operator: Operator
+) -> Callable[[Reason, Generation], Coroutine[Any, Any, None]] | None:
+    """Return how weights that make NaN of clients' prompts are left, if the operator wishes so."""
+    if settings.checks.on_nonfinite_answers != "rollback":
+        return None
+
+    async def leave(reason: Reason, left: Generation) -> None:
+        by = By("rollback", os.getuid(), os.getpid(), time.time(), reason.message)
+        await operator.leave(reason, left, by=by)
+
+    return leave

@@ -1,0 +1,128 @@
+"""Makes the app, and takes the sockets, that the settings describe; the rest of this room knows no
+settings."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from socket import AF_UNIX, socket
+
+from fastapi import FastAPI
+
+from hotreload.core.operator import Operator
+from hotreload.errors import ConfigError
+from hotreload.events import Events
+from hotreload.picture.status import Documents
+from hotreload.server.app import create_app
+from hotreload.server.bounds import Limits
+from hotreload.server.keys import ApiKeys
+from hotreload.server.listening import bind_tcp, bind_unix, group_id, take_over, turn_away
+from hotreload.server.peers import overflow_id
+from hotreload.server.ports import Gate, Metrics
+from hotreload.server.webhook import Webhook
+from hotreload.settings.credentials import KEYS, read_keys, read_secret
+from hotreload.settings.sections import ServerSettings, Settings
+
+log = logging.getLogger("hotreload")
+
+NOBODYS_GROUP = (
+    "set [server] admin_group to another group: whoever is unknown in this user namespace has this "
+    "one, so it lets nobody administrate"
+)
+NOBODYS_USER = (
+    "run hotreload as a user of its own: whoever is unknown in this user namespace has this uid, "
+    "so only root and [server] admin_group may administrate"
+)
+
+
+def make_app[P](
+    settings: Settings,
+    *,
+    gate: Gate[P],
+    operator: Callable[[], Operator],
+    documents: Documents,
+    events: Events,
+    metrics: Metrics,
+    limits: Limits,
+    wake: Callable[[str], None],
+) -> FastAPI:
+    """Make the app; `wake` has the source look. ConfigError where a secret cannot be read."""
+    server = settings.server
+    return create_app(
+        gate=gate,
+        operator=operator,
+        documents=documents,
+        events=events,
+        metrics=metrics,
+        limits=limits,
+        admin_group=admin_group(server),
+        replay=settings.reload.on_drain_timeout == "replay",
+        webhook=_webhook(settings.source.webhook, wake),
+        model_name=settings.model_name,
+        hosts=server.hosts,
+        origins=server.cors_origins,
+        keys=_api_keys(server.api_keys_file),
+        access_log=server.access_log,
+    )
+
+
+def admin_group(server: ServerSettings) -> int | None:
+    """Return the group whose members may change what is live, if any is configured."""
+    name = server.admin_group
+    group = group_id(name, "[server] admin_group") if name else None
+    if group == overflow_id("gid"):
+        log.warning("admin.nobodys_group", extra={"admin_group": name, "todo": NOBODYS_GROUP})
+    if os.geteuid() == overflow_id("uid"):
+        log.warning("admin.nobodys_user", extra={"uid": os.geteuid(), "todo": NOBODYS_USER})
+    return group
+
+
+def _webhook(file: Path | None, wake: Callable[[str], None]) -> Webhook | None:
+    return Webhook(read_secret(file, "[source] webhook"), wake) if file is not None else None
+
+
+def _api_keys(file: Path | None) -> ApiKeys | None:
+    return ApiKeys(partial(read_keys, file, KEYS)) if file is not None else None
+
+
+@contextmanager
+def passed_sockets() -> Iterator[Sequence[socket]]:
+    """Hold the sockets that systemd passes to us, if any.
+
+    A ConfigError of this block is told to all who wait in them: the next start would fail on the
+    same setting.
+    """
+    with ExitStack() as stack:
+        passed = [stack.enter_context(each) for each in take_over()]
+        try:
+            yield passed
+        except ConfigError as fault:
+            turn_away(passed, fault)
+            raise
+
+
+@contextmanager
+def listening(server: ServerSettings, passed: Sequence[socket]) -> Iterator[list[socket]]:
+    """Take all addresses before anything slow begins: one that is taken is a fault at the start.
+
+    Sockets that were passed to us stand in place of the ones that are configured.
+    """
+    with ExitStack() as stack:
+        sockets = [*passed]
+        _tell_of_other_path(passed, server.socket)
+        if not any(each.family == AF_UNIX for each in passed):
+            sockets.append(stack.enter_context(bind_unix(server.socket, server.mode, server.group)))
+        if server.tcp and all(each.family == AF_UNIX for each in passed):
+            sockets.append(stack.enter_context(bind_tcp(server.tcp)))
+        yield sockets
+
+
+def _tell_of_other_path(passed: Sequence[socket], path: Path) -> None:
+    """Warn when systemd listens elsewhere than where the command looks for the daemon."""
+    paths = [each.getsockname() for each in passed if each.family == AF_UNIX]
+    if paths and str(path) not in paths:
+        todo = "set [server] socket to the path that systemd listens on"
+        where = {"listens_on": paths, "setting": str(path), "todo": todo}
+        log.warning("server.other_socket", extra=where)

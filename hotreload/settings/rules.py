@@ -1,0 +1,34 @@
+"""Decisions of the operator about attempts, in the core's terms."""
+
+from hotreload.core.rules import KeepPrevious, Rules
+from hotreload.settings.sections import Settings
+
+NAMING_SECONDS = 5.0
+"""So much later than other ranks an attempt itself is out of time: it is to name who was late."""
+
+
+def stage_seconds(settings: Settings) -> float:
+    """Return how long staging may take; on other hosts that includes the fetch and the checks."""
+    reload = settings.reload
+    if settings.engine.nnodes == 1:
+        return reload.stage_timeout
+    return reload.fetch_timeout + reload.validate_timeout + reload.stage_timeout
+
+
+def rules_of(settings: Settings) -> Rules:
+    """Return the rules that these settings make for each attempt."""
+    reload = settings.reload
+    later = NAMING_SECONDS if settings.engine.nnodes > 1 else 0.0
+    return Rules(
+        fetch_timeout=reload.fetch_timeout,
+        validate_timeout=reload.validate_timeout,
+        stage_timeout=stage_seconds(settings) + later,
+        drain_timeout=reload.drain_timeout,
+        abort_on_drain_timeout=reload.on_drain_timeout != "postpone",
+        sets=reload.sets,
+        together=reload.rollout == "together",
+        finish_timeout=reload.finish_timeout or settings.server.limits.request_seconds,
+        longest_drain=settings.server.limits.request_seconds,
+        probe_timeout=reload.probe_timeout + later,
+        keep_previous=KeepPrevious(reload.keep_previous),
+    )

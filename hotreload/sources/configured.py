@@ -1,0 +1,81 @@
+"""Makes the source that the settings name; the rest of this room knows no settings."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from hotreload.checkpoint.digests import Digests
+from hotreload.core.ledger import Ledger
+from hotreload.core.ports import Source
+from hotreload.events import Publish
+from hotreload.settings.credentials import TOKEN, RenewedSecret, read_secret
+from hotreload.settings.sections import Settings
+from hotreload.sources.directory import DirectorySource
+from hotreload.sources.hub.client import usual_token
+from hotreload.sources.huggingface import HuggingFaceSource
+from hotreload.sources.options import FolderOptions, HubOptions
+
+
+def make_source(settings: Settings, publish: Publish, ledger: Ledger, digests: Digests) -> Source:
+    """Make a source of the kind that is configured."""
+    return SOURCES[settings.source.kind](settings, publish, ledger, digests)
+
+
+def _folder(
+    settings: Settings, publish: Publish, ledger: Ledger, digests: Digests
+) -> DirectorySource:
+    source = settings.source
+    assert source.path is not None, "it was found missing before"
+    options = FolderOptions(
+        pattern=source.pattern,
+        marker=source.marker,
+        settle=source.settle,
+        rescan=source.rescan,
+        order=source.order,
+        patience=source.patience,
+        roots=settings.checkpoint_roots,
+    )
+    return DirectorySource(
+        source.path,
+        options,
+        digests=digests,
+        publish=publish,
+        is_refused=lambda id: id in ledger.refused,
+        generations=lambda: tuple(ledger.generations),
+    )
+
+
+def _hub(
+    settings: Settings, publish: Publish, ledger: Ledger, digests: Digests
+) -> HuggingFaceSource:
+    source = settings.source
+    assert source.repo is not None, "it was found missing before"
+    model = settings.engine.model
+    options = HubOptions(
+        revision=source.revision,
+        poll=source.poll,
+        allow=source.allow,
+        endpoint=source.endpoint,
+        token=token_of(source.token_file),
+    )
+    return HuggingFaceSource(
+        source.repo,
+        options,
+        cache=settings.hub_cache,
+        digests=digests,
+        kept=lambda: ledger.worth_keeping,
+        folders=[model] if model is not None else [],
+        publish=publish,
+    )
+
+
+SOURCES: dict[str, Callable[[Settings, Publish, Ledger, Digests], Source]] = {
+    "directory": _folder,
+    "huggingface": _hub,
+}
+"""One line a kind of source: its maker."""
+
+
+def token_of(file: Path | None) -> Callable[[], str | None]:
+    """Return what reads the token each time that it is needed: it may be renewed."""
+    return usual_token if file is None else RenewedSecret(partial(read_secret, file, TOKEN))
