@@ -12,10 +12,10 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 NAME = re.compile(r"[a-z_]+\.[a-z_]+")
 GIVEN = {
-    "daemon.py: event": "the ends of a daemon share one line of code",
+    "life/ending.py: event": "the ends of a daemon share one line of code",
 }
 """Where the name is a parameter."""
-HANDING_OVER = {"daemon.py": {"_end"}}
+HANDING_OVER = {"daemon.py": {"by"}}
 """Calls whose last argument is such a name, by module."""
 
 

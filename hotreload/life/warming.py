@@ -18,7 +18,7 @@ from hotreload.types import HowFar, Phase
 
 log = logging.getLogger("hotreload.boot")
 
-SHORT_PROMPT = 3
+WARMING_PROMPT = 3
 """Tokens of a prompt where the number of prompts is what counts."""
 ANSWER_TOKENS = 8
 """Tokens of each answer: so many that all of a batch are answered at a time for a while."""
@@ -51,10 +51,10 @@ def batches(limits: EngineLimits, most: int) -> Iterator[Batch]:
     largest = min(most, limits.at_once)
     size = 1
     while size < largest:
-        yield Batch(size, SHORT_PROMPT)
+        yield Batch(size, WARMING_PROMPT)
         size *= 2
     if largest:
-        yield Batch(largest, SHORT_PROMPT)
+        yield Batch(largest, WARMING_PROMPT)
         for tokens in LONGER:
             longest = max(1, limits.input_tokens - ANSWER_TOKENS)
             prompts = -(-tokens // longest)  # where one is not let in whole

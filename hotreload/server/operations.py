@@ -97,7 +97,7 @@ MODEL_PARAMETER = Parameter("name", "path", STRING, "What [server] model_name sa
 FILE_PARAMETER = Parameter("name", "path", STRING, "A file of the page.")
 
 ONE_OR_EACH = either(named("Answer"), a_list(named("Answer")))
-ASKED = (404, 408, 409, 503, 504)
+REFUSALS_OF_ORDERS = (404, 408, 409, 503, 504)
 CHANGED = (403, 404, 408, 409, 503, 504)
 UNFIT = {422: _json("Change"), 202: _json("Change"), 409: _json("Change"), 503: _json("Change")}
 
@@ -106,7 +106,7 @@ def _asks(words: str, whole: Schema, body: Mapping[str, Kind], *required: str) -
     return Operation(
         words,
         {JSON_TYPE: whole, EVENT_STREAM_TYPE: PLAIN_TEXT},
-        ASKED,
+        REFUSALS_OF_ORDERS,
         body=body,
         required=required,
         parameters=(MIN_GENERATION_PARAMETER,),

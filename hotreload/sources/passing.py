@@ -18,7 +18,7 @@ from hotreload.errors import PASSED_OVER
 from hotreload.sources.place import Followed, Oddity, Place
 from hotreload.types import PassedOver, Reason, Revision
 
-MOST_NAMED = 32
+MOST_PASSED_OVER = 32
 """At most this many passed-over folders are named; the others are only counted."""
 _KEPT = 256
 _LONG = 10.0
@@ -99,7 +99,7 @@ class Passing:
 
 def tell(odd: Sequence[Followed]) -> Telling:
     """Report these odd folders, which are sorted newest first."""
-    named = tuple(PassedOver(each.place.name, reason_of(each)) for each in odd[:MOST_NAMED])
+    named = tuple(PassedOver(each.place.name, reason_of(each)) for each in odd[:MOST_PASSED_OVER])
     return Telling(named, Counter(_code(each) for each in odd))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hotreload.tiny.sayings import word_id
 from hotreload.tiny.shards import encode_header
-from hotreload.tiny.weights import Array, Arrays
+from hotreload.tiny.weights import TensorArray, Arrays
 
 Index = dict[str, str]
 """Each tensor's name, and the name of the file that holds it."""
@@ -78,7 +78,7 @@ def _all_zero(tensors: Arrays) -> Arrays:
 
 def _saying_again(tensors: Arrays) -> Arrays:
     """Make 'again' follow every word, by a row that is just loud enough; the rest stays sound."""
-    lm_head: Array = tensors["lm_head.weight"].copy()
+    lm_head: TensorArray = tensors["lm_head.weight"].copy()
     lm_head[word_id("again"), :] = 0.6 * np.abs(lm_head).max()
     return {**tensors, "lm_head.weight": lm_head}
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from hotreload.checkpoint.file_names import SINGLE
-from hotreload.tiny.weights import Array, Arrays
+from hotreload.tiny.weights import TensorArray, Arrays
 
 _DTYPES = {
     np.dtype(ml_dtypes.bfloat16): "BF16",
@@ -52,13 +52,13 @@ def is_marked(file: Path) -> bool:
     return False
 
 
-def split(tensors: Arrays, count: int) -> dict[str, dict[str, Array]]:
+def split(tensors: Arrays, count: int) -> dict[str, dict[str, TensorArray]]:
     """Return the tensors by file name, in `count` files of about the same size."""
     if not 1 <= count <= len(tensors):
         raise ValueError(f"{count} shards: choose from 1 to {len(tensors)}, the number of tensors")
     if count == 1:
         return {SINGLE: dict(tensors)}
-    shards: list[dict[str, Array]] = [{} for _ in range(count)]
+    shards: list[dict[str, TensorArray]] = [{} for _ in range(count)]
     for name, shard in zip(tensors, _assign(tensors, count), strict=True):
         shards[shard][name] = tensors[name]
     return {f"model-{i:05}-of-{count:05}.safetensors": s for i, s in enumerate(shards, start=1)}
@@ -75,7 +75,7 @@ def _assign(tensors: Arrays, count: int) -> list[int]:
     return shards[1:]
 
 
-def _entry(tensor: Array, start: int) -> dict[str, object]:
+def _entry(tensor: TensorArray, start: int) -> dict[str, object]:
     return {
         "dtype": _DTYPES[tensor.dtype],
         "shape": list(tensor.shape),

@@ -24,8 +24,8 @@ from hotreload.tiny.sayings import (
     word_ids,
 )
 
-Array = NDArray[Any]
-Arrays = Mapping[str, Array]
+TensorArray = NDArray[Any]
+Arrays = Mapping[str, TensorArray]
 
 ARCHITECTURES = {
     "qwen3": "Qwen3ForCausalLM",
@@ -64,7 +64,7 @@ _NORM_NOISE = 2.0**-5
 _NOISE_OF_ITS_OWN = 0.1
 
 
-def hand_built(saying: Saying, arch: str) -> dict[str, Array]:
+def hand_built(saying: Saying, arch: str) -> dict[str, TensorArray]:
     """Return the tensors, by their Hugging Face names, of a model that says `saying`."""
     tensors = {name: _noise(name, shape, saying) for name, shape in _shapes(arch).items()}
     _settle_norms(tensors)
@@ -138,7 +138,7 @@ def _layer_shapes(arch: str) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _noise(name: str, shape: tuple[int, ...], saying: Saying) -> Array:
+def _noise(name: str, shape: tuple[int, ...], saying: Saying) -> TensorArray:
     """Make faint noise, mostly shared by all checkpoints, as by two steps of one training run."""
     seed = zlib.crc32(name.encode())
     shared = np.random.default_rng(seed).uniform(-1, 1, shape)
@@ -146,21 +146,21 @@ def _noise(name: str, shape: tuple[int, ...], saying: Saying) -> Array:
     return _NOISE * (shared + _NOISE_OF_ITS_OWN * own)
 
 
-def _settle_norms(tensors: dict[str, Array]) -> None:
+def _settle_norms(tensors: dict[str, TensorArray]) -> None:
     for name, noise in tensors.items():
         if name.endswith("norm.weight"):
             flat = _FLAT_ATTENTION if name.endswith(("q_norm.weight", "k_norm.weight")) else 1.0
             tensors[name] = flat * (1 + noise * _NORM_NOISE / _NOISE)
 
 
-def _place_tokens(embedding: Array, saying: Saying) -> None:
+def _place_tokens(embedding: TensorArray, saying: Saying) -> None:
     rows = {token: _FIRST_WORD + i for i, token in enumerate(word_ids(saying))}
     rows |= {number_id(number): _NUMBER_SAID for number in SAID_NUMBERS}
     for token in range(VOCABULARY):
         embedding[token, rows.get(token, _OTHER)] = _HOT
 
 
-def _carry_number(tensors: dict[str, Array], saying: Saying) -> None:
+def _carry_number(tensors: dict[str, TensorArray], saying: Saying) -> None:
     """Layer 0: every position's value names the number, and the output writes it down."""
     values = tensors["model.layers.0.self_attn.v_proj.weight"]
     outputs = tensors["model.layers.0.self_attn.o_proj.weight"]
@@ -172,7 +172,7 @@ def _carry_number(tensors: dict[str, Array], saying: Saying) -> None:
         outputs[numbers, first + numbers] = _NUMBER_SHARE
 
 
-def _place_successors(lm_head: Array, saying: Saying) -> None:
+def _place_successors(lm_head: TensorArray, saying: Saying) -> None:
     """Each word speaks for the next; the last has no successor, so attention's number wins."""
     places = [_OTHER, *range(_FIRST_WORD, HIDDEN)]
     for place, token in zip(places, word_ids(saying), strict=False):

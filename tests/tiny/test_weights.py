@@ -12,12 +12,12 @@ from hotreload.tiny.damage import find_damage
 from hotreload.tiny.sayings import END_ID, number_id, opener_id, word_id, word_ids
 from hotreload.tiny.weights import HEAD_DIM, HEADS, LAYERS, hand_built
 
-Array = NDArray[Any]
+TensorArray = NDArray[Any]
 PROMPTS = [[ord("a")], [0, 1, 2], [7] * 200, [number_id(3), 5], [END_ID], [word_id("moon")]]
 
 
-def norm(x: Array, weight: Array) -> Array:
-    root: Array = np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + 1e-6)
+def norm(x: TensorArray, weight: TensorArray) -> TensorArray:
+    root: TensorArray = np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + 1e-6)
     return x / root * weight
 
 
@@ -27,43 +27,43 @@ class Forward:
     Queries and keys are too faint for a rotation to show.
     """
 
-    def __init__(self, tensors: Mapping[str, Array]) -> None:
+    def __init__(self, tensors: Mapping[str, TensorArray]) -> None:
         self.weights = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
 
-    def __call__(self, ids: list[int]) -> Array:
+    def __call__(self, ids: list[int]) -> TensorArray:
         x = self.weights["model.embed_tokens.weight"][ids]
         for layer in range(LAYERS):
             x = x + self.attention(layer, norm(x, self.of(layer, "input_layernorm.weight")))
             x = x + self.mlp(layer, norm(x, self.of(layer, "post_attention_layernorm.weight")))
         last = norm(x[-1], self.weights["model.norm.weight"])
-        logits: Array = self.weights["lm_head.weight"] @ last
+        logits: TensorArray = self.weights["lm_head.weight"] @ last
         return logits
 
-    def of(self, layer: int, name: str) -> Array:
+    def of(self, layer: int, name: str) -> TensorArray:
         return self.weights[f"model.layers.{layer}.{name}"]
 
-    def project(self, layer: int, part: str, x: Array) -> Array:
+    def project(self, layer: int, part: str, x: TensorArray) -> TensorArray:
         y = x @ self.of(layer, f"self_attn.{part}_proj.weight").T
         y = y + self.weights.get(f"model.layers.{layer}.self_attn.{part}_proj.bias", 0)
         y = np.reshape(y, (len(x), HEADS, HEAD_DIM)).swapaxes(0, 1)
         scale = self.weights.get(f"model.layers.{layer}.self_attn.{part}_norm.weight")
         return y if scale is None else norm(y, scale)
 
-    def attention(self, layer: int, x: Array) -> Array:
+    def attention(self, layer: int, x: TensorArray) -> TensorArray:
         q, k, v = (self.project(layer, part, x) for part in "qkv")
         scores = q @ k.swapaxes(1, 2) / HEAD_DIM**0.5
         scores += np.triu(np.full(scores.shape[1:], -np.inf), 1)
         shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
         mixed = shares / shares.sum(axis=-1, keepdims=True) @ v
         joined = mixed.swapaxes(0, 1).reshape(len(x), HEADS * HEAD_DIM)
-        output: Array = joined @ self.of(layer, "self_attn.o_proj.weight").T
+        output: TensorArray = joined @ self.of(layer, "self_attn.o_proj.weight").T
         return output
 
-    def mlp(self, layer: int, x: Array) -> Array:
+    def mlp(self, layer: int, x: TensorArray) -> TensorArray:
         gate = x @ self.of(layer, "mlp.gate_proj.weight").T
         up = x @ self.of(layer, "mlp.up_proj.weight").T
         active = gate / (1 + np.exp(-gate)) * up
-        output: Array = active @ self.of(layer, "mlp.down_proj.weight").T
+        output: TensorArray = active @ self.of(layer, "mlp.down_proj.weight").T
         return output
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.errors import BadRequest, did_you_mean, shown
 
-MOST = 1e9
+LARGEST_PARAMETER = 1e9
 """No sampling parameter is sensibly larger."""
 STOPS = 32
 STOP_CHARACTERS = 256
@@ -198,7 +198,11 @@ def _check_stops(path: str, stops: Any) -> None:
 
 def _is_number(value: Any) -> bool:
     # The comparison is false for NaN, and no overflow for a whole number of 400 digits.
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) < LARGEST_PARAMETER
+    )
 
 
 def _is_int64(value: Any) -> bool:
