@@ -24,7 +24,7 @@ SILENT_LOOKS = 30
 AT_ONCE = 0.01
 SAYS_LEAVES, SAYS_LOST = "leaves: ", "has lost its part: "
 """Words with which a rank begins to say why it goes, in order or not; no number does."""
-LONGEST_REASON = 2000
+LONGEST_CAUSE = 2000
 """Characters of why it goes."""
 
 
@@ -99,4 +99,4 @@ def _number(said: str) -> int:
 
 
 def _in_words(said: str) -> str:
-    return words(said[:LONGEST_REASON])
+    return words(said[:LONGEST_CAUSE])

@@ -15,7 +15,7 @@ from hotreload.checkpoint.survey import Survey
 from hotreload.errors import CheckpointRejected, SourceUnavailable
 from hotreload.events import FoldersPassedOver
 from hotreload.sources import seen
-from hotreload.sources.passing import MOST_NAMED
+from hotreload.sources.passing import MOST_PASSED_OVER
 from tests.clock import Clock
 from tests.sources.watching import Watching, arrive, forget, watching, write
 
@@ -583,12 +583,12 @@ async def test_a_folder_that_cannot_be_read_is_named(
 
 
 async def test_some_are_named_and_the_others_counted(root: Path) -> None:
-    for step in range(MOST_NAMED + 30):
+    for step in range(MOST_PASSED_OVER + 30):
         hold(root / f"step_{step}", "pytorch_model.bin")
     hold(root / "step_1000", "_METADATA")
     async with watching(root) as watch:
-        await watch.until(lambda: watch.passed_over_counts == {"format": MOST_NAMED + 31})
-        assert len(watch.passed_over) == MOST_NAMED
+        await watch.until(lambda: watch.passed_over_counts == {"format": MOST_PASSED_OVER + 31})
+        assert len(watch.passed_over) == MOST_PASSED_OVER
         assert next(iter(watch.passed_over)) == "step_1000"
         assert "step_0" not in watch.passed_over
 

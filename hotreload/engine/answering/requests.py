@@ -25,7 +25,7 @@ LONGEST_TOKEN = 32
 USUAL_TOKEN = 8
 """A text with more characters than this for each token it may have is first encoded piece by
 piece, to see whether it is too long."""
-PIECE = 2**14
+TEXT_PIECE = 2**14
 SEAM = 64
 """Tokens that a text may have more because it was cut there."""
 RID_CHARACTERS = 128
@@ -89,10 +89,10 @@ def check_length(name: str, text: str, limits: EngineLimits) -> None:
 
 def encoded(text: str, encode: Encode, limits: EngineLimits) -> list[int]:
     """The ids of a text; encoding stops as soon as the text is surely too long."""
-    if len(text) > max(PIECE, USUAL_TOKEN * limits.input_tokens):
+    if len(text) > max(TEXT_PIECE, USUAL_TOKEN * limits.input_tokens):
         tokens = 0
-        for at in range(0, len(text), PIECE):
-            tokens += max(0, len(encode(text[at : at + PIECE])) - SEAM)
+        for at in range(0, len(text), TEXT_PIECE):
+            tokens += max(0, len(encode(text[at : at + TEXT_PIECE])) - SEAM)
             if tokens >= limits.input_tokens:
                 raise _too_long(f"more than {tokens}", limits)
     return encode(text)
