@@ -32,7 +32,7 @@ from hotreload.json_fields import Fields
 from hotreload.sources.hub.once import download
 from hotreload.sources.hub.token import usual_token
 
-ASKED = "你是谁"
+USUAL_QUESTION = "你是谁"
 ANY_LOADING_SECONDS = 7 * 86400.0
 """The caller waits as long as it takes, and may leave at any time."""
 
@@ -46,7 +46,7 @@ async def swap_once(
     *,
     model: str | Path,
     checkpoint: str | Path,
-    prompt: str = ASKED,
+    prompt: str = USUAL_QUESTION,
     max_new_tokens: int = 32,
     device: str = "auto",
     tp: int = 1,
