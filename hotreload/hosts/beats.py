@@ -18,13 +18,17 @@ from hotreload.hosts.bounds import NotBelieved, number, words
 from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread
 
-EVERY_SECONDS = 1.0
+BEAT_SECONDS = 1.0
 SILENT_LOOKS = 30
 """After so many looks at which a rank had nothing new to say it counts as gone."""
 AT_ONCE = 0.01
 SAYS_LEAVES, SAYS_LOST = "leaves: ", "has lost its part: "
 """Words with which a rank begins to say why it goes, in order or not; no number does."""
+<<<<<<< HEAD
 LONGEST_CAUSE = 2000
+=======
+LONGEST_GOODBYE = 2000
+>>>>>>> w-engine
 """Characters of why it goes."""
 
 
@@ -32,7 +36,7 @@ class Beats:
     """Of one rank."""
 
     def __init__(self, store: Store, own: int, others: Sequence[int]) -> None:
-        self.every = EVERY_SECONDS
+        self.every = BEAT_SECONDS
         self.silent_looks = SILENT_LOOKS
         self._store = store
         self._own = own
@@ -99,4 +103,8 @@ def _number(said: str) -> int:
 
 
 def _in_words(said: str) -> str:
+<<<<<<< HEAD
     return words(said[:LONGEST_CAUSE])
+=======
+    return words(said[:LONGEST_GOODBYE])
+>>>>>>> w-engine

@@ -15,9 +15,13 @@ from hotreload.threads import in_thread
 
 log = logging.getLogger("hotreload.ranks")
 
-LOOK_SECONDS = 0.5
+HEARING_SECONDS = 0.5
 """Time that a thread waits in the store without a break: a cancel waits for its end."""
+<<<<<<< HEAD
 MOST_HEARD = 100
+=======
+MOST_DOUBTS = 100
+>>>>>>> w-engine
 """The most keys it is told of: it may be written under ever new ones."""
 DOUBT_TODO = (
     "see who reaches the port of [engine] dist_init_addr, and whether all hosts have the same "
@@ -33,7 +37,11 @@ class Doubts:
 
     def tell(self, key: str, why: str) -> None:
         """Say it in the log, unless it was said of this key, or of too many."""
+<<<<<<< HEAD
         if key not in self._told and len(self._told) < MOST_HEARD:
+=======
+        if key not in self._told and len(self._told) < MOST_DOUBTS:
+>>>>>>> w-engine
             self._told.add(key)
             log.error("ranks.not_believed", extra={"key": key, "why": why, "todo": DOUBT_TODO})
 
@@ -51,12 +59,12 @@ class Ear:
         """Wait for what `read` can believe under the key; None if nothing is there by then."""
         until = time.monotonic() + within
         while (left := until - time.monotonic()) > 0:
-            text = await in_thread(lambda cancel: self._store.get(key, min(left, LOOK_SECONDS)))
+            text = await in_thread(lambda cancel: self._store.get(key, min(left, HEARING_SECONDS)))
             if text is None:
                 continue
             try:
                 return read(text)
             except NotBelieved as why:
                 self._doubts.tell(key, str(why))
-                await asyncio.sleep(min(left, LOOK_SECONDS))  # it may be written over
+                await asyncio.sleep(min(left, HEARING_SECONDS))  # it may be written over
         return None

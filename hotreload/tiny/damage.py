@@ -9,7 +9,7 @@ import numpy as np
 
 from hotreload.tiny.sayings import word_id
 from hotreload.tiny.shards import encode_header
-from hotreload.tiny.weights import TensorArray, Arrays
+from hotreload.tiny.weights import Arrays, TensorArray
 
 Index = dict[str, str]
 """Each tensor's name, and the name of the file that holds it."""

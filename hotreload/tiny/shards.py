@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from hotreload.checkpoint.file_names import SINGLE
-from hotreload.tiny.weights import TensorArray, Arrays
+from hotreload.tiny.weights import Arrays, TensorArray
 
 _DTYPES = {
     np.dtype(ml_dtypes.bfloat16): "BF16",

@@ -100,9 +100,9 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     monkeypatch.setattr(meeting, "Joined", made)
     monkeypatch.setattr(lead, "RankEngine", made)
     monkeypatch.setattr(follow, "RankEngine", made)
-    monkeypatch.setattr(hearing, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(hearing, "HEARING_SECONDS", 0.05)
     monkeypatch.setattr(lead, "GIVE_UP_SECONDS", 0.1)
-    monkeypatch.setattr(beats, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(beats, "BEAT_SECONDS", 0.01)
     monkeypatch.setattr(beats, "SILENT_LOOKS", 10**9)  # nobody is silent here
     return made  # type: ignore[no-any-return]  # a stand-in
 

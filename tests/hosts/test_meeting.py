@@ -55,7 +55,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     made = Place()
     stand_in: Any = made
     monkeypatch.setattr(meeting, "Joined", stand_in)
-    monkeypatch.setattr(beats, "EVERY_SECONDS", 0.001)
+    monkeypatch.setattr(beats, "BEAT_SECONDS", 0.001)
     return made
 
 

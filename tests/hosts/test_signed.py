@@ -13,7 +13,11 @@ from hotreload.hosts import hearing
 from hotreload.hosts.beats import Beats
 from hotreload.hosts.bounds import MOST_NUMBER, MOST_TEXT, NotBelieved, number, revision_of, words
 from hotreload.hosts.engine.joined import SignedStore, signed_for_this_life
+<<<<<<< HEAD
 from hotreload.hosts.hearing import MOST_HEARD, Doubts
+=======
+from hotreload.hosts.hearing import MOST_DOUBTS, Doubts
+>>>>>>> w-engine
 from hotreload.hosts.upstream.store import Store
 from hotreload.hosts.vote import Ballot, Chair, Follower, Step
 from tests.hosts.memory import MemoryStore
@@ -122,9 +126,15 @@ async def test_a_beat_that_is_said_again_is_no_sign_of_life() -> None:
 def test_who_writes_under_many_keys_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     doubts = Doubts()
     with caplog.at_level(logging.ERROR):
+<<<<<<< HEAD
         for key in range(3 * MOST_HEARD):
             doubts.tell(str(key), "it is no step")
     assert len(caplog.records) == MOST_HEARD
+=======
+        for key in range(3 * MOST_DOUBTS):
+            doubts.tell(str(key), "it is no step")
+    assert len(caplog.records) == MOST_DOUBTS
+>>>>>>> w-engine
 
 
 # --- their form, whoever signed them ---------------------------------------------------------
@@ -175,7 +185,7 @@ def test_what_is_no_ballot_is_not_believed(text: str) -> None:
 async def test_without_a_secret_too_what_is_no_step_is_waited_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hearing, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(hearing, "HEARING_SECONDS", 0.02)
     store, heard = MemoryStore(), asyncio.Queue[Step]()
 
     async def do(step: Step) -> dict[str, str]:
