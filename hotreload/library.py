@@ -32,11 +32,7 @@ from hotreload.json_fields import Fields
 from hotreload.sources.hub.client import usual_token
 from hotreload.sources.hub.once import download
 
-<<<<<<< HEAD
-EXAMPLE_PROMPT = "你是谁"
-=======
 USUAL_QUESTION = "你是谁"
->>>>>>> w-engine
 ANY_LOADING_SECONDS = 7 * 86400.0
 """The caller waits as long as it takes, and may leave at any time."""
 
@@ -50,11 +46,7 @@ async def swap_once(
     *,
     model: str | Path,
     checkpoint: str | Path,
-<<<<<<< HEAD
-    prompt: str = EXAMPLE_PROMPT,
-=======
     prompt: str = USUAL_QUESTION,
->>>>>>> w-engine
     max_new_tokens: int = 32,
     device: str = "auto",
     tp: int = 1,

@@ -24,11 +24,7 @@ SILENT_LOOKS = 30
 AT_ONCE = 0.01
 SAYS_LEAVES, SAYS_LOST = "leaves: ", "has lost its part: "
 """Words with which a rank begins to say why it goes, in order or not; no number does."""
-<<<<<<< HEAD
-LONGEST_CAUSE = 2000
-=======
 LONGEST_GOODBYE = 2000
->>>>>>> w-engine
 """Characters of why it goes."""
 
 
@@ -103,8 +99,4 @@ def _number(said: str) -> int:
 
 
 def _in_words(said: str) -> str:
-<<<<<<< HEAD
-    return words(said[:LONGEST_CAUSE])
-=======
     return words(said[:LONGEST_GOODBYE])
->>>>>>> w-engine

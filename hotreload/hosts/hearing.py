@@ -17,11 +17,7 @@ log = logging.getLogger("hotreload.ranks")
 
 HEARING_SECONDS = 0.5
 """Time that a thread waits in the store without a break: a cancel waits for its end."""
-<<<<<<< HEAD
-MOST_HEARD = 100
-=======
 MOST_DOUBTS = 100
->>>>>>> w-engine
 """The most keys it is told of: it may be written under ever new ones."""
 DOUBT_TODO = (
     "see who reaches the port of [engine] dist_init_addr, and whether all hosts have the same "
@@ -37,11 +33,7 @@ class Doubts:
 
     def tell(self, key: str, why: str) -> None:
         """Say it in the log, unless it was said of this key, or of too many."""
-<<<<<<< HEAD
-        if key not in self._told and len(self._told) < MOST_HEARD:
-=======
         if key not in self._told and len(self._told) < MOST_DOUBTS:
->>>>>>> w-engine
             self._told.add(key)
             log.error("ranks.not_believed", extra={"key": key, "why": why, "todo": DOUBT_TODO})
 

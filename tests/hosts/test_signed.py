@@ -13,11 +13,7 @@ from hotreload.hosts import hearing
 from hotreload.hosts.beats import Beats
 from hotreload.hosts.bounds import MOST_NUMBER, MOST_TEXT, NotBelieved, number, revision_of, words
 from hotreload.hosts.engine.joined import SignedStore, signed_for_this_life
-<<<<<<< HEAD
-from hotreload.hosts.hearing import MOST_HEARD, Doubts
-=======
 from hotreload.hosts.hearing import MOST_DOUBTS, Doubts
->>>>>>> w-engine
 from hotreload.hosts.upstream.store import Store
 from hotreload.hosts.vote import Ballot, Chair, Follower, Step
 from tests.hosts.memory import MemoryStore
@@ -126,15 +122,9 @@ async def test_a_beat_that_is_said_again_is_no_sign_of_life() -> None:
 def test_who_writes_under_many_keys_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     doubts = Doubts()
     with caplog.at_level(logging.ERROR):
-<<<<<<< HEAD
-        for key in range(3 * MOST_HEARD):
-            doubts.tell(str(key), "it is no step")
-    assert len(caplog.records) == MOST_HEARD
-=======
         for key in range(3 * MOST_DOUBTS):
             doubts.tell(str(key), "it is no step")
     assert len(caplog.records) == MOST_DOUBTS
->>>>>>> w-engine
 
 
 # --- their form, whoever signed them ---------------------------------------------------------
