@@ -274,10 +274,7 @@ MEANT_BY_SEVERAL = {
     "Fields": "a JSON object: an alias of dict, which light modules spell themselves",
     "FIELDS": "the fields of a request, by route",
     "PROMPTS": "those of them that hold the prompt",
-    "PROMPT": "the same, of OpenAI's API, and of a swap in a program",
     "IDS": "the kinds of lists of token ids that a route takes",
-    "TOKENS": "a number of tokens in a request, and the vocabulary of tiny checkpoints",
-    "COMMON": "the fields of all of OpenAI's requests, and what all kinds of schedulers have",
     "ASKS_FOR_NOTHING": "the fields that a route does not support, and may ignore",
 }
 """Names that several modules have, and why each may."""
