@@ -9,6 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from hotreload.cli import main
 from hotreload.errors import ConfigError
@@ -24,6 +27,7 @@ CONFIG = {
     "num_key_value_heads": 4,
 }
 HUB = "[source]\nkind = 'huggingface'\nrepo = 'a/b'\n"
+CONTEXT_OF_64 = "[engine]\nmodel = 'm'\nargs = {context_length = 64}\n[[probe]]\n"
 SEVERAL = "[server]\ngroup = 'nosuch'\nadmin_group = 'nosuch'\n[engine.args]\npage_siez = 1\n"
 
 BAD = {
@@ -95,6 +99,10 @@ BAD = {
         "[engine.args]\ncontext_length = 33\n[[probe]]\nprompt = 'a'",
         "32 tokens and a prompt do not fit in the context of 33",
     ),
+    "a prompt longer than the context": (
+        f"{CONTEXT_OF_64}prompt = '{' served' * 500}'",
+        "[[probe]] number 1 prompt: 500 tokens and 32 new ones do not fit in the context of 64",
+    ),
     "a hub without a repo": ("[source]\nkind = 'huggingface'", "[source] repo: not set"),
     "several": (SEVERAL, "3 settings are wrong:"),
 }
@@ -125,6 +133,14 @@ async def reread(folder: Path, text: str) -> str | None:
         return (await life.reread(text)).error
 
 
+def model_in(folder: Path) -> None:
+    (folder / "m").mkdir()
+    (folder / "m/config.json").write_text(json.dumps(CONFIG))
+    words = Tokenizer(WordLevel({"served": 0}, unk_token="served"))
+    words.pre_tokenizer = Whitespace()
+    words.save(str(folder / "m/tokenizer.json"))
+
+
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(words) == 78
     return capsys.readouterr().err.strip().removeprefix("hotreload: ")
@@ -135,8 +151,7 @@ def test_serve_check_config_and_a_reload_refuse_it_in_the_same_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     text, why = BAD[name]
-    (tmp_path / "m").mkdir()
-    (tmp_path / "m/config.json").write_text(json.dumps(CONFIG))
+    model_in(tmp_path)
     reloaded = asyncio.run(reread(tmp_path, text))
     capsys.readouterr()
     file = tmp_path / "hotreload.toml"
@@ -148,8 +163,7 @@ def test_serve_check_config_and_a_reload_refuse_it_in_the_same_words(
 
 
 def test_each_check_of_the_list_is_tried_here(tmp_path: Path) -> None:
-    (tmp_path / "m").mkdir()
-    (tmp_path / "m/config.json").write_text(json.dumps(CONFIG))
+    model_in(tmp_path)
     file, tried = tmp_path / "hotreload.toml", set()
     for text, _ in BAD.values():
         file.write_text(text)
@@ -207,3 +221,14 @@ async def test_a_disk_that_hangs_holds_up_no_start(
         assert "boot.settings_not_checked" in caplog.messages
     finally:
         comes_back.set()
+
+
+def test_a_long_prompt_is_counted_in_tokens_where_the_tokenizer_can_be_read(tmp_path: Path) -> None:
+    model_in(tmp_path)
+    sets = sets_beside(CONTEXT_OF_64, tmp_path)
+    file = tmp_path / "hotreload.toml"
+    file.write_text(f"{CONTEXT_OF_64}prompt = '{' served' * 10}'\nmax_new_tokens = 1")
+    check(load(file, sets, {}).settings)  # 70 characters, and fewer tokens
+    file.write_text(f"{CONTEXT_OF_64}prompt = '{' served' * 500}'")
+    (tmp_path / "m/tokenizer.json").write_text("{")
+    check(load(file, sets, {}).settings)  # the engine's start will say it

@@ -11,6 +11,7 @@ from hotreload.core.entrance import Entrance
 from hotreload.core.replica import Replica, Replicas
 from hotreload.errors import ConfigError, EngineLost, NotServing, ProbeFailed
 from hotreload.events import GenerationLive, ReplicaMoved
+from hotreload.life import replica_life
 from hotreload.life.replica_life import ReplicaLife, Shared
 from hotreload.types import Generation, Mode, ReplicaState, Revision
 from tests.fakes import HANG, FakeEngine, Steps, unread
@@ -35,6 +36,7 @@ class Lives(Witness):
         self.steps = Steps()
         self.rests: list[int] = []
         self.judged: list[Any] = []
+        self.doubts: list[tuple[Generation, str]] = []
         self.may_start_again = asyncio.Event()
         self.may_start_again.set()
         self.shared = Shared(
@@ -46,6 +48,7 @@ class Lives(Witness):
             publish=self.note,
             backoff=self._backoff,
             judge=self.judged.append,
+            doubt=lambda live, verdict: self.doubts.append((live, str(verdict))),
             probe_within=lambda: 0.25,
             starting=asyncio.Lock(),
         )
@@ -164,6 +167,31 @@ async def test_one_that_answers_badly_lets_nobody_in_and_is_closed() -> None:
         assert len(lives.replicas) == 1
         lives.steps.faults.clear()
         await lives.serving(1)
+
+
+async def test_where_all_fail_the_probe_it_is_the_probe_that_is_doubted() -> None:
+    lives = Lives()
+    for steps in (lives.steps, lives.first.steps):
+        steps.faults["probe"] = ProbeFailed("it talks nonsense here")
+    async with lives.living():
+        await lives.serving(1)
+        assert ReplicaState.LOST not in lives.moves()
+        assert set(lives.doubts) == {(lives.replicas.live, "it talks nonsense here")}
+        assert lives.made[0].scrubs == len(lives.doubts)
+        assert lives.first in lives.judged
+        assert await lives.ask() == "1: first clean"
+
+
+async def test_one_that_answers_nothing_is_not_let_in_though_the_others_fail_the_probe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replica_life, "FIRST_ANSWER_SECONDS", 0.01)
+    lives = Lives()
+    lives.steps.faults["probe"] = HANG
+    lives.first.steps.faults["probe"] = ProbeFailed("it talks nonsense here")
+    async with lives.living():
+        await lives.until(lambda: ReplicaState.LOST in lives.moves())
+        assert (lives.doubts, len(lives.replicas)) == ([], 1)
 
 
 async def test_it_catches_up_with_what_went_live_while_it_was_started() -> None:

@@ -59,7 +59,7 @@ async def test_a_state_that_the_disk_does_not_give_is_told_and_kept_aside(tmp_pa
     told = list[Event]()
     (tmp_path / "state.json").mkdir()
     state = StateFile(tmp_path, told.append)
-    assert state.read() == Ledger()
+    assert state.read().next_number == 1
     assert "state.json cannot be read: Is a directory" in str(await damage(state, told))
     assert await state.save(ledger()) is None
     (aside,) = tmp_path.glob("*.unreadable")
@@ -89,9 +89,13 @@ async def test_a_damaged_state_is_told_until_somebody_pins_or_unpins(tmp_path: P
     assert "state.former" in str(await damage(state, told))
     await state.save(known)
     assert len(told) == 1
+    state = StateFile(tmp_path, (again := list[Event]()).append)
+    known = state.read()
+    assert await damage(state, again)  # it is not forgotten with the process
+    assert again == told
     known.set_pinned(False, By("unpin", 1, 2, 4.5))
     await state.save(known)
-    assert told[1:] == [TroubleTold(STATE_DAMAGED, None, "")]
+    assert again[1:] == [TroubleTold(STATE_DAMAGED, None, "")]
     assert len(list(tmp_path.glob("*.unreadable"))) == 1
 
 

@@ -107,7 +107,7 @@ def test_where_both_are_damaged_numbers_go_on_and_all_is_told_as_lost(tmp_path: 
     for name in (NEWEST, FORMER):
         (tmp_path / name).write_bytes(b"{")
     found = read(tmp_path)
-    assert found.ledger == Ledger(numbers_given=11)
+    assert found.ledger == Ledger(numbers_given=11, damage=found.damage)
     assert "pins, rollbacks and refusals are forgotten" in str(found.damage)
     assert found.unusable == (NEWEST, FORMER)
 

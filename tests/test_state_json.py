@@ -109,7 +109,15 @@ def test_what_served_and_what_is_missed_survive_a_restart_and_version_4_knew_nei
     assert again.served_by is not None
     assert again.served_by.model == "/model"
     older = json.loads(to_json(ledger)) | {"version": 4}
-    del older["served_by"], older["missed"], older["checksum"]
+    del older["served_by"], older["missed"], older["damage"], older["checksum"]
+    assert from_json(json.dumps(older).encode()) == Ledger()
+
+
+def test_what_was_lost_of_it_is_known_after_the_next_start_too_and_version_5_did_not_know() -> None:
+    ledger = Ledger(damage="state.json is damaged")
+    assert from_json(to_json(ledger)) == ledger
+    older = json.loads(to_json(ledger)) | {"version": 5}
+    del older["damage"], older["checksum"]
     assert from_json(json.dumps(older).encode()) == Ledger()
 
 

@@ -100,6 +100,8 @@ class Ledger:
     """Facts that the last weights with files answered with; None when they are not known."""
     missed: PastGeneration | None = None
     """The generation that was live and cannot be served, while an older one answers for it."""
+    damage: str | None = None
+    """Words for what was lost of this ledger; until somebody looks, and pins or unpins."""
 
     @property
     def next_number(self) -> int:
@@ -138,15 +140,19 @@ class Ledger:
         """The one who pinned the live generation; None if nobody did or that was not recorded."""
         return self.pins[0] if self.pinned and self.pins else None
 
-    def set_pinned(self, pinned: bool, by: By) -> tuple[bool, deque[By], PastGeneration | None]:
-        """Pin or unpin; returns what stood in `pinned`, `pins` and `missed` before.
+    def set_pinned(self, pinned: bool, by: By) -> Callable[[], None]:
+        """Pin or unpin; returns what takes that back.
 
-        Who pins what answers misses nothing.
+        Who pins what answers misses nothing, and who does either has seen to what was lost.
         """
-        before = self.pinned, self.pins, self.missed
+        before = self.pinned, self.pins, self.missed, self.damage
         self.pinned, self.pins = pinned, deque((by, *self.pins), maxlen=KEPT_PINS)
-        self.missed = None if pinned else self.missed
-        return before
+        self.missed, self.damage = None if pinned else self.missed, None
+
+        def take_back() -> None:
+            self.pinned, self.pins, self.missed, self.damage = before
+
+        return take_back
 
     def wish(self, revision: Revision) -> bool:
         """Record the source's wish; returns False while an operator overrules it."""

@@ -85,10 +85,10 @@ class Reconciler:
         without going live, or was beyond that already; what was ordered takes its turn.
         """
         async with self._pinning:
-            before = self.ledger.set_pinned(pinned, by)
+            take_back = self.ledger.set_pinned(pinned, by)
             self._wake.set()
             if (why := await self._attempts.save()) is not None:
-                self.ledger.pinned, self.ledger.pins, self.ledger.missed = before
+                take_back()
                 self._wake.set()
                 verb = "pinned" if pinned else "unpinned"
                 raise NotSaved(f"not {verb}: a restart would forget it, as {why}")

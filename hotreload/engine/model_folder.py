@@ -65,6 +65,17 @@ def context_of(model: Path | None, args: Mapping[str, Any]) -> int | None:
     return stated if _is_count(stated) else None
 
 
+def tokens_of(text: str, folder: Path) -> int | None:
+    """Count the tokens of a text by the tokenizer in a folder; None where that cannot be read."""
+    from tokenizers import Tokenizer  # it comes with every engine, and takes a moment
+
+    file = folder / "tokenizer.json"
+    try:
+        return len(Tokenizer.from_file(str(file)).encode(text).ids)
+    except Exception:  # its own errors are of no narrower kind
+        return None
+
+
 def _heads(config: dict[str, Any]) -> tuple[int, int]:
     """Count the attention heads, and those of keys and values; zeros where unstated."""
     inner = config.get("text_config")

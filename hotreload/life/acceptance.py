@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from hotreload.engine.model_folder import context_of, unshared
+from hotreload.engine.model_folder import context_of, tokens_of, unshared
 from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.life.model_files import KEPT_MODEL
@@ -26,6 +26,8 @@ log = logging.getLogger("hotreload.boot")
 CHECK_SECONDS = 10.0
 """Limit for the files that settings name, at a start, which waits for late disks itself."""
 
+SPECIAL_TOKENS = 8
+"""A tokenizer adds no more to a text than these: one that begins it, and one that ends it."""
 OUR_FOLDERS = ("boot", "staging", "hub", KEPT_MODEL)
 """Folders that the daemon makes in the state folder, and clears."""
 
@@ -116,10 +118,27 @@ def _model(settings: Settings) -> Iterator[str]:
     if engine.model is not None and (why := unshared(engine.model, engine.tp, engine.args)):
         yield why
     context = context_of(engine.model, engine.args)
-    for number, probe in enumerate(settings.probe, 1):
-        if context is not None and probe.max_new_tokens + 1 >= context:
+    named = engine.args.get("tokenizer_path")
+    folder = Path(named) if isinstance(named, str) else engine.model
+    for number, probe in enumerate(settings.probe, 1) if context is not None else ():
+        most, name = context - 1 - probe.max_new_tokens, f"[[probe]] number {number}"
+        if most <= 0:
             words = f"{probe.max_new_tokens} tokens and a prompt do not fit in the context"
-            yield f"[[probe]] number {number} max_new_tokens: {words} of {context}"
+            yield f"{name} max_new_tokens: {words} of {context}"
+        elif (tokens := _many_tokens(probe.prompt, most, folder)) is not None:
+            words = f"{tokens} tokens and {probe.max_new_tokens} new ones do not fit in the context"
+            yield f"{name} prompt: {words} of {context}"
+
+
+def _many_tokens(prompt: str, most: int, tokenizer: Path | None) -> int | None:
+    """Count the tokens of a prompt that has more than this; None where it has not, or may not.
+
+    No token is shorter than a byte, so a tokenizer is read for long prompts alone.
+    """
+    if tokenizer is None or len(prompt.encode()) + SPECIAL_TOKENS <= most:
+        return None
+    tokens = tokens_of(prompt, tokenizer)
+    return tokens if tokens is not None and tokens > most else None
 
 
 REFUSED: Sequence[Callable[[Settings], Iterator[str]]] = (

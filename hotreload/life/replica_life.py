@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from hotreload.core.entrance import Entrance
-from hotreload.core.probing import FIRST_ANSWER_SECONDS, probes_within
+from hotreload.core.probing import FIRST_ANSWER_SECONDS, NoAnswer, verdict_of
 from hotreload.core.replica import Replica, Replicas
-from hotreload.errors import EngineLost, TryAgain, first_of
+from hotreload.errors import CheckpointRejected, EngineLost, TryAgain, first_of
 from hotreload.events import GenerationLive, Publish, ReplicaMoved
 from hotreload.life.running import RunningEngine
 from hotreload.threads import uninterrupted
@@ -45,6 +45,8 @@ class Shared:
     start: StartTwin
     judge: Callable[[RunningEngine], None]
     """Have it judge weights as the settings of the moment say."""
+    doubt: Callable[[Generation, CheckpointRejected], None]
+    """Tell that what is live answers, in spite of what the probes say."""
     tasks: Tasks
     publish: Publish
     backoff: Callable[[int], float]
@@ -141,9 +143,22 @@ class ReplicaLife:
     ) -> None:
         """Ask it the probes of the moment; what noise answers tells nothing."""
         self._shared.judge(engine)
-        if not live.revision.is_noise:
-            async with probes_within(within, setting):
-                await engine.probe()
+        if live.revision.is_noise:
+            return
+        verdict = await verdict_of(engine, within, setting)
+        if verdict is None:
+            return
+        if isinstance(verdict, NoAnswer) or not await self._fails_everywhere():
+            raise verdict
+        await engine.scrub()  # an answer that was no number may have left its like in the cache
+        self._shared.doubt(live, verdict)
+
+    async def _fails_everywhere(self) -> bool:
+        """True if those that serve these weights fail the probes, too: so the probes are wrong."""
+        shared, first = self._shared, self._shared.replicas.first.engine
+        shared.judge(first)
+        verdict = await verdict_of(first, shared.probe_within(), "[reload] probe_timeout")
+        return verdict is not None and not isinstance(verdict, NoAnswer)
 
     async def _join(self, engine: RunningEngine) -> None:
         """Bring it to what is live now, prove that it answers, and let requests in."""

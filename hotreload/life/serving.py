@@ -161,6 +161,9 @@ class ServingLife:
             replicas=replicas,
             start=self._engines.twin,
             judge=self._rereading.have_judge,
+            doubt=lambda live, verdict: self._doubt.of(
+                self._attempts.ledger.place_of(live), verdict
+            ),
             tasks=partial(
                 tasks_of,
                 settings=settings,

@@ -12,7 +12,6 @@ from hotreload.life.state_json import to_json
 from hotreload.life.state_lock import StateFolder
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.troubles import STATE_DAMAGED, STATE_MOVED, Trouble
-from hotreload.types import By
 
 TRY_AGAIN_SECONDS = 30.0
 """Seconds after a failed save until the next try, if nothing else is saved before."""
@@ -42,14 +41,12 @@ class StateFile:
         self._unsaved: str | None = None
         self._has_failed = asyncio.Event()
         self._found = Found(Ledger())
-        self._last_pin: By | None = None
         self._unusable: tuple[str, ...] = ()
 
     def read(self) -> Ledger:
         """Return what an earlier run knew, as far as it can be read; `watch` tells of the rest."""
         self._found = state_files.read(self.folder.path)
         self._unusable = self._found.unusable
-        self._last_pin = _last_pin(self._found.ledger)
         return self._found.ledger
 
     async def save(self, ledger: Ledger) -> str | None:
@@ -65,8 +62,8 @@ class StateFile:
             self._publish(StateSaved(why))
         if why is not None:
             self._has_failed.set()
-        elif _last_pin(ledger) != self._last_pin:
-            self._damaged.now(None)  # somebody has looked, and decided
+        elif ledger.damage is None:
+            self._damaged.now(None)
         self._moved.now(self.folder.moved, MOVE_BACK if self.folder.moved else "")
         return why
 
@@ -113,8 +110,3 @@ class StateFile:
                 )
             if not is_in_place or self.folder.moved is not None:
                 await self.save(ledger)
-
-
-def _last_pin(ledger: Ledger) -> By | None:
-    """Return the operator who pinned or unpinned last."""
-    return ledger.pins[0] if ledger.pins else None

@@ -52,7 +52,7 @@ def read(folder: Path) -> Found:
         return _without_newest(folder, fault, given)
     if given >= ledger.next_number:
         ledger.numbers_given = given
-    return Found(ledger)
+    return Found(ledger, ledger.damage, LOOK if ledger.damage else "")
 
 
 def _without_newest(folder: Path, fault: Exception, given: int) -> Found:
@@ -73,6 +73,7 @@ def _without_newest(folder: Path, fault: Exception, given: int) -> Found:
     last = max(given, ledger.next_number - 1)
     # One more may have been live, and have answered, before it could be written.
     ledger.numbers_given = last + 1 if last else 0
+    ledger.damage = damage  # told after the next start, too, until somebody has looked
     return Found(ledger, damage, LOOK, tuple(unusable))
 
 

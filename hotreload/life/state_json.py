@@ -21,7 +21,7 @@ from hotreload.core.ledger import (
 from hotreload.errors import CheckpointChanged
 from hotreload.types import Attempt, By, Refusal, Revision
 
-VERSION = 5
+VERSION = 6
 """The version of the state file; a change of `Memory` raises it and adds to `_MIGRATIONS`."""
 
 
@@ -42,6 +42,7 @@ class Memory:
     pins: list[By]
     served_by: ServedBy | None
     missed: PastGeneration | None
+    damage: str | None
 
 
 _MEMORY = TypeAdapter(Memory)
@@ -65,6 +66,7 @@ def to_json(ledger: Ledger) -> bytes:
         pins=list(ledger.pins),
         served_by=ledger.served_by,
         missed=ledger.missed,
+        damage=ledger.damage,
     )
     fields = _MEMORY.dump_python(memory, mode="json")
     lines = (f'"{name}": {json.dumps(value)}' for name, value in fields.items())
@@ -96,11 +98,16 @@ def _from_4(memory: dict[str, Any]) -> dict[str, Any]:
     return {"served_by": None, "missed": None, **memory}
 
 
+def _from_5(memory: dict[str, Any]) -> dict[str, Any]:
+    return {"damage": None, **memory}
+
+
 _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     1: _from_1,
     2: _from_2,
     3: _from_3,
     4: _from_4,
+    5: _from_5,
 }
 """For each older version, how to turn its data into the next version's."""
 
@@ -153,4 +160,5 @@ def from_json(data: bytes) -> Ledger:
         pins=deque(memory.pins, maxlen=KEPT_PINS),
         served_by=memory.served_by,
         missed=memory.missed,
+        damage=memory.damage,
     )

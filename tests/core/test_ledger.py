@@ -240,8 +240,14 @@ def test_nothing_is_missed_any_more_once_other_weights_are_live_or_somebody_pins
     ledger.went_live(generation(5, B), "/b")
     assert ledger.missed is None
     ledger = missing(serving())
-    _, _, before = ledger.set_pinned(True, by)
-    assert (ledger.missed, before) == (None, place(ledger, 2))
+    ledger.damage = "state.json is damaged"
+    take_back = ledger.set_pinned(True, by)
+    assert (ledger.missed, ledger.damage, ledger.pinned_by) == (None, None, by)
+    take_back()
+    assert (ledger.missed, ledger.pinned_by) == (place(ledger, 2), None)
+    assert ledger.damage == "state.json is damaged"
+    ledger.set_pinned(False, by)
+    assert (ledger.missed, ledger.damage) == (place(ledger, 2), None)
 
 
 def test_weights_were_live_as_the_last_generation_of_that_name_with_those_very_weights() -> None:

@@ -51,6 +51,15 @@ def told_of(process: Process) -> tuple[str, bool, str]:
     return status["label"], status["pinned"], process.ask()["text"]
 
 
+def told_of_damage(process: Process, file: Path) -> str:
+    trouble = troubles(process)["state_damaged"]
+    words = str(trouble["message"])
+    assert f"{file} is damaged" in words
+    assert "a pin, a rollback, a refusal" in words
+    assert "hotreload unpin" in trouble["todo"]
+    return words
+
+
 def test_a_torn_state_and_a_moved_folder_cost_no_pin_no_number_and_no_odd_path(
     tmp_path: Path,
 ) -> None:
@@ -73,12 +82,12 @@ def test_a_torn_state_and_a_moved_folder_cost_no_pin_no_number_and_no_odd_path(
     with process.running():
         assert told_of(process) == (SHOWN, True, words(3))
         assert process.get("/status")["generation"] >= last
-        trouble = troubles(process)["state_damaged"]
-        assert f"{state / 'state.json'} is damaged" in trouble["message"]
-        assert "a pin, a rollback, a refusal" in trouble["message"]
-        assert "hotreload unpin" in trouble["todo"]
+        trouble = told_of_damage(process, state / "state.json")
         (aside,) = state.glob("*.unreadable")
         assert aside.read_bytes() == torn[: len(torn) // 2]
+        assert process.stop() == 0
+    with process.running():
+        assert told_of_damage(process, state / "state.json") == trouble  # nobody has looked so far
         assert rolled_back(process, 2)["generation"] > last
         assert "state_damaged" in troubles(process)
         process.daemon.ask("POST", "/admin/pin", {})
