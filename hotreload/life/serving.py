@@ -62,13 +62,17 @@ class ServingLife:
         started: Callable[[], None],
         lead: Lead | None,
     ) -> None:
-        """`started` is called after an engine is; with `lead` other hosts are taken along."""
+        """`started` is called after an engine is, and has answered.
+
+        With `lead` other hosts are taken along.
+        """
         self._slot = slot
         self._rereading = rereading
         self._source = source
         self._checking = checking
         self._attempts = attempts
         self._publish = attempts.publish
+        self._started = started
         make = lead.make if lead else None
         self._engines = engines = Engines(rereading, checking, make=make, started=started)
         self._lead = lead
@@ -124,6 +128,7 @@ class ServingLife:
 
     def begin(self, engine: RunningEngine, live: Generation) -> None:
         """Let requests in to the first engine; `run` must run as long as its gate is open."""
+        self._started()  # once more: what XLA installs, it may install with the probe's programs
         settings = self._rereading.settings
         chosen = chosen_mode(Mode(settings.reload.mode), engine)
         replica = Replica(engine, self._slot.entrance.gates[0], live, chosen.mode)

@@ -106,7 +106,7 @@ def test_a_shard_being_written_says_how_far_it_is(tmp_path: Path) -> None:
     assert looked.waiting_for == "model.safetensors: 9.4 kB of 18.8 kB written"
     assert codes(looked.findings) == ["truncated"]
     os.truncate(shard, 4)
-    assert survey(tmp_path).waiting_for == "model.safetensors: 4 bytes written, no whole header yet"
+    assert survey(tmp_path).waiting_for == "model.safetensors: 4 B written, no whole header yet"
 
 
 def test_a_file_written_in_place_from_zeros_is_waited_for(tmp_path: Path) -> None:

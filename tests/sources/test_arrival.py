@@ -85,9 +85,9 @@ async def test_a_wall_clock_that_jumps_in_the_middle_of_a_copy_ends_no_wait(root
         whole = (write(root.parent / "aside") / "model.safetensors").read_bytes()
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(whole[:-20])
-        await watch.waits_for(f"{len(whole) - 20} bytes of")
+        await watch.waits_for(f"{len(whole) - 20} B of")
         (folder / "model.safetensors").write_bytes(whole[:-10])
-        await watch.waits_for(f"{len(whole) - 10} bytes of")
+        await watch.waits_for(f"{len(whole) - 10} B of")
         jump[0] = 7 * 86400.0
         await watch.look()
         assert watch.wishes == []
@@ -112,7 +112,7 @@ async def test_files_copied_slowly_are_waited_for_by_name_and_then_for_quiet(roo
         (folder / "model-00002-of-00003.safetensors").write_bytes(half[:-10])
         third = "model-00003-of-00003.safetensors"
         (folder / third).write_bytes((whole / third).read_bytes())
-        written = f"{len(half) - 10} bytes of {len(half)} bytes written"
+        written = f"{len(half) - 10} B of {len(half)} B written"
         await watch.waits_for(f"step_1: model-00002-of-00003.safetensors: {written}")
         clock.now += 9
         (folder / "model-00002-of-00003.safetensors").write_bytes(half)

@@ -27,7 +27,7 @@ async def test_a_copy_that_stays_half_is_handed_over_and_the_good_one_wished_aga
         await watch.look()
         await watch.wished("step_1")
         os.truncate(write(root / "step_2") / "model.safetensors", 100)
-        await watch.waits_for("step_2: model.safetensors: 100 bytes of")
+        await watch.waits_for("step_2: model.safetensors: 100 B of")
         clock.now += 49
         await watch.look()
         assert watch.labels == ["step_1"]

@@ -150,7 +150,7 @@ async def test_naming_a_folder_that_is_being_written_says_what_is_missing(root: 
     resolving = asyncio.create_task(source.resolve("step_1"))
     await asyncio.sleep(0.05)
     path.write_bytes(whole[:120])
-    with pytest.raises(SourceUnavailable, match=r"step_1: model\.safetensors: 120 bytes of"):
+    with pytest.raises(SourceUnavailable, match=r"step_1: model\.safetensors: 120 B of"):
         await resolving
 
 
@@ -168,6 +168,6 @@ async def test_the_newest_can_be_asked_for(root: Path) -> None:
     os.truncate(write(root / "step_3") / "model.safetensors", 100)
     assert (await source.resolve(None)).label == "step_2"
     forget(root / "step_2")
-    with pytest.raises(SourceUnavailable, match=r"step_3: model\.safetensors: 100 bytes of"):
+    with pytest.raises(SourceUnavailable, match=r"step_3: model\.safetensors: 100 B of"):
         await source.resolve(None)
     await source.close()
