@@ -117,10 +117,16 @@ def _model(settings: Settings) -> Iterator[str]:
     engine = settings.engine
     if engine.model is not None and (why := unshared(engine.model, engine.tp, engine.args)):
         yield why
-    context = context_of(engine.model, engine.args)
+    yield from _probes(settings, context_of(engine.model, engine.args))
+
+
+def _probes(settings: Settings, context: int | None) -> Iterator[str]:
+    if context is None:
+        return
+    engine = settings.engine
     named = engine.args.get("tokenizer_path")
     folder = Path(named) if isinstance(named, str) else engine.model
-    for number, probe in enumerate(settings.probe, 1) if context is not None else ():
+    for number, probe in enumerate(settings.probe, 1):
         most, name = context - 1 - probe.max_new_tokens, f"[[probe]] number {number}"
         if most <= 0:
             words = f"{probe.max_new_tokens} tokens and a prompt do not fit in the context"
