@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers.processors import TemplateProcessing  # type: ignore[import-untyped]
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from hotreload.engine.answering import prompts, requests
