@@ -291,7 +291,7 @@ def fresh() -> dict[int, object]:
         "fake over several ranks",
         "fake of words",
         pytest.param("real", marks=pytest.mark.real_engine),
-        pytest.param("real on two devices", marks=pytest.mark.real_engine),
+        pytest.param("real on two devices", marks=[pytest.mark.real_engine, pytest.mark.at_night]),
         pytest.param("real with one set on the device", marks=pytest.mark.real_engine),
     ],
 )

@@ -31,7 +31,11 @@ from hotreload.tiny import write_tiny
 from tests.engine import real
 from tests.engine.wide import widened
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.real_engine,
+    pytest.mark.at_night,
+]
 
 WEIGHTS = "model.safetensors"
 few = settings(

@@ -24,7 +24,11 @@ from hotreload.errors import EngineLost, TryAgain
 from hotreload.types import Staged
 from tests.engine import real
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.real_engine,
+    pytest.mark.at_night,
+]
 
 Engine = Any
 COUNT = 4

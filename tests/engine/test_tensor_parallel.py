@@ -69,7 +69,14 @@ def agreed() -> Callable[[str, object], bool]:
 
 
 @pytest_asyncio.fixture(
-    loop_scope="module", scope="module", params=[1, 2, 4], ids=lambda tp: f"tp={tp}"
+    loop_scope="module",
+    scope="module",
+    params=[
+        pytest.param(1, marks=pytest.mark.at_night),
+        2,
+        pytest.param(4, marks=pytest.mark.at_night),
+    ],
+    ids=lambda tp: f"tp={tp}",
 )
 async def engine(request: pytest.FixtureRequest, voices: Wide) -> AsyncIterator[Engine]:
     spool = voices.root / "spool"

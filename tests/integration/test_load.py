@@ -16,7 +16,9 @@ ROUNDS = 3
 met a new one says little of what swaps leave behind; another is made."""
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize(
+    "mode", [pytest.param(Mode.DRAIN, marks=pytest.mark.at_night), Mode.OVERLAP]
+)
 async def test_thirty_swaps_under_sixteen_clients(tmp_path: Path, mode: Mode) -> None:
     running = Running(tmp_path, f"reload.mode={mode}")
     running.drop(1)

@@ -17,7 +17,10 @@ from tests.integration.running import Load, Running, mixed, post
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
 
-WAYS = [(Mode.DRAIN, "rolling"), (Mode.OVERLAP, "together")]
+WAYS = [
+    pytest.param((Mode.DRAIN, "rolling"), marks=pytest.mark.at_night),
+    (Mode.OVERLAP, "together"),
+]
 
 
 def engine(running: Running, index: int) -> Any:

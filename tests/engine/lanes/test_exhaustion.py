@@ -20,7 +20,11 @@ from tests.engine.lanes.crowd import (
     until,
 )
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.real_engine,
+    pytest.mark.at_night,
+]
 
 Engine = Any
 SMALL = {"max_total_tokens": 700, "chunked_prefill_size": 64, "context_length": 512}

@@ -10,7 +10,11 @@ from hotreload.errors import ProbeFailed
 from tests.engine import real
 from tests.engine.lanes.crowd import Crowd, Voices, check_memory, replace, tell
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.real_engine,
+    pytest.mark.at_night,
+]
 
 Engine = Any
 SETUPS: dict[str, dict[str, Any]] = {
