@@ -45,6 +45,10 @@ BAD = {
         "join_secret_file = 'nosuch'",
         "[engine] join_secret_file: DIR/nosuch: cannot be read",
     ),
+    "ranks that anybody may join": (
+        "[engine]\nnnodes = 2\ntp = 2\nnode_rank = 0\ndist_init_addr = '192.0.2.1:4000'",
+        "[engine] dist_init_addr: whoever reaches 192.0.2.1:4000 could run",
+    ),
     "a pattern of nothing": (
         "[source]\npattern = 'step_[9-0]*'",
         "[source] pattern: 'step_[9-0]*' fits no folder",
