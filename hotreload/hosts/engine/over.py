@@ -12,7 +12,7 @@ from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import EngineLimits
-from hotreload.errors import CheckpointIncompatible, HotReloadError
+from hotreload.errors import BadRequest, CheckpointIncompatible, HotReloadError
 from hotreload.hosts.all_ranks import AllRanks
 from hotreload.hosts.bounds import words_of
 from hotreload.hosts.engine.rank_engine import RankEngine
@@ -140,8 +140,8 @@ class OverRanks:
         raise _cannot("copy another engine's weights")
 
     async def first_values(self, name: str, most: int) -> list[Any]:
-        """Refuse it."""
-        raise _cannot("show its weights, of which each host has a part")
+        """Refuse it: this host has a part of them alone."""
+        raise BadRequest("an engine over several hosts ([engine] nnodes) cannot show its weights")
 
     async def stow(self, staged: Staged) -> Staged:
         """Refuse it."""
