@@ -245,7 +245,7 @@ def _cut_short(answer: Fields, one: UnderWay) -> Fields:
 
 
 def _ended_as_asked(answer: Fields) -> Fields:
-    why = {"type": "abort", "code": "asked", "message": "Aborted"}
+    why: Fields = {"type": "abort", "code": "asked", "message": "Aborted"}
     why |= {"status_code": None, "err_type": None}
     return answer | {"meta_info": answer["meta_info"] | {"finish_reason": why}}
 

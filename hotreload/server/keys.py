@@ -18,7 +18,7 @@ from hotreload.threads import in_thread
 
 log = logging.getLogger("hotreload.server")
 
-OPEN_PATHS = frozenset({"/livez", "/readyz", "/health", "/health_generate", WEBHOOK})
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/health", WEBHOOK})
 """Paths that need no key: load balancers have none, and the webhook has a secret of its own."""
 KEYS_FRESH_SECONDS = 1.0
 """The greatest age of what is known of the file."""

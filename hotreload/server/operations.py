@@ -168,9 +168,7 @@ OF_SGLANG: Operations = {
         (503,),
         parameters=(INCLUDE_PARAMETER, RANK_PARAMETER),
     ),
-    ("GET", "/health_generate"): Operation(
-        "SGLang's: does it make a token?", {}, (503,), security=TO_ALL
-    ),
+    ("GET", "/health_generate"): Operation("SGLang's: does it make a token?", {}, (503,)),
     **_by(
         EITHER,
         ("/flush_cache",),
@@ -201,7 +199,7 @@ OF_SGLANG: Operations = {
             Operation(
                 "SGLang's: checksums computed now, and whether they are those of a snapshot.",
                 _json("Checked"),
-                body=bodies.CHECKS,
+                body=bodies.CHECK,
                 others={400: _json("Checked")},
                 may_be_empty=True,
             )

@@ -33,7 +33,7 @@ ENDED_AS_ASKED: Mapping[str, Any] = {
     "err_type": None,
     "code": AS_ASKED,
 }
-"""What SGLang says of it, and our code."""
+"""SGLang's words for it, and our code."""
 
 
 class Answers:
@@ -52,7 +52,7 @@ class Answers:
         self._asked_as: dict[str, str | None] = {}
         """The client's id of each of its prompts under way, by our own; a probe is no client's."""
         self._ended_by_us: dict[str, Mapping[str, Any]] = {}
-        """What is to be said of those that we end."""
+        """The words for those that we end."""
         watch.on_loss = self._wake_all
         # Upstream would add signal handlers to our loop, and kill the process at SIGTERM.
         tokenizer_manager.no_create_loop = True

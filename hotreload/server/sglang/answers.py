@@ -15,8 +15,8 @@ from hotreload.json_fields import Fields, generation_fields
 from hotreload.picture.picture import ReplicaReading
 from hotreload.types import Generation
 
-Facts = Mapping[str, Any]
-"""What an engine says of itself, under upstream's names."""
+EngineFacts = Mapping[str, Any]
+"""An engine's own account of itself, under upstream's names."""
 
 SECTIONS = ("core", "memory", "spec", "lora", "disagg", "queues", "all")
 """The parts of a load that a client may name."""
@@ -43,7 +43,7 @@ class ServedModel:
 
     name: str
     path: str
-    """Where it came from at the start. It stays as it is: routers read it once."""
+    """The place it came from at the start, which stays: routers read it once."""
 
     @property
     def fields(self) -> Fields:
@@ -55,7 +55,7 @@ class ServedModel:
         }
 
 
-def model_info(model: ServedModel, facts: Facts, live: Generation) -> Fields:
+def model_info(model: ServedModel, facts: EngineFacts, live: Generation) -> Fields:
     """Tell what answers: the model, and the version of its weights."""
     return {
         **model.fields,
@@ -75,7 +75,7 @@ def model_info(model: ServedModel, facts: Facts, live: Generation) -> Fields:
 
 
 def server_info(
-    model: ServedModel, facts: Facts, live: Generation, engines: Sequence[ReplicaReading]
+    model: ServedModel, facts: EngineFacts, live: Generation, engines: Sequence[ReplicaReading]
 ) -> Fields:
     """Tell how it is set up; the live version is in it, too, and not that of the start."""
     tp, most = facts.get("tp_size", 1), facts.get("max_running_requests")
@@ -114,7 +114,7 @@ def load_array(engines: Sequence[ReplicaReading]) -> list[Fields]:
 
 def loads(
     engines: Sequence[ReplicaReading],
-    facts: Facts,
+    facts: EngineFacts,
     *,
     include: Collection[str] = ("all",),
     rank: int | None = None,
@@ -135,7 +135,7 @@ def loads(
     }
 
 
-def checksums(leaves: Mapping[str, int], facts: Facts) -> Fields:
+def checksums(leaves: Mapping[str, int], facts: EngineFacts) -> Fields:
     """Tell the checksum of each leaf, and of all of them, as SGLang adds them up."""
     told = {name: f"{leaves[name]:016x}" for name in sorted(leaves)}
     whole = sha256()
@@ -178,7 +178,7 @@ def _short_load(rank: int, reading: ReplicaReading) -> Fields:
 
 
 def _load(
-    rank: int, reading: ReplicaReading, facts: Facts, include: Collection[str], now: float
+    rank: int, reading: ReplicaReading, facts: EngineFacts, include: Collection[str], now: float
 ) -> Fields:
     (running, waiting), load = counted(reading), reading.load
     capacity, most = facts.get("max_total_tokens", 0), facts.get("max_running_requests", 0)
@@ -210,7 +210,7 @@ def _load(
     return told | {name: sections[name] for name in sections if {name, "all"} & set(include)}
 
 
-def _memory(reading: ReplicaReading, facts: Facts) -> Fields:
+def _memory(reading: ReplicaReading, facts: EngineFacts) -> Fields:
     return {
         "weight_gb": round(reading.weights.get("live", 0) / 2**30, 3),
         "token_capacity": facts.get("max_total_tokens", 0),

@@ -56,7 +56,7 @@ BY_NAME: Mapping[str, Kind] = {
     "name": NAME_OF_WEIGHTS,
     "truncate_size": whole_number(1, MOST_ROWS),
 }
-CHECKS: Mapping[str, Kind] = {
+CHECK: Mapping[str, Kind] = {
     **_EVERY_CONTROL,
     "action": STRING,
     "allow_quant_error": _off(False),

@@ -11,7 +11,7 @@ NO_RANDOM_WEIGHTS = (
     "reset_tensors is refused: random numbers would answer clients; POST /admin/perturb_weights "
     "puts noise on some leaves, as a generation of its own, and a rollback takes it back"
 )
-MOST_NAMED = 10
+DIFFERING_NAMED = 10
 """Leaves that are named when they are others than before."""
 
 
@@ -47,8 +47,12 @@ class WeightsChecker[P]:
         now, before = _without((await self._now())[0], skip), _without(self._snapshot, skip)
         differ = sorted(name for name in now if now[name] != before.get(name))
         if differ:
-            named = "\n".join(f"name={name}" for name in differ[:MOST_NAMED])
-            more = f"\nand {len(differ) - MOST_NAMED} more" if len(differ) > MOST_NAMED else ""
+            named = "\n".join(f"name={name}" for name in differ[:DIFFERING_NAMED])
+            more = (
+                f"\nand {len(differ) - DIFFERING_NAMED} more"
+                if len(differ) > DIFFERING_NAMED
+                else ""
+            )
             raise BadRequest(f"check tensor equality failed:\n{named}{more}")
         self._snapshot = None
         return {}

@@ -23,8 +23,9 @@ from hotreload.server.sglang.health import OneToken
 from hotreload.types import Generation
 
 Admit = Callable[[Request], Awaitable[None]]
+OF_A_CHAT = {"messages", "chat_template_kwargs"}
 USUAL_ROWS = 100
-"""How many numbers, or rows, of a leaf are shown if nothing is said."""
+"""Numbers, or rows, of a leaf that are shown if nothing is said."""
 
 
 def sglang_routes[P](
@@ -58,7 +59,7 @@ def _routes_that_tell[P](gate: Gate[P], status: Status, model: answers.ServedMod
             raise NotServing("the engine is starting", code="booting", retry_after=2)
         return status.live
 
-    def facts() -> answers.Facts:
+    def facts() -> answers.EngineFacts:
         with gate.preparing() as engine:
             return engine.facts()
 
@@ -164,7 +165,7 @@ def _guarded_routes[P](gate: Gate[P], admission: Admit) -> APIRouter:
 
     @router.api_route("/weights_checker", methods=["GET", "POST"])
     async def weights_checker(request: Request) -> Response:
-        given = await read_fields(request, bodies.CHECKS, may_be_empty=True)
+        given = await read_fields(request, bodies.CHECK, may_be_empty=True)
         action, skip = given.get("action", "checksum"), given.get("skip_tensor_list", ())
         try:
             told = await checker.told(action, skip)
@@ -182,13 +183,12 @@ def _needed(given: Fields, name: str) -> Any:
 
 
 def _to_encode(given: Fields) -> Fields:
-    """What is to be encoded, as the engine is asked for it."""
+    """The texts or the chat to encode, as the engine is asked for it."""
     if ("prompt" in given) == ("messages" in given):
         words = "Exactly one of 'prompt' or 'messages' must be provided."
         raise BadRequest(words, code="bad_field", param="prompt")
     if "messages" in given:
-        chat = {each: given[each] for each in ("messages", "chat_template_kwargs") if each in given}
-        asked = chat_request(chat)
+        asked = chat_request({name: given[name] for name in given if name in OF_A_CHAT})
         return {name: asked[name] for name in ("messages", "template_args") if name in asked}
     prompt = given["prompt"]
     texts = prompt if isinstance(prompt, list) else [prompt]
