@@ -47,13 +47,9 @@ class WeightsChecker[P]:
         now, before = _without((await self._now())[0], skip), _without(self._snapshot, skip)
         differ = sorted(name for name in now if now[name] != before.get(name))
         if differ:
-            named = "\n".join(f"name={name}" for name in differ[:DIFFERING_NAMED])
-            more = (
-                f"\nand {len(differ) - DIFFERING_NAMED} more"
-                if len(differ) > DIFFERING_NAMED
-                else ""
-            )
-            raise BadRequest(f"check tensor equality failed:\n{named}{more}")
+            named = [f"name={name}" for name in differ[:DIFFERING_NAMED]]
+            named += [f"and {more} more"] if (more := len(differ) - len(named)) else []
+            raise BadRequest("\n".join(["check tensor equality failed:", *named]))
         self._snapshot = None
         return {}
 
