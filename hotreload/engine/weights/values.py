@@ -1,4 +1,4 @@
-"""Shows the first numbers of a leaf, or of a tensor that one was made of."""
+"""Shows the first numbers of a tensor as a checkpoint has it, or of a leaf."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ SHOWN_VALUES = 2**20
 def first_values(
     named: Mapping[str, jax.Array], parts: Ingredients, name: str, most: int
 ) -> list[Any]:
-    """The first numbers, or rows, of a leaf, or of a tensor as a checkpoint has it; it blocks.
+    """The first numbers, or rows, of the tensor of this name, else of the leaf; it blocks.
 
     BadRequest when nothing is called so, or that were too many.
     """
@@ -39,12 +39,12 @@ def first_values(
 def _found(
     named: Mapping[str, jax.Array], parts: Ingredients, name: str
 ) -> tuple[jax.Array, Ingredient | None]:
-    if name in named:
-        return named[name], None
     for path, made_of in parts.items():
         for part in made_of:
             if part.tensor == name:
                 return named[path], part
+    if name in named:
+        return named[name], None
     tensors = (part.tensor for made_of in parts.values() for part in made_of)
     raise BadRequest(
         f"name: there is no leaf and no tensor {shown(name)}"
