@@ -100,7 +100,10 @@ def server_info(
             {
                 "weight_version": live.weight_version,
                 "effective_max_running_requests_per_dp": most,
-                "memory_usage": _memory(reading, facts),
+                "memory_usage": {
+                    "weight": _weight_gb(reading),
+                    "token_capacity": facts.get("max_total_tokens"),
+                },
             }
             for reading in engines
         ],
@@ -152,26 +155,27 @@ def checksums(leaves: Mapping[str, int], facts: EngineFacts) -> Fields:
     return {"ranks": [ranks], "per_engine_checksum": sha256(of_all.encode()).hexdigest()}
 
 
-def counted(reading: ReplicaReading) -> tuple[int, int]:
-    """Count the requests that run in an engine, and those that wait.
+def _counted(reading: ReplicaReading) -> tuple[int, int, int]:
+    """Count the requests that run in an engine, those that wait, and the tokens they hold.
 
     Never none while one is inside, nor any once all have left: the scheduler notes its own figures
     only a few times a second, and trainers wait for 0.
     """
     load = reading.load
     if not reading.inside:
-        return 0, reading.held
-    return max(load.running, reading.inside - load.waiting), load.waiting + reading.held
+        return 0, reading.held, 0
+    running = max(load.running, reading.inside - load.waiting)
+    return running, load.waiting + reading.held, load.kv_requests
 
 
 def _short_load(rank: int, reading: ReplicaReading) -> Fields:
-    running, waiting = counted(reading)
+    running, waiting, tokens = _counted(reading)
     return {
         "dp_rank": rank,
         "num_reqs": running + waiting,
         "num_running_reqs": running,
         "num_waiting_reqs": waiting,
-        "num_tokens": reading.load.kv_requests,
+        "num_tokens": tokens,
         "num_pending_tokens": 0,
         "ts_tic": time.perf_counter(),
     }
@@ -180,9 +184,8 @@ def _short_load(rank: int, reading: ReplicaReading) -> Fields:
 def _load(
     rank: int, reading: ReplicaReading, facts: EngineFacts, include: Collection[str], now: float
 ) -> Fields:
-    (running, waiting), load = counted(reading), reading.load
+    running, waiting, used = _counted(reading)
     capacity, most = facts.get("max_total_tokens", 0), facts.get("max_running_requests", 0)
-    used = load.kv_requests
     told = {
         "timestamp": now,
         "dp_rank": rank,
@@ -198,7 +201,12 @@ def _load(
         **_NOT_MEASURED,
     }
     sections = {
-        "memory": {**_memory(reading, facts), "kv_cache_gb": 0.0, "graph_gb": 0.0},
+        "memory": {
+            "weight_gb": _weight_gb(reading),
+            "kv_cache_gb": 0.0,
+            "graph_gb": 0.0,
+            "token_capacity": capacity,
+        },
         "queues": {
             "waiting": waiting,
             "grammar": 0,
@@ -210,8 +218,5 @@ def _load(
     return told | {name: sections[name] for name in sections if {name, "all"} & set(include)}
 
 
-def _memory(reading: ReplicaReading, facts: EngineFacts) -> Fields:
-    return {
-        "weight_gb": round(reading.weights.get("live", 0) / 2**30, 3),
-        "token_capacity": facts.get("max_total_tokens", 0),
-    }
+def _weight_gb(reading: ReplicaReading) -> float:
+    return round(reading.weights.get("live", 0) / 2**30, 3)
