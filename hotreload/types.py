@@ -11,17 +11,12 @@ IN_MEMORY = "the mapping"
 NOISY = "perturbed-"
 """The ids of noisy revisions begin with this; no id of a source does."""
 
-
-LONGEST_SOCKET_PATH = 107
-"""Bytes that the path of a unix socket may have; the kernel takes no more."""
-LOOKING = ".look"
-"""The end of a second socket's name, beside one that systemd holds. There those who only look are
-answered while the daemon boots, when the other one makes everybody wait."""
-
 START = "start"
 """The verb of what a start of the daemon tries."""
 FOR_A_SWAP = "swap"
 """The code in the finish reason of an answer that was ended early for a swap: ask again."""
+AS_ASKED = "asked"
+"""The same of one that somebody asked to end (`POST /abort_request`): its client meant it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +208,18 @@ class Generation:
     bytes: int = field(default=0, repr=False, compare=False)
 
     @property
+    def weight_version(self) -> str:
+        """The version by which trainers know these weights: as they are numbered here."""
+        return str(self.number)
+
+    @property
     def stamp(self) -> dict[str, Any]:
         """The fields of an answer that say which generation made it."""
         return {
             "generation": self.number,
             "revision": self.revision.id,
             "fingerprint": self.fingerprint,
+            "weight_version": self.weight_version,
         }
 
 

@@ -1,8 +1,8 @@
 """The half of the fake engine that talks to clients, and says what a test lets it say."""
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,16 @@ class FakeParsed(Parsed):
     """A request as it was sent: the fake reads it when it answers."""
 
     request: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class UnderWay:
+    """A request that is being answered, and what ends it early."""
+
+    rid: object
+    weights: Staged
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    is_as_asked: bool = False
 
 
 def parsed(request: Mapping[str, Any]) -> FakeParsed:
@@ -54,8 +64,9 @@ class FakeAnswers:
         self.swap: Callable[[], None] = lambda: None
         """Called as each of these ends."""
         self._lost: EngineLost | None = None
-        self._ended: defaultdict[Staged, asyncio.Event] = defaultdict(asyncio.Event)
-        """Set when what is under way now has to end; what comes later has another."""
+        self._now: set[UnderWay] = set()
+        self.prefixes = 0
+        """How many tokens of answers are cached."""
 
     live: Staged
 
@@ -105,10 +116,14 @@ class FakeAnswers:
         weights = weights or self.live
         self.check_answer(prepared.request, weights)
         self.under_way[weights] += 1
+        one = UnderWay(prepared.request.get("rid"), weights)
+        self._now.add(one)
         try:
-            async for item in self._answers(prepared, weights):
+            async for item in self._answers(prepared, one):
                 yield item
         finally:
+            self._now.remove(one)
+            self.prefixes += 7
             self.under_way[weights] -= 1
             self.inside_when_closed.append(self.inside())
             self.went_on.set()
@@ -120,8 +135,34 @@ class FakeAnswers:
 
     def end_all(self, weights: Staged | None = None) -> None:
         """Whatever is being answered (by these weights) goes no further."""
-        for each in [weights] if weights else list(self._ended):
-            self._ended.pop(each, asyncio.Event()).set()
+        for each in self._now:
+            if weights in (None, each.weights):
+                each.ended.set()
+
+    async def abort_asked(self, rid: str | None) -> int:
+        asked = [each for each in self._now if rid in (None, each.rid)]
+        for each in asked:
+            each.is_as_asked = not each.ended.is_set()
+            each.ended.set()
+        return len(asked)
+
+    async def tokenize(self, asked: Mapping[str, Any]) -> list[list[int]]:
+        """A byte is a token."""
+        self.check_alive()
+        if "messages" in asked:
+            return [list("\n".join(each["content"] for each in asked["messages"]).encode())]
+        return [list(text.encode()) for text in asked["text"]]
+
+    async def detokenize(self, ids: Sequence[list[int]], *, skip_special: bool) -> list[str]:
+        self.check_alive()
+        if any(not 0 <= token < 256 for each in ids for token in each):
+            raise BadRequest("tokens: there is no such token", param="tokens")
+        return [bytes(each).decode(errors="replace") for each in ids]
+
+    async def flush(self) -> int:
+        await self._pass_through("flush")
+        flushed, self.prefixes = self.prefixes, 0
+        return flushed
 
     async def nothing_under(self, weights: Staged) -> None:
         """Until no request is answered by these weights."""
@@ -130,9 +171,9 @@ class FakeAnswers:
             await self._one_less.wait()
 
     async def _answers(
-        self, asked: FakeParsed, weights: Staged
+        self, asked: FakeParsed, one: UnderWay
     ) -> AsyncGenerator[Fields | list[Fields]]:
-        prompts, ended = asked.request.get("text"), self._ended[weights]
+        prompts, weights = asked.request.get("text"), one.weights
         count = asked.request.get("copies", 1) * (len(prompts) if isinstance(prompts, list) else 1)
         if self.swaps_ahead:
             self.swaps_ahead -= 1
@@ -140,17 +181,18 @@ class FakeAnswers:
             cut = _ended_for_a_swap(self._chunk(weights, 0))
             yield [cut] * count if asked.is_batch and not asked.stream else cut
         elif asked.stream:
-            async for item in self._streamed(asked, count, weights, ended):
+            async for item in self._streamed(asked, count, one):
                 yield item
         else:
-            await self._go_on(ended)
+            await self._go_on(one.ended)
             words = len(self.words_of(weights))
-            answers = [self._cut_short(self._chunk(weights, words), ended) for _ in range(count)]
+            answers = [_cut_short(self._chunk(weights, words), one) for _ in range(count)]
             yield answers if asked.is_batch else answers[0]
 
     async def _streamed(
-        self, asked: FakeParsed, count: int, weights: Staged, ended: asyncio.Event
+        self, asked: FakeParsed, count: int, one: UnderWay
     ) -> AsyncGenerator[Fields]:
+        weights, ended = one.weights, one.ended
         is_endless, length = asked.request.get("text") == FOR_EVER, len(self.words_of(weights))
         for so_far in range(1, length + 1 + is_endless):
             if self.breaks_after and so_far > self.breaks_after[0]:
@@ -163,13 +205,10 @@ class FakeAnswers:
                 piece = self._chunk(weights, so_far)
                 piece = _without_end(piece) if is_endless else piece
                 extra = {"index": index} if asked.is_batch else {}
-                yield self._cut_short(piece, ended) | extra
+                yield _cut_short(piece, one) | extra
             if is_last:
                 return
             await self._go_on(ended)
-
-    def _cut_short(self, answer: Fields, ended: asyncio.Event) -> Fields:
-        return _ended_for_a_swap(answer) if ended.is_set() else answer
 
     async def _go_on(self, ended: asyncio.Event) -> None:
         """Until it may, or must end."""
@@ -197,6 +236,18 @@ class FakeAnswers:
 
 def _without_end(answer: Fields) -> Fields:
     return answer | {"meta_info": answer["meta_info"] | {"finish_reason": None}}
+
+
+def _cut_short(answer: Fields, one: UnderWay) -> Fields:
+    if not one.ended.is_set():
+        return answer
+    return _ended_as_asked(answer) if one.is_as_asked else _ended_for_a_swap(answer)
+
+
+def _ended_as_asked(answer: Fields) -> Fields:
+    why: Fields = {"type": "abort", "code": "asked", "message": "Aborted"}
+    why |= {"status_code": None, "err_type": None}
+    return answer | {"meta_info": answer["meta_info"] | {"finish_reason": why}}
 
 
 def _ended_for_a_swap(answer: Fields) -> Fields:

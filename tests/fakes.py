@@ -15,6 +15,7 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import EngineLimits
 from hotreload.errors import (
     AnswerNonfinite,
+    BadRequest,
     ConfigError,
     EngineLost,
     ProbeFailed,
@@ -254,8 +255,16 @@ class FakeEngine(FakeAnswers):
         await self.steps.pass_through("checksums")
         return {**self.live.leaves, **self.damage}
 
+    async def first_values(self, name: str, most: int) -> list[Any]:
+        if name not in self.live.leaves:
+            raise BadRequest(f"name: there is no leaf {name}", param="name")
+        return [[0.5, 0.25], [1.0, 2.0]][:most]
+
     def facts(self) -> Mapping[str, Any]:
-        return {"device": "none", "engine_version": "fake"}
+        limits = {"context_length": self.limits.total_tokens, "max_running_requests": 6}
+        model = {"model_type": "fake", "architectures": ["FakeForCausalLM"]}
+        about = {"device": "none", "engine_version": "fake", "tp_size": 1, "load_format": "auto"}
+        return {**about, **limits, **model, "max_total_tokens": 9}
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
         return {"leaf": TensorSpec((1,), "BF16")}

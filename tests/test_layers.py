@@ -18,6 +18,7 @@ FACTS = {
     "hub_names",
     "mount_table",
     "owned_args",
+    "socket_names",
 }
 VOCABULARY = {
     "types",

@@ -15,7 +15,7 @@ from pathlib import Path
 from hotreload.cli.exits import NotReady, TimedOut, Unreachable
 from hotreload.errors import Busy, ConfigError, EngineLost, HotReloadError
 from hotreload.picture.words import Fields
-from hotreload.types import LOOKING
+from hotreload.socket_names import LOOKING
 
 DEFAULT_SOCKET = Path("/run/hotreload/hotreload.sock")
 DEFAULT_CONFIG = Path("/etc/hotreload/hotreload.toml")

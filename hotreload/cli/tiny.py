@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.cli.exits import Misused
-from hotreload.types import LONGEST_SOCKET_PATH
+from hotreload.socket_names import LONGEST_SOCKET_PATH
 
 EXPLAINED = """\
 Write a tiny checkpoint that says a sentence.

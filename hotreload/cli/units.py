@@ -16,7 +16,7 @@ from hotreload.cli.daemon_client import DEFAULT_CONFIG, DEFAULT_SOCKET
 from hotreload.cli.shipped import shipped
 from hotreload.cli.unit_words import INSTANCE
 from hotreload.errors import ConfigError
-from hotreload.types import LOOKING
+from hotreload.socket_names import LOOKING
 
 SHIPPED_COMMAND = "/usr/local/bin/hotreload"
 SHIPPED_CREDENTIAL = "LoadCredential=hf-token:/etc/hotreload/hf-token\n"

@@ -63,6 +63,14 @@ class Entrance[E]:
         with _sealed_when_lost(gate):
             yield gate.preparer()
 
+    def engines(self) -> list[E]:
+        """List the engines that answer, also those whose gates let nobody in just now.
+
+        NotServing when there is none.
+        """
+        leases = [gate.lease for gate in self.gates if gate.lease and not gate.is_lost]
+        return [lease.engine for lease in leases] or [self.gates[0].preparer()]
+
     @asynccontextmanager
     async def passing(self, at_least: int = 0, within: float = 0.0) -> AsyncIterator[Lease[E]]:
         """Let one request through; the lease it yields says who answers, from start to end.

@@ -54,6 +54,7 @@ def facts_of(parts: Parts) -> dict[str, Any]:
     import jax.numpy as jnp
 
     given, runner = parts.engine.server_args, parts.model_runner
+    scheduler, model = parts.running_scheduler.scheduler, runner.model_config.hf_config
     return {
         "device": given.device,
         "devices": [str(device) for device in runner.mesh.devices.flat],
@@ -62,4 +63,12 @@ def facts_of(parts: Parts) -> dict[str, Any]:
         "dtype": str(jnp.dtype(runner.model_config.dtype)),
         "load_format": given.load_format,
         "engine_version": installed("sglang-jax"),
+        "ep_size": getattr(given, "ep_size", 1),
+        "context_length": scheduler.model_config.context_len,
+        "max_req_input_len": scheduler.max_req_input_len,
+        "max_total_tokens": int(scheduler.max_total_num_tokens),
+        "max_prefill_tokens": int(scheduler.max_prefill_tokens),
+        "max_running_requests": int(scheduler.max_running_requests),
+        "model_type": getattr(model, "model_type", None),
+        "architectures": list(getattr(model, "architectures", None) or ()),
     }

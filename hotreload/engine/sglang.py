@@ -119,6 +119,16 @@ class SglangEngine(SwitchingEngine):
         self._watch.check()
         return await self._prompts.prepare(request)
 
+    async def tokenize(self, asked: Mapping[str, Any]) -> list[list[int]]:
+        """Encode texts, or a chat by the model's template; BadRequest names what is wrong."""
+        self._watch.check()
+        return await self._prompts.tokenize(asked)
+
+    async def detokenize(self, ids: Sequence[list[int]], *, skip_special: bool) -> list[str]:
+        """The text of each list of ids; BadRequest names an id that there is not."""
+        self._watch.check()
+        return await self._prompts.detokenize(ids, skip_special=skip_special)
+
     async def generate(
         self, request: Mapping[str, Any] | Parsed, weights: Staged | None = None
     ) -> AsyncGenerator[Answer | list[Answer]]:

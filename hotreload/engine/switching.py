@@ -200,6 +200,14 @@ class SwitchingEngine(StagingEngine):
             lambda lane: lane not in self._proving if meant is None else lane == meant
         )
 
+    async def abort_asked(self, rid: str | None) -> int:
+        """End the answers to prompts that clients call so, or to all of theirs; how many."""
+        return self._front.abort_asked(rid)
+
+    async def flush(self) -> int:
+        """Forget each cached prefix that nothing under way uses; how many tokens are free by it."""
+        return await self._between.at_a_turn(self._scheduler.forget_unused)
+
     # --- on the scheduler thread ------------------------------------------------------------------
 
     def _flip(self, weights: Weights, values: Sequence[tuple[Any, Any]]) -> float:

@@ -137,6 +137,7 @@ LIVE = StepKind("live", lambda rank, step: rank.record(step.about), before="comm
 RETIRE = StepKind("retire", lambda rank, step: rank.let_end(step))
 RELEASE = StepKind("release", lambda rank, step: rank.free(step))
 MEASURE = StepKind("measure", lambda rank, step: rank.own.checksums(), in_vain=InVain.DROPPED)
+FLUSH = StepKind("flush", lambda rank, step: rank.own.flush())
 DROP = StepKind("drop", lambda rank, step: rank.drop(step))
 
 STEPS = {
@@ -144,7 +145,7 @@ STEPS = {
     for kind in (
         *(HELLO, PREPARE, BUILD),
         *(STAGE, PROVE, FLIP, EXCHANGE, SCRUB, LIVE),
-        *(RETIRE, RELEASE, MEASURE, DROP),
+        *(RETIRE, RELEASE, MEASURE, FLUSH, DROP),
     )
 }
 
@@ -157,6 +158,10 @@ class OwnPart(Engine, Protocol):
 
     async def checksums(self) -> dict[str, int]:
         """Compute the checksum of each leaf that is live, of which every rank measures its own."""
+        ...
+
+    async def flush(self) -> int:
+        """Forget the cached prefixes that nothing under way uses; count their tokens."""
         ...
 
     async def died(self) -> NoReturn:

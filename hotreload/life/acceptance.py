@@ -18,8 +18,8 @@ from hotreload.server.listening import group_id
 from hotreload.settings.credentials import are_hidden, read_join_secret, read_keys, read_secret
 from hotreload.settings.load import Loaded, load, missing_to_serve
 from hotreload.settings.sections import Settings
+from hotreload.socket_names import LONGEST_SOCKET_PATH
 from hotreload.threads import deadline, in_thread
-from hotreload.types import LONGEST_SOCKET_PATH
 
 log = logging.getLogger("hotreload.boot")
 

@@ -1,7 +1,7 @@
 """The whole port of a running engine: all that the daemon, the server and the core use of one."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from hotreload.core.ports import Engine
 from hotreload.engine.answering.items import Parsed
@@ -27,10 +27,6 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
     @property
     def load(self) -> EngineLoad:
         """Its load of requests, as it was a moment ago; for any thread."""
-        ...
-
-    def facts(self) -> Mapping[str, Any]:
-        """Return what runs, and on what, for people and logs."""
         ...
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:

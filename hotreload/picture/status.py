@@ -57,6 +57,10 @@ class Status:
         """Return True if requests are answered, else False and why."""
         return self._picture.ready()
 
+    def engines(self) -> list[ReplicaReading]:
+        """Return how busy each engine is, by its index."""
+        return list(self._picture.readings.replicas())
+
     def snapshot(self) -> Fields:
         """Return the /status document."""
         status: Fields = {

@@ -115,12 +115,13 @@ class Admission:
         """Refuse the request with 403, unless its sender may change what is live."""
         peer: Peer | None = request.scope.get("extensions", {}).get("peer")
         if peer is None:
-            raise self._refused(request, "admin routes answer on the unix socket alone", None)
+            words = "this route answers on the unix socket alone ([server] socket): no key opens it"
+            raise self._refused(request, words, None)
         if not self._may(peer):
-            words = f"uid {peer.uid} may not use admin routes ([server] admin_group)"
+            words = f"uid {peer.uid} may not use this route ([server] admin_group)"
             raise self._refused(request, words, peer)
         if is_from_a_page(request.headers):
-            words = "admin routes do not answer web pages: any site could ask through a browser"
+            words = "this route does not answer web pages: any site could ask through a browser"
             raise self._refused(request, words, peer)
 
     def _may(self, peer: Peer) -> bool:

@@ -35,7 +35,9 @@ def either(*schemas: Schema) -> Schema:
 
 
 MAYBE_INTEGER: Schema = {"type": ["integer", "null"]}
-_STAMP = an_object(generation=_INTEGER, revision=PLAIN_TEXT, fingerprint=PLAIN_TEXT)
+_STAMP = an_object(
+    generation=_INTEGER, revision=PLAIN_TEXT, fingerprint=PLAIN_TEXT, weight_version=PLAIN_TEXT
+)
 _MODEL_STAMP = {"id": PLAIN_TEXT, "created": _INTEGER, "hotreload": named("Stamp")}
 _USAGE = an_object(prompt_tokens=_INTEGER, completion_tokens=_INTEGER, total_tokens=_INTEGER)
 _CHOICE = {"index": _INTEGER, "finish_reason": MAYBE_TEXT, "logprobs": {"type": ["object", "null"]}}
@@ -71,6 +73,18 @@ _ATTEMPT: Mapping[str, Schema] = {
     "by": MAYBE_BY,
     "dry_run": _BOOLEAN,
     "unproven": MAYBE_TEXT,
+}
+_SERVED: Mapping[str, Schema] = {
+    "model_path": PLAIN_TEXT,
+    "served_model_name": PLAIN_TEXT,
+    "tokenizer_path": PLAIN_TEXT,
+    "disaggregation_mode": {"const": "null"},
+    **_STAMP["properties"],
+}
+_BUSY: Mapping[str, Schema] = {
+    "dp_rank": _INTEGER,
+    "num_running_reqs": _INTEGER,
+    "num_waiting_reqs": _INTEGER,
 }
 _MODE: Schema = {"enum": ["overlap", "drain", None]}
 _ANSWERING = a_list(an_object(generation=_INTEGER, requests=_INTEGER))
@@ -188,6 +202,41 @@ SHAPES: Mapping[str, Schema] = {
     "Change": an_object(ok=_BOOLEAN, outcome=MAYBE_TEXT),
     "Pinned": an_object(ok=_BOOLEAN, pinned=_BOOLEAN, generation=_INTEGER, daemon=_ANY_OBJECT),
     "Checksum": an_object(fingerprint=MAYBE_TEXT, generation=_INTEGER, changed=a_list(PLAIN_TEXT)),
+    "ModelInfo": an_object(
+        _SERVED,
+        is_generation={"const": True},
+        model_type=MAYBE_TEXT,
+        architectures={"type": ["array", "null"], "items": PLAIN_TEXT},
+    ),
+    "ServerInfo": an_object(
+        _SERVED,
+        tp_size=_INTEGER,
+        pp_size=_INTEGER,
+        dp_size=_INTEGER,
+        ep_size=_INTEGER,
+        num_gpus=_INTEGER,
+        version=MAYBE_TEXT,
+        internal_states=a_list(_ANY_OBJECT),
+    ),
+    "LoadArray": a_list(
+        an_object(_BUSY, num_reqs=_INTEGER, num_tokens=_INTEGER, num_pending_tokens=_INTEGER)
+    ),
+    "Loads": an_object(
+        timestamp=PLAIN_TEXT,
+        version=MAYBE_TEXT,
+        loads=a_list(an_object(_BUSY, max_total_num_tokens=_INTEGER, token_usage=_NUMBER)),
+    ),
+    "FirstValues": a_list(either(_NUMBER, {"type": "array"}, {"type": "null"})),
+    "Checked": an_object(success=_BOOLEAN, message=PLAIN_TEXT),
+    "Tokens": an_object(
+        tokens={"type": "array"},
+        count=either(_INTEGER, a_list(_INTEGER)),
+        max_model_len=MAYBE_INTEGER,
+        token_strs={"type": "null"},
+    ),
+    "Detokenized": an_object(
+        text=either(PLAIN_TEXT, a_list(PLAIN_TEXT)), prompt=either(PLAIN_TEXT, a_list(PLAIN_TEXT))
+    ),
     "ReloadStatus": an_object(
         state=PLAIN_TEXT,
         generation=MAYBE_INTEGER,

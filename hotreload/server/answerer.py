@@ -21,7 +21,7 @@ from hotreload.server.ports import Gate, Metrics
 from hotreload.server.problems import Json, Refused, status_of
 from hotreload.server.request_body import Kind, whole_number
 from hotreload.server.sse import EventWriter
-from hotreload.types import FOR_A_SWAP, Generation
+from hotreload.types import AS_ASKED, FOR_A_SWAP, Generation
 
 EngineAnswer = Fields | list[Fields]
 
@@ -82,6 +82,8 @@ class Answerer[P]:
         self._metrics = metrics
         self._replay = replay
         self._running = 0
+        self.answered_at = float("-inf")
+        """The monotonic clock's time when a client was given a token last."""
 
     async def answer(self, read: Read, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, read by its route."""
@@ -119,7 +121,7 @@ class Answerer[P]:
             item = await anext(items)
         if may_replay and self._is_to_replay(item):
             return False
-        self._metrics.tokens(sum(_tokens(answer) for answer in _answers(item)))
+        self._count(sum(_tokens(answer) for answer in _answers(item)))
         for answer in _answers(item):
             client.hear_of(answer)
         told = asked.form.whole(item, generation)
@@ -190,12 +192,17 @@ class Answerer[P]:
                 self._metrics.first_token(time.perf_counter() - began)
             index, made = item.get("index", 0), _tokens(item)
             # As they come: a long answer counted at its end would be a peak, and zeros before.
-            self._metrics.tokens(max(0, made - tokens.get(index, 0)))
+            self._count(max(0, made - tokens.get(index, 0)))
             tokens[index] = made
             for event in form.piece(item, generation):
                 await out.write(event)
         for event in form.end(generation):
             await out.write(event)
+
+    def _count(self, tokens: int) -> None:
+        self._metrics.tokens(tokens)
+        if tokens:
+            self.answered_at = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +217,7 @@ class _Client:
     def hear_of(self, answer: Fields) -> None:
         """Note how an answer ended: one that was cut short is counted as such."""
         ended = _end_of(answer)
-        if ended.get("type") == "abort":
+        if ended.get("type") == "abort" and ended.get("code") != AS_ASKED:
             ended_as(self.scope, int(ended.get("status_code") or CUT_SHORT))
 
     async def hearing_of(self, pieces: AsyncIterator[EngineAnswer]) -> AsyncIterator[EngineAnswer]:

@@ -26,6 +26,8 @@ from hotreload.server.openai.routes import openai_routes
 from hotreload.server.openapi import schema_routes
 from hotreload.server.ports import Gate, Metrics
 from hotreload.server.problems import no_such_route, problem_of
+from hotreload.server.sglang.answers import ServedModel
+from hotreload.server.sglang.routes import sglang_routes
 from hotreload.server.status_page import page_routes
 from hotreload.server.text_generation import text_generation_route
 from hotreload.server.view_routes import EventStream, Feeds, watch_routes
@@ -44,7 +46,7 @@ def create_app[P](
     admin_group: int | None = None,
     replay: bool = False,
     webhook: Webhook | None = None,
-    model_name: str = "model",
+    model: ServedModel | None = None,
     hosts: Collection[str] = (),
     origins: Collection[str] = (),
     keys: ApiKeys | None = None,
@@ -54,7 +56,7 @@ def create_app[P](
 
     `operator` returns who takes orders now; NotServing while nobody does.
     """
-    limits = limits or Limits()
+    limits, model = limits or Limits(), model or ServedModel("model", "model")
     status = documents.status
 
     def live() -> Generation | None:
@@ -70,12 +72,15 @@ def create_app[P](
     app.router.routes.append(text_generation_route(answerer))
     events_stream = EventStream(app.state.feeds, limits, origins)
     app.router.routes.append(Route("/events", events_stream, methods=["GET"]))
-    app.include_router(openai_routes(answerer, model_name, live))
+    app.include_router(openai_routes(answerer, model.name, live))
     app.router.routes.append(webhook_route(webhook))
     app.include_router(watch_routes(documents, metrics))
     app.include_router(page_routes())
     app.include_router(schema_routes())
     admission = Admission(admin_group)
+    app.include_router(
+        sglang_routes(answerer, gate=gate, status=status, model=model, admission=admission)
+    )
     app.include_router(
         admin_routes(gate=gate, operator=operator, status=status, admission=admission)
     )

@@ -21,6 +21,7 @@ from hotreload.server.keys import ApiKeys
 from hotreload.server.listening import bind_tcp, bind_unix, group_id, take_over, turn_away
 from hotreload.server.peers import overflow_id
 from hotreload.server.ports import Gate, Metrics
+from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.webhook import Webhook
 from hotreload.settings.credentials import KEYS, read_keys, read_secret
 from hotreload.settings.sections import ServerSettings, Settings
@@ -60,7 +61,7 @@ def make_app[P](
         admin_group=admin_group(server),
         replay=settings.reload.on_drain_timeout == "replay",
         webhook=_webhook(settings.source.webhook, wake),
-        model_name=settings.model_name,
+        model=_served(settings),
         hosts=server.hosts,
         origins=server.cors_origins,
         keys=_api_keys(server.api_keys_file),
@@ -77,6 +78,13 @@ def admin_group(server: ServerSettings) -> int | None:
     if os.geteuid() == overflow_id("uid"):
         log.warning("admin.nobodys_user", extra={"uid": os.geteuid(), "todo": NOBODYS_USER})
     return group
+
+
+def _served(settings: Settings) -> ServedModel:
+    """The model's names: its folder's path, or the repo it comes from."""
+    folder, source = settings.engine.model, settings.source
+    path = str(folder.absolute()) if folder else source.repo or settings.model_name
+    return ServedModel(settings.model_name, path)
 
 
 def _webhook(file: Path | None, wake: Callable[[str], None]) -> Webhook | None:

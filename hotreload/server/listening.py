@@ -17,7 +17,7 @@ from pathlib import Path
 from hotreload.errors import ConfigError, NotServing
 from hotreload.files import locked
 from hotreload.server.problems import problem_of
-from hotreload.types import LOOKING
+from hotreload.socket_names import LOOKING
 
 BACKLOG = 2048
 """Large, because asyncio's clients believe they are connected when a unix backlog is full."""

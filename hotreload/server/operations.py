@@ -9,6 +9,7 @@ from hotreload.server.answer_schemas import PLAIN_TEXT, Schema, a_list, either, 
 from hotreload.server.answerer import GENERATION_NUMBER, MIN_GENERATION_HEADER
 from hotreload.server.openai import fields
 from hotreload.server.request_body import BOOLEAN, STRING, Kind, whole_number
+from hotreload.server.sglang import bodies
 from hotreload.server.view_routes import MOST_LISTED
 
 JSON_TYPE = "application/json"
@@ -76,6 +77,9 @@ class Operation:
     """Those who may use it, if no scheme says so."""
 
 
+Operations = Mapping[tuple[str, str], Operation]
+
+
 def _json(name: str) -> Media:
     return {JSON_TYPE: named(name)}
 
@@ -95,6 +99,13 @@ MOST_ATTEMPTS_PARAMETER = Parameter(
 )
 MODEL_PARAMETER = Parameter("name", "path", STRING, "What [server] model_name says.")
 FILE_PARAMETER = Parameter("name", "path", STRING, "A file of the page.")
+
+INCLUDE_PARAMETER = Parameter(
+    "include", "query", STRING, "core, memory, queues or all, and SGLang's others, by commas; all."
+)
+RANK_PARAMETER = Parameter(
+    "dp_rank", "query", whole_number(0, 2**31 - 1), "The engine of this number alone."
+)
 
 ONE_OR_EACH = either(named("Answer"), a_list(named("Answer")))
 REFUSALS_OF_ORDERS = (404, 408, 409, 503, 504)
@@ -128,7 +139,98 @@ def _for_administrators(operation: Operation) -> Operation:
     return replace(operation, security=TO_ALL, who=ADMINISTRATORS)
 
 
-OPERATIONS: Mapping[tuple[str, str], Operation] = {
+def _guarded(operation: Operation) -> Operation:
+    return replace(_for_administrators(operation), refusals=(403, 408, 503))
+
+
+def _by(methods: tuple[str, ...], paths: tuple[str, ...], operation: Operation) -> Operations:
+    return {(method, path): operation for method in methods for path in paths}
+
+
+EITHER = ("GET", "POST")
+OF_SGLANG: Operations = {
+    **_by(
+        ("GET",),
+        ("/model_info", "/get_model_info"),
+        Operation("SGLang's: what answers.", _json("ModelInfo"), (503,)),
+    ),
+    **_by(
+        ("GET",),
+        ("/server_info", "/get_server_info"),
+        Operation("SGLang's: how it is set up.", _json("ServerInfo"), (503,)),
+    ),
+    ("GET", "/get_load"): Operation(
+        "SGLang's: how busy each engine is.", _json("LoadArray"), (503,)
+    ),
+    ("GET", "/v1/loads"): Operation(
+        "SGLang's: the same in full.",
+        _json("Loads"),
+        (503,),
+        parameters=(INCLUDE_PARAMETER, RANK_PARAMETER),
+    ),
+    ("GET", "/health_generate"): Operation("SGLang's: does it make a token?", {}, (503,)),
+    **_by(
+        EITHER,
+        ("/flush_cache",),
+        _guarded(
+            Operation("SGLang's: forget cached prefixes that nobody uses.", {TEXT_TYPE: PLAIN_TEXT})
+        ),
+    ),
+    ("POST", "/abort_request"): _guarded(
+        Operation("SGLang's: end a request, or all.", {}, body=bodies.ABORT, may_be_empty=True)
+    ),
+    **_by(
+        EITHER,
+        ("/get_weights_by_name",),
+        _guarded(
+            Operation(
+                "SGLang's: the first numbers of a leaf or a tensor.",
+                _json("FirstValues"),
+                body=bodies.BY_NAME,
+                required=("name",),
+                others={400: _json("OpenAIError")},
+            )
+        ),
+    ),
+    **_by(
+        EITHER,
+        ("/weights_checker",),
+        _guarded(
+            Operation(
+                "SGLang's: checksums computed now, and whether they are those of a snapshot.",
+                _json("Checked"),
+                body=bodies.CHECK,
+                others={400: _json("Checked")},
+                may_be_empty=True,
+            )
+        ),
+    ),
+    **_by(
+        ("POST",),
+        ("/tokenize", "/v1/tokenize"),
+        Operation(
+            "SGLang's and vLLM's: the tokens of texts or of a chat.",
+            _json("Tokens"),
+            (408, 503),
+            body=bodies.TOKENIZE,
+            one_of=("prompt", "messages"),
+        ),
+    ),
+    **_by(
+        ("POST",),
+        ("/detokenize", "/v1/detokenize"),
+        Operation(
+            "SGLang's and vLLM's: the texts of tokens.",
+            _json("Detokenized"),
+            (408, 503),
+            body=bodies.DETOKENIZE,
+            required=("tokens",),
+        ),
+    ),
+}
+
+OPERATIONS: Operations = {
+    **OF_SGLANG,
     ("POST", "/generate"): replace(
         _asks("Ask in the engine's own schema.", ONE_OR_EACH, generate.FIELDS),
         one_of=generate.PROMPTS,

@@ -1,6 +1,6 @@
 """All the server needs of the rest of the daemon, as shapes; nothing here is implemented."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
@@ -19,6 +19,22 @@ class Preparer[P](Protocol):
         `template_args`, and `copies`, how often each prompt is to be answered. BadRequest names
         the field at fault.
         """
+        ...
+
+    async def tokenize(self, asked: Mapping[str, Any]) -> list[list[int]]:
+        """Encode each of the texts in `text`, or the chat in `messages`, by the engine's tokenizer.
+
+        The other fields are `add_special_tokens`, true by default, for texts, and `template_args`
+        for a chat. It may be longer than a prompt may be, though not without end; BadRequest.
+        """
+        ...
+
+    async def detokenize(self, ids: Sequence[list[int]], *, skip_special: bool) -> list[str]:
+        """Decode each list of ids; BadRequest names one that is not in the vocabulary."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what runs, and on what, under upstream's names."""
         ...
 
 
@@ -40,12 +56,38 @@ class AnsweringEngine[P](Preparer[P], Protocol):
         """Compute the checksum of each live leaf now."""
         ...
 
+    async def first_values(self, name: str, most: int) -> list[Any]:
+        """Show the first numbers, or rows, of a live leaf, or of a checkpoint's tensor.
+
+        BadRequest when nothing is called so. An engine over several hosts shows none.
+        """
+        ...
+
+    async def abort_asked(self, rid: str | None) -> int:
+        """End the answers to prompts that clients call so, or to all of theirs; return how many.
+
+        Each ends with what it has and the finish reason `abort`, whose code is `asked`.
+        """
+        ...
+
+    async def flush(self) -> int:
+        """Forget every cached prefix that nothing under way uses; return how many tokens.
+
+        What is under way goes on as it is. None are forgotten in an engine that cannot overlap,
+        where a swap forgets all of them.
+        """
+        ...
+
 
 class Gate[P](Protocol):
     """The gate that every request passes; it alone chooses the engine that answers."""
 
     def preparing(self) -> AbstractContextManager[Preparer[P]]:
         """Lend what makes a request ready before it is let in; NotServing when none is let in."""
+        ...
+
+    def engines(self) -> Sequence[AnsweringEngine[P]]:
+        """List all engines that answer; NotServing when there is none."""
         ...
 
     @property

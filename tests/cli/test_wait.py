@@ -9,7 +9,8 @@ import pytest
 
 from hotreload.events import PhaseEntered, Progress
 from hotreload.server.listening import bind_unix
-from hotreload.types import LOOKING, Phase
+from hotreload.socket_names import LOOKING
+from hotreload.types import Phase
 from tests.cli.conftest import Command
 from tests.server.world import FIRST, World, serving
 from tests.waiting import PATIENCE

@@ -576,6 +576,83 @@ async def test_an_abort_ends_what_is_under_way_and_says_why(engine_case: EngineC
     assert ended(answer)["type"] != "abort"
 
 
+AS_ASKED = {
+    "type": "abort",
+    "message": "Aborted",
+    "status_code": None,
+    "err_type": None,
+    "code": "asked",
+}
+
+
+async def test_it_ends_the_answers_that_somebody_asked_to_end_and_no_others(
+    engine_case: EngineCase,
+) -> None:
+    engine = engine_case.engine
+    mine = engine.generate(await engine.prepare(ENDLESS | {"rid": "mine"}))
+    theirs = engine.generate(await engine.prepare(ENDLESS | {"rid": "theirs"}))
+    for items in (mine, theirs):
+        await anext(items)
+    assert await engine.abort_asked("mi") == 0
+    assert await engine.abort_asked("mine") == 1
+    assert ended((await rest_of(mine))[-1]) == AS_ASKED
+    assert engine_case.busy_with() == 1
+    assert await engine.abort_asked(None) == 1
+    assert ended((await rest_of(theirs))[-1]) == AS_ASKED
+    assert ended((await answers(engine, ASK))[0])["type"] != "abort"
+
+
+async def test_no_client_ends_a_probe(engine_case: EngineCase) -> None:
+    engine = engine_case.engine
+    probing = asyncio.create_task(engine.probe())
+    while not probing.done():
+        assert await engine.abort_asked(None) == 0
+        await asyncio.sleep(0.001)
+    await probing
+
+
+async def test_a_flush_forgets_what_nobody_uses_and_disturbs_nothing_under_way(
+    engine_case: EngineCase,
+) -> None:
+    engine = engine_case.engine
+    (before,) = await answers(engine, ASK)
+    flushed = await engine.flush()
+    assert flushed > 0 or engine.cannot_overlap is not None
+    assert await engine.flush() == 0
+    async with aclosing(engine.generate(await engine.prepare(ENDLESS))) as items:
+        first: Any = await anext(items)
+        await engine.flush()
+        later: Any = await anext(items)
+        assert later["text"].startswith(first["text"])
+    (after,) = await answers(engine, ASK)
+    assert after["text"] == before["text"]
+
+
+async def test_it_lends_its_tokenizer(engine_case: EngineCase) -> None:
+    engine = engine_case.engine
+    texts = ["Who serves?", "x"]
+    ids = await engine.tokenize({"text": texts})
+    assert await engine.detokenize(ids, skip_special=True) == texts
+    (chat,) = await engine.tokenize({"messages": [{"role": "user", "content": "Who serves?"}]})
+    assert len(chat) >= len(ids[0])
+    with pytest.raises(BadRequest) as refused:
+        await engine.detokenize([[2**40]], skip_special=True)
+    assert refused.value.param == "tokens"
+
+
+@pytest.mark.usefixtures("on_one_host")
+async def test_it_shows_the_first_numbers_of_a_leaf_and_of_a_tensor(
+    engine_case: EngineCase,
+) -> None:
+    engine = engine_case.engine
+    for name in (min(engine.live.leaves), min(engine.expected_tensors())):
+        assert len(await engine.first_values(name, 1)) == 1
+        assert json.loads(json.dumps(shown := await engine.first_values(name, 2))) == shown
+    with pytest.raises(BadRequest) as refused:
+        await engine.first_values("no such leaf", 2)
+    assert refused.value.param == "name"
+
+
 async def test_answers_that_are_no_numbers_are_withheld_and_counted(
     engine_case: EngineCase,
 ) -> None:

@@ -28,6 +28,8 @@ BIG: tuple[Any, ...] = (
 )
 REQUIRED = {"/generate": {"text": "a"}, "/v1/completions": {"prompt": "a"}}
 REQUIRED["/v1/chat/completions"] = {"messages": [{"role": "user", "content": "a"}]}  # type: ignore[dict-item]
+AS_LONG_AS_ASKED = {"/tokenize", "/v1/tokenize"}
+"""Their answers are as long as what they encode."""
 BODIES = [path for (_, path), told in OPERATIONS.items() if told.body is not None]
 
 
@@ -47,6 +49,8 @@ def bad_bodies(path: str) -> Iterator[dict[str, Any]]:
 
 def check(answer: httpx.Response, sent: object) -> None:
     assert answer.status_code < 500, answer.text[:300]
+    if answer.request.url.path in AS_LONG_AS_ASKED and answer.status_code == 200:
+        return
     size = len(answer.content) + sum(len(k) + len(v) for k, v in answer.headers.raw)
     assert size <= MOST, f"{size} bytes for {str(sent)[:100]}: {answer.text[:300]}"
 

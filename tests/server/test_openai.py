@@ -55,7 +55,12 @@ async def test_the_model_is_listed_with_what_is_live(
     (model,) = [model async for model in client.models.list()]
     assert (model.id, model.object, model.created) == ("model", "model", 1_700_000_000)
     assert model.model_extra == {
-        "hotreload": {"generation": 1, "revision": "aaaa1111", "fingerprint": "fp-1"}
+        "hotreload": {
+            "generation": 1,
+            "revision": "aaaa1111",
+            "fingerprint": "fp-1",
+            "weight_version": "1",
+        }
     }
     assert (await client.models.retrieve("model")).id == "model"
     for other in ("other", "org/other"):

@@ -31,6 +31,7 @@ from hotreload.types import (
     Answering,
     Attempt,
     By,
+    EngineLoad,
     Generation,
     Lease,
     Noise,
@@ -135,7 +136,12 @@ class View:
             self.ledger,
             readings=Readings(
                 replicas=lambda: [
-                    ReplicaReading(inside=gate.inside, held=gate.held, answering=gate.answering())
+                    ReplicaReading(
+                        inside=gate.inside,
+                        held=gate.held,
+                        answering=gate.answering(),
+                        load=gate.lease.engine.load if gate.lease else EngineLoad(),
+                    )
                 ],
                 answering=lambda: [*gate.answering(), *self.older],
             ),

@@ -36,7 +36,7 @@ from hotreload.cli.doctor_checks.room import (
 )
 from hotreload.engine.versions import SUPPORTED, how_to_install, installed, why_untested
 from hotreload.settings.load import missing_to_serve
-from hotreload.types import LONGEST_SOCKET_PATH
+from hotreload.socket_names import LONGEST_SOCKET_PATH
 
 DEVICE_SECONDS = 120.0
 IMPORT_ENGINE = "from hotreload.engine import sglang; from sgl_jax.srt.entrypoints import engine"

@@ -5,7 +5,7 @@ Knows upstream's tokenizer manager; requests were checked before they come here.
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -17,15 +17,23 @@ from hotreload.engine.upstream.nonfinite_logits import check_finite
 from hotreload.engine.upstream.watch import EngineWatch, Leg
 from hotreload.errors import BadRequest, cut
 from hotreload.threads import uninterrupted
-from hotreload.types import FOR_A_SWAP
+from hotreload.types import AS_ASKED, FOR_A_SWAP
 
 Answer = dict[str, Any]
 
 ABORT_AGAIN_SECONDS = 1.0
-ENDED_FOR_A_SWAP = (
-    "ended early for a swap of the weights: it ran longer than [reload] finish_timeout (or "
-    "drain_timeout, where swaps drain), and on_drain_timeout says not to wait; ask again"
-)
+ENDED_FOR_A_SWAP: Mapping[str, Any] = {
+    "code": FOR_A_SWAP,
+    "message": "ended early for a swap of the weights: it ran longer than [reload] finish_timeout "
+    "(or drain_timeout, where swaps drain), and on_drain_timeout says not to wait; ask again",
+}
+ENDED_AS_ASKED: Mapping[str, Any] = {
+    "message": "Aborted",
+    "status_code": None,
+    "err_type": None,
+    "code": AS_ASKED,
+}
+"""SGLang's words for it, and our code."""
 
 
 class Answers:
@@ -41,7 +49,10 @@ class Answers:
 
         self._manager = tokenizer_manager
         self._watch = watch
-        self._ended_by_us: set[str] = set()
+        self._asked_as: dict[str, str | None] = {}
+        """The client's id of each of its prompts under way, by our own; a probe is no client's."""
+        self._ended_by_us: dict[str, Mapping[str, Any]] = {}
+        """The words for those that we end."""
         watch.on_loss = self._wake_all
         # Upstream would add signal handlers to our loop, and kill the process at SIGTERM.
         tokenizer_manager.no_create_loop = True
@@ -61,9 +72,18 @@ class Answers:
 
     def abort(self, is_meant: Callable[[int], bool]) -> None:
         """End every answer under way in the lanes that are meant with the text it has so far."""
-        meant = [rid for rid in self._manager.rid_to_state if is_meant(lane_of(rid))]
-        self._ended_by_us.update(meant)
+        running = self._manager.rid_to_state
+        self._end([rid for rid in running if is_meant(lane_of(rid))], ENDED_FOR_A_SWAP)
+
+    def abort_asked(self, rid: str | None) -> int:
+        """End the answers to prompts that clients call so, or to all of theirs; how many."""
+        asked = [own for own, theirs in self._asked_as.items() if rid in (None, theirs)]
+        self._end(asked, ENDED_AS_ASKED)
+        return len(asked)
+
+    def _end(self, meant: Iterable[str], why: Mapping[str, Any]) -> None:
         for rid in meant:
+            self._ended_by_us.setdefault(rid, why)
             self._manager.abort_request(rid)
 
     async def generate(self, parsed: Parsed, lane: int) -> AsyncGenerator[Answer | list[Answer]]:
@@ -88,6 +108,8 @@ class Answers:
         from sgl_jax.srt.managers.io_struct import GenerateReqInput
 
         rid = in_lane(lane, uuid.uuid4().hex)
+        if not item.is_probe:
+            self._asked_as[rid] = item.rid
         request = GenerateReqInput(
             input_ids=item.input_ids,
             sampling_params=item.sampling_params,
@@ -100,13 +122,14 @@ class Answers:
             while (piece := await self._next(pieces)) is not None:
                 answer = _for_client(piece, item.rid)
                 check_finite(answer)
-                if rid in self._ended_by_us:
-                    _say_why(answer["meta_info"])
+                if (why := self._ended_by_us.get(rid)) is not None:
+                    _say_why(answer["meta_info"], why)
                 elif item.grammar is not None and _is_aborted(answer["meta_info"]):
                     raise could_not_follow(item.grammar)
                 yield answer
         finally:
-            self._ended_by_us.discard(rid)
+            self._asked_as.pop(rid, None)
+            self._ended_by_us.pop(rid, None)
             await uninterrupted(self._leave(pieces, rid))
 
     async def _next(self, pieces: AsyncIterator[Answer]) -> Answer | None:
@@ -230,11 +253,10 @@ async def all_ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _say_why(meta: dict[str, Any]) -> None:
+def _say_why(meta: dict[str, Any], why: Mapping[str, Any]) -> None:
     """Say why we ended the answer: upstream says only `Aborted`."""
     if _is_aborted(meta):
-        ended = {"code": FOR_A_SWAP, "message": ENDED_FOR_A_SWAP}
-        meta["finish_reason"] = {**meta["finish_reason"], **ended}
+        meta["finish_reason"] = {**meta["finish_reason"], **why}
 
 
 def _is_aborted(meta: dict[str, Any]) -> bool:

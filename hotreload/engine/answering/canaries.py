@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.items import Parsed
@@ -40,7 +41,7 @@ class Canaries:
             raise ProbeFailed(bad[0], findings=bad)
 
     async def _verdict(self, probe: Probe, generate: Ask) -> str | None:
-        asked = self._prompts.parse(request_for(probe))  # at once: it must not queue with clients
+        asked = self._parsed(probe)
         try:
             async with aclosing(generate(asked)) as answers:
                 answer = await anext(answers)
@@ -49,13 +50,18 @@ class Canaries:
         assert isinstance(answer, dict)
         return decide_verdict(probe, answer)
 
+    def _parsed(self, probe: Probe) -> Parsed:
+        """The probe's request, made at once: it must not queue with clients."""
+        parsed = self._prompts.parse(request_for(probe))
+        return replace(parsed, items=tuple(replace(item, is_probe=True) for item in parsed.items))
+
     def _longest_of(self, probes: Sequence[Probe]) -> int:
         return max(self._tokens_of(probe) for probe in probes)
 
     def _tokens_of(self, probe: Probe) -> int:
         """Refuse one that the engine cannot answer: it would reject every checkpoint."""
         try:
-            asked = self._prompts.parse(request_for(probe)).items[0]
+            asked = self._parsed(probe).items[0]
         except BadRequest as fault:
             raise ConfigError(f"[[probe]] {probe.prompt!r} cannot be asked: {fault}") from fault
         tokens: int = len(asked.input_ids) + asked.sampling_params["max_new_tokens"]

@@ -17,6 +17,8 @@ class Item:
     rid: str | None
     grammar: Any = None
     """Its compiled grammar, which lives as long as somebody follows it."""
+    is_probe: bool = False
+    """True for one of ours: what clients wish to end, it is none of."""
 
 
 @dataclass(frozen=True, slots=True)

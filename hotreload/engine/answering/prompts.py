@@ -4,13 +4,21 @@ A long text takes seconds, and a chat template is a program that came with the m
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hotreload.engine.answering.crews import Crew
 from hotreload.engine.answering.grammars import Grammars
 from hotreload.engine.answering.items import Parsed
-from hotreload.engine.answering.requests import Messages, check_length, encoded, parse
+from hotreload.engine.answering.requests import (
+    Messages,
+    check_length,
+    encoded,
+    parse,
+    telling_refusals,
+)
+from hotreload.engine.answering.sampling import check_ids
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.errors import BadRequest, cut
 
@@ -23,6 +31,8 @@ LONG_PROMPT = 2**16
 """Beyond how many characters or ids a request goes to a crew of its own: long requests wait for
 each other, and hold up no shorter one."""
 SCALARS = (str, int, float, bool)
+IsGivenUp = Callable[[], bool]
+"""Says whether nobody waits for a piece of work any more."""
 FAULTS_OF_A_TEMPLATE = (
     ArithmeticError,
     AttributeError,
@@ -56,12 +66,10 @@ class Prompts:
 
     async def prepare(self, request: Mapping[str, Any]) -> Parsed:
         """The request as the engine takes it; BadRequest names the parameter at fault."""
-        parsed = await self._parsed(request)
+        parsed = await self._by_size(request, partial(self.parse, request))
         return parsed if self._grammars is None else await self._grammars.prepared(parsed)
 
-    def parse(
-        self, request: Mapping[str, Any], is_given_up: Callable[[], bool] = lambda: False
-    ) -> Parsed:
+    def parse(self, request: Mapping[str, Any], is_given_up: IsGivenUp = lambda: False) -> Parsed:
         """The same without its grammars; blocks, and ends soon after `is_given_up` says so."""
 
         def encode(text: str) -> list[int]:
@@ -72,22 +80,51 @@ class Prompts:
         limits, can = self._limits, self._can
         return parse(request, limits=limits, can=can, encode=encode, chat=self._chat)
 
+    async def tokenize(self, asked: Mapping[str, Any]) -> list[list[int]]:
+        """The ids of each text, or of a chat as the model is asked it; BadRequest says why not."""
+        is_special = asked.get("add_special_tokens", True)
+
+        def ids(is_given_up: IsGivenUp) -> list[list[int]]:
+            if asked.get("messages") is not None:
+                return [self._chat(asked["messages"], asked.get("template_args") or {})]
+            return [self._ids_of(text, is_special) for text in asked["text"]]
+
+        return await self._by_size(asked, ids)
+
+    async def detokenize(self, ids: Sequence[list[int]], *, skip_special: bool) -> list[str]:
+        """The text of each list of ids; BadRequest names an id that there is not."""
+        for each in ids:
+            if each:
+                check_ids("tokens", each, self._limits.vocabulary)
+
+        def texts(is_given_up: IsGivenUp) -> list[str]:
+            decode = self._tokenizer.decode
+            return [str(decode(each, skip_special_tokens=skip_special)) for each in ids]
+
+        return await self._by_size({"input_ids": ids}, texts)
+
     def close(self) -> None:
         """End what tries and compiles grammars."""
         if self._grammars is not None:
             self._grammars.close()
 
-    async def _parsed(self, request: Mapping[str, Any]) -> Parsed:
-        size = _size_of(request)
-        if size <= SHORT_PROMPT and not _takes_long(request):
-            return self.parse(request)
+    async def _by_size[T](self, asked: Mapping[str, Any], work: Callable[[IsGivenUp], T]) -> T:
+        """Do it on the loop when it is short, else in a thread of the crew for its size."""
+        size = _size_of(asked)
+        if size <= SHORT_PROMPT and not _takes_long(asked):
+            return work(lambda: False)
         crew = self._usual if size <= LONG_PROMPT else self._long
-        return await crew.run(lambda cancel: self.parse(request, cancel.is_set))
+        return await crew.run(lambda cancel: work(cancel.is_set))
 
     def _encode(self, text: str) -> list[int]:
         """The ids of a text, as upstream's tokenizer manager makes them."""
         ids: list[int] = self._tokenizer(text)["input_ids"]
         return ids
+
+    def _ids_of(self, text: str, is_special: bool) -> list[int]:
+        check_length("text", text, self._limits)
+        with telling_refusals():
+            return self._encode(text) if is_special else self._encode_rendered(text)
 
     def _chat(self, messages: Messages, arguments: Mapping[str, Any]) -> list[int]:
         """The ids of a chat, by the template of the model."""

@@ -5,6 +5,7 @@ OpenAI's routes. `sampling` checks how the answer is to be made.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -164,15 +165,22 @@ def _encoded(texts: list[Any], encode: Encode, limits: EngineLimits) -> list[lis
 
 
 def _ids_of(text: str, encode: Encode, limits: EngineLimits) -> list[int]:
-    try:
+    with telling_refusals():
         ids = encoded(text, encode, limits)
-    except (ValueError, TypeError, OverflowError) as fault:
-        raise bad("text", f"the tokenizer refuses it: {cut(str(fault), 300)}") from fault
     if not ids:
         what = "is empty" if not text else "the tokenizer makes no token of it"
         raise bad("text", f"{what}; give at least one token to go on from")
     _check_fits(ids, limits)
     return ids
+
+
+@contextmanager
+def telling_refusals() -> Iterator[None]:
+    """Say that the tokenizer refuses a text."""
+    try:
+        yield
+    except (ValueError, TypeError, OverflowError) as fault:
+        raise bad("text", f"the tokenizer refuses it: {cut(str(fault), 300)}") from fault
 
 
 CheckSampling = Callable[[Any], dict[str, Any]]

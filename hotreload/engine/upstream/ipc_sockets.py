@@ -16,7 +16,7 @@ from typing import Any
 
 from hotreload import files
 from hotreload.errors import ConfigError
-from hotreload.types import LONGEST_SOCKET_PATH
+from hotreload.socket_names import LONGEST_SOCKET_PATH
 
 FOLDER_PREFIX = "hotreload-ipc-"
 _NAMES = len("/xxxxxxxx/tmpxxxxxxxx")

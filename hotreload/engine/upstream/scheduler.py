@@ -93,6 +93,13 @@ class SchedulerThread:
         assert self._lanes is not None, self.cannot_overlap
         return self._lanes
 
+    def forget_unused(self) -> int:
+        """Forget the cached prefixes that nothing under way uses; count their tokens.
+
+        Only a job of `submit_at_a_turn` may ask. Without lanes nobody here knows how: none are.
+        """
+        return 0 if self._lanes is None else self._lanes.forget_unused()
+
     def bind(self, leaves: list[Any]) -> None:
         """Compute with these leaves from now on; only while one set answers, and none is asked."""
         if self._lanes is None:

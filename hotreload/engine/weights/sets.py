@@ -19,6 +19,7 @@ from hotreload.engine.weights.plan import record_plan
 from hotreload.engine.weights.quiet import QUIET, Quiet
 from hotreload.engine.weights.room_for_a_set import Room
 from hotreload.engine.weights.twins import Copying, Original, take_the_place
+from hotreload.engine.weights.values import first_values
 from hotreload.engine.weights.weights import Weights, sources_of
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, HowFar, Loading, Noise, Revision, Staged
@@ -230,6 +231,12 @@ class StagingEngine:
             # A cancel waits for the thread: it holds leaves that a trade must be able to free.
             now = await in_thread(lambda cancel: self._checksums(live.weights.leaves))
             return self._noted(live, now)
+
+    async def first_values(self, name: str, most: int) -> list[Any]:
+        """The first numbers, or rows, of a live leaf, or of a tensor that one was made of."""
+        async with self.unchanged:
+            show = partial(first_values, self.layout.named(self.live.weights.leaves))
+            return await in_thread(lambda cancel: show(self.plan.parts, name, most))
 
     def _noted(self, live: Staged, now: dict[str, int]) -> dict[str, int]:
         """Note what checksums say of a set that is to be shared with; return them."""

@@ -12,7 +12,7 @@ from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import EngineLimits
-from hotreload.errors import CheckpointIncompatible, HotReloadError
+from hotreload.errors import BadRequest, CheckpointIncompatible, HotReloadError
 from hotreload.hosts.all_ranks import AllRanks
 from hotreload.hosts.bounds import words_of
 from hotreload.hosts.engine.rank_engine import RankEngine
@@ -20,6 +20,7 @@ from hotreload.hosts.steps import (
     EXCHANGE,
     FIRST_SET,
     FLIP,
+    FLUSH,
     LIVE,
     MEASURE,
     PROVE,
@@ -114,6 +115,12 @@ class OverRanks:
             found, _ = await step.all_did(self._own.checksums)
             return found
 
+    async def flush(self) -> int:
+        """Forget the cached prefixes that nothing under way uses, on all ranks in one turn."""
+        async with self._ranks.step(FLUSH) as step:
+            tokens, _ = await step.all_did(self._own.flush)
+            return tokens
+
     async def tell_live(self, about: Mapping[str, str]) -> None:
         """Have every other rank write down what is live, as this one has done by itself."""
         async with self._ranks.step(LIVE, about) as step:
@@ -131,6 +138,10 @@ class OverRanks:
     async def twin(self, staged: Staged) -> Staged:
         """Refuse it."""
         raise _cannot("copy another engine's weights")
+
+    async def first_values(self, name: str, most: int) -> list[Any]:
+        """Refuse it: this host has a part of them alone."""
+        raise BadRequest("an engine over several hosts ([engine] nnodes) cannot show its weights")
 
     async def stow(self, staged: Staged) -> Staged:
         """Refuse it."""
@@ -174,6 +185,10 @@ class OverRanks:
         """End every answer under way (under these weights)."""
         await self._own.abort(staged)
 
+    async def abort_asked(self, rid: str | None) -> int:
+        """End the answers to prompts that clients call so, or to all of theirs; how many."""
+        return await self._own.abort_asked(rid)
+
     def lose(self, why: str) -> None:
         """Count it as lost: every call that waits for it ends with EngineLost."""
         self._own.lose(why)
@@ -181,6 +196,14 @@ class OverRanks:
     async def prepare(self, request: Mapping[str, Any]) -> Parsed:
         """Check a request and encode its prompts; BadRequest names what is wrong."""
         return await self._own.prepare(request)
+
+    async def tokenize(self, asked: Mapping[str, Any]) -> list[list[int]]:
+        """Encode texts, or a chat by the model's template; BadRequest names what is wrong."""
+        return await self._own.tokenize(asked)
+
+    async def detokenize(self, ids: Sequence[list[int]], *, skip_special: bool) -> list[str]:
+        """The text of each list of ids; BadRequest names an id that there is not."""
+        return await self._own.detokenize(ids, skip_special=skip_special)
 
     def generate(
         self, prepared: Parsed, weights: Staged | None = None

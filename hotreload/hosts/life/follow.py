@@ -276,6 +276,10 @@ class FollowerRefusal:
         self._refuse()
         yield
 
+    def engines(self) -> NoReturn:
+        """Refuse it: nobody is answered here."""
+        self._refuse()
+
     def operator(self) -> NoReturn:
         """Refuse it: rank 0 decides."""
         self._refuse()

@@ -1,0 +1,222 @@
+"""The bodies that SGLang's routes answer with, as SGLang 0.5.23 has them.
+
+What hotreload does not measure is 0 there, SGLang's own default.
+"""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+from hotreload import __version__
+from hotreload.json_fields import Fields, generation_fields
+from hotreload.picture.picture import ReplicaReading
+from hotreload.types import Generation
+
+EngineFacts = Mapping[str, Any]
+"""An engine's own account of itself, under upstream's names."""
+
+SECTIONS = ("core", "memory", "spec", "lora", "disagg", "queues", "all")
+"""The parts of a load that a client may name."""
+FLUSHED = (
+    "Cache flushed.\n"
+    "Flushed items: {tokens}\n"
+    "Please check backend logs for more details. (What running or waiting requests use is kept "
+    "until they end; no other weights ever read it.)\n"
+)
+_NOT_MEASURED = {
+    "num_waiting_uncached_tokens": 0,
+    "num_prealloc_ready_tokens": 0,
+    "gen_throughput": 0.0,
+    "cache_hit_rate": 0.0,
+    "total_prefill_uncached_tokens": 0,
+    "total_prefill_busy_us": 0,
+    "decode_moments": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The model by the names that clients know it by."""
+
+    name: str
+    path: str
+    """The place it came from at the start, which stays: routers read it once."""
+
+    @property
+    def fields(self) -> Fields:
+        """The names, which every document begins with."""
+        return {
+            "model_path": self.path,
+            "served_model_name": self.name,
+            "tokenizer_path": self.path,
+        }
+
+
+def model_info(model: ServedModel, facts: EngineFacts, live: Generation) -> Fields:
+    """Tell what answers: the model, and the version of its weights."""
+    return {
+        **model.fields,
+        "is_generation": True,
+        "preferred_sampling_params": None,
+        "weight_version": live.weight_version,
+        "load_format": facts.get("load_format"),
+        "reasoning_parser": None,
+        "tool_call_parser": None,
+        "disaggregation_mode": "null",
+        "has_image_understanding": False,
+        "has_audio_understanding": False,
+        "model_type": facts.get("model_type"),
+        "architectures": facts.get("architectures"),
+        **generation_fields(live),
+    }
+
+
+def server_info(
+    model: ServedModel, facts: EngineFacts, live: Generation, engines: Sequence[ReplicaReading]
+) -> Fields:
+    """Tell how it is set up; the live version is in it, too, and not that of the start."""
+    tp, most = facts.get("tp_size", 1), facts.get("max_running_requests")
+    return {
+        **facts,
+        **model.fields,
+        "tp_size": tp,
+        "pp_size": 1,
+        "dp_size": len(engines),
+        "ep_size": facts.get("ep_size", 1),
+        "num_gpus": tp * len(engines),
+        "load_balance_method": "total_requests",
+        "disaggregation_mode": "null",
+        "disaggregation_bootstrap_port": None,
+        "encoder_only": False,
+        "max_total_num_tokens": facts.get("max_total_tokens"),
+        "version": facts.get("engine_version"),
+        "hotreload_version": __version__,
+        "weight_version": live.weight_version,
+        **generation_fields(live),
+        "internal_states": [
+            {
+                "weight_version": live.weight_version,
+                "effective_max_running_requests_per_dp": most,
+                "memory_usage": {
+                    "weight": _weight_gb(reading),
+                    "token_capacity": facts.get("max_total_tokens"),
+                },
+            }
+            for reading in engines
+        ],
+    }
+
+
+def load_array(engines: Sequence[ReplicaReading]) -> list[Fields]:
+    """Tell how busy each engine is, as SGLang's routers and TorchRL read it: a bare array."""
+    return [_short_load(rank, reading) for rank, reading in enumerate(engines)]
+
+
+def loads(
+    engines: Sequence[ReplicaReading],
+    facts: EngineFacts,
+    *,
+    include: Collection[str] = ("all",),
+    rank: int | None = None,
+) -> Fields:
+    """Tell the same in full: of each engine, or of the one of this number."""
+    now = time.time()
+    wanted = [
+        _load(at, reading, facts, include, now)
+        for at, reading in enumerate(engines)
+        if rank in (None, at)
+    ]
+    return {
+        "timestamp": datetime.fromtimestamp(now, UTC).isoformat(),
+        "version": facts.get("engine_version"),
+        "accelerator": None,
+        "num_accelerators": facts.get("tp_size", 1),
+        "loads": wanted,
+    }
+
+
+def checksums(leaves: Mapping[str, int], facts: EngineFacts) -> Fields:
+    """Tell the checksum of each leaf, and of all of them, as SGLang adds them up."""
+    told = {name: f"{leaves[name]:016x}" for name in sorted(leaves)}
+    whole = sha256()
+    for name, checksum in told.items():
+        whole.update(name.encode() + checksum.encode())
+    tp = facts.get("tp_size", 1)
+    rank = {"tp_rank": 0, "tp_size": tp, "dp_rank": 0, "dp_size": 1, "pp_rank": 0, "pp_size": 1}
+    of_all = whole.hexdigest()
+    ranks = {
+        "checksums": told,
+        "per_gpu_checksum": of_all,
+        "parallelism_info": [{"role": "target", **rank, "rank": 0, "size": tp}],
+    }
+    return {"ranks": [ranks], "per_engine_checksum": sha256(of_all.encode()).hexdigest()}
+
+
+def _counted(reading: ReplicaReading) -> tuple[int, int, int]:
+    """Count the requests that run in an engine, those that wait, and the tokens they hold.
+
+    Never none while one is inside, nor any once all have left: the scheduler notes its own figures
+    only a few times a second, and trainers wait for 0.
+    """
+    load = reading.load
+    if not reading.inside:
+        return 0, reading.held, 0
+    running = max(load.running, reading.inside - load.waiting)
+    return running, load.waiting + reading.held, load.kv_requests
+
+
+def _short_load(rank: int, reading: ReplicaReading) -> Fields:
+    running, waiting, tokens = _counted(reading)
+    return {
+        "dp_rank": rank,
+        "num_reqs": running + waiting,
+        "num_running_reqs": running,
+        "num_waiting_reqs": waiting,
+        "num_tokens": tokens,
+        "num_pending_tokens": 0,
+        "ts_tic": time.perf_counter(),
+    }
+
+
+def _load(
+    rank: int, reading: ReplicaReading, facts: EngineFacts, include: Collection[str], now: float
+) -> Fields:
+    running, waiting, used = _counted(reading)
+    capacity, most = facts.get("max_total_tokens", 0), facts.get("max_running_requests", 0)
+    told = {
+        "timestamp": now,
+        "dp_rank": rank,
+        "num_running_reqs": running,
+        "num_waiting_reqs": waiting,
+        "num_used_tokens": used,
+        "num_total_tokens": used,
+        "num_active_tokens": used,
+        "max_total_num_tokens": capacity,
+        "max_running_requests": most,
+        "token_usage": used / capacity if capacity else 0.0,
+        "utilization": running / most if most else 0.0,
+        **_NOT_MEASURED,
+    }
+    sections = {
+        "memory": {
+            "weight_gb": _weight_gb(reading),
+            "kv_cache_gb": 0.0,
+            "graph_gb": 0.0,
+            "token_capacity": capacity,
+        },
+        "queues": {
+            "waiting": waiting,
+            "grammar": 0,
+            "paused": 0,
+            "retracted": 0,
+            "prealloc_ready": 0,
+        },
+    }
+    return told | {name: sections[name] for name in sections if {name, "all"} & set(include)}
+
+
+def _weight_gb(reading: ReplicaReading) -> float:
+    return round(reading.weights.get("live", 0) / 2**30, 3)

@@ -1,0 +1,58 @@
+"""/weights_checker: the checksums of what is live, and whether it is still what it was."""
+
+from collections.abc import Mapping, Sequence
+
+from hotreload.errors import BadRequest, shown
+from hotreload.json_fields import Fields
+from hotreload.server.ports import Gate
+from hotreload.server.sglang.answers import checksums
+
+NO_RANDOM_WEIGHTS = (
+    "reset_tensors is refused: random numbers would answer clients; POST /admin/perturb_weights "
+    "puts noise on some leaves, as a generation of its own, and a rollback takes it back"
+)
+DIFFERING_NAMED = 10
+"""Leaves that are named when they are others than before."""
+
+
+class WeightsChecker[P]:
+    """Computes checksums on one engine, and keeps those of a snapshot until they are compared."""
+
+    def __init__(self, gate: Gate[P]) -> None:
+        self._gate = gate
+        self._snapshot: Mapping[str, int] | None = None
+
+    async def told(self, action: str, skip: Sequence[str] = ()) -> Fields:
+        """Do what is asked, and tell what came of it; BadRequest when it cannot be, or differs."""
+        match action:
+            case "checksum":
+                leaves, facts = await self._now()
+                return checksums(_without(leaves, skip), facts)
+            case "snapshot":
+                self._snapshot, _ = await self._now()
+                return {}
+            case "compare":
+                return await self._compared(skip)
+            case "reset_tensors":
+                raise BadRequest(NO_RANDOM_WEIGHTS)
+        raise BadRequest(f"Unsupported action={shown(action)}: checksum, snapshot or compare")
+
+    async def _now(self) -> tuple[Mapping[str, int], Mapping[str, object]]:
+        async with self._gate.passing() as lease:  # no swap while they are computed
+            return await lease.engine.checksums(), lease.engine.facts()
+
+    async def _compared(self, skip: Sequence[str]) -> Fields:
+        if self._snapshot is None:
+            raise BadRequest("there is no snapshot to compare with: ask for action=snapshot before")
+        now, before = _without((await self._now())[0], skip), _without(self._snapshot, skip)
+        differ = sorted(name for name in now if now[name] != before.get(name))
+        if differ:
+            named = [f"name={name}" for name in differ[:DIFFERING_NAMED]]
+            named += [f"and {more} more"] if (more := len(differ) - len(named)) else []
+            raise BadRequest("\n".join(["check tensor equality failed:", *named]))
+        self._snapshot = None
+        return {}
+
+
+def _without(leaves: Mapping[str, int], skip: Sequence[str]) -> Mapping[str, int]:
+    return {name: leaves[name] for name in leaves if not any(part in name for part in skip)}

@@ -1,0 +1,195 @@
+"""SGLang's routes that change nothing of the weights: what answers, how busy it is, its caches, its
+tokenizer, and the end of a request that nobody wants."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hotreload.errors import BadRequest, NotServing
+from hotreload.json_fields import Fields
+from hotreload.picture.status import Status
+from hotreload.server.answerer import Answerer, check_batch
+from hotreload.server.openai.requests import chat_request, in_openai_words
+from hotreload.server.ports import Gate
+from hotreload.server.problems import Json, Refused, openai_fields
+from hotreload.server.request_body import read_fields
+from hotreload.server.sglang import answers, bodies
+from hotreload.server.sglang.checker import WeightsChecker
+from hotreload.server.sglang.health import OneToken
+from hotreload.types import Generation
+
+Admit = Callable[[Request], Awaitable[None]]
+OF_A_CHAT = {"messages", "chat_template_kwargs"}
+USUAL_ROWS = 100
+"""Numbers, or rows, of a leaf that are shown if nothing is said."""
+
+
+def sglang_routes[P](
+    answerer: Answerer[P],
+    *,
+    gate: Gate[P],
+    status: Status,
+    model: answers.ServedModel,
+    admission: Admit,
+) -> APIRouter:
+    """Build the routes; those that `admission` guards ask for the rights of the admin routes."""
+    router = APIRouter()
+    router.include_router(_routes_that_tell(gate, status, model))
+    router.include_router(_routes_of_the_tokenizer(answerer, gate))
+    router.include_router(_guarded_routes(gate, admission))
+    one_token = OneToken(gate, lambda: answerer.answered_at)
+
+    @router.get("/health_generate")
+    async def health_generate() -> Response:
+        await one_token.heard()
+        return Response(status_code=200)
+
+    return router
+
+
+def _routes_that_tell[P](gate: Gate[P], status: Status, model: answers.ServedModel) -> APIRouter:
+    router = APIRouter()
+
+    def live() -> Generation:
+        if status.live is None:
+            raise NotServing("the engine is starting", code="booting", retry_after=2)
+        return status.live
+
+    def facts() -> answers.EngineFacts:
+        with gate.preparing() as engine:
+            return engine.facts()
+
+    @router.get("/get_model_info")
+    @router.get("/model_info")
+    async def model_info() -> Response:
+        return Json(answers.model_info(model, facts(), live()))
+
+    @router.get("/get_server_info")
+    @router.get("/server_info")
+    async def server_info() -> Response:
+        return Json(answers.server_info(model, facts(), live(), status.engines()))
+
+    @router.get("/get_load")
+    async def get_load() -> Response:
+        live()  # an engine that is not there yet must not look idle
+        return Json(answers.load_array(status.engines()))
+
+    @router.get("/v1/loads")
+    async def loads(
+        dp_rank: int | None = None,
+        include: str = "all",
+        form: Annotated[str, Query(alias="format")] = "json",
+    ) -> Response:
+        if form != "json":
+            words = "format: there is json alone here; GET /metrics is for Prometheus"
+            raise Refused(400, "bad_field", words, param="format")
+        named = [each.strip() for each in include.split(",")]
+        if unknown := sorted(set(named) - set(answers.SECTIONS)):
+            words = f"Invalid include sections: {unknown}. Valid options: {[*answers.SECTIONS]}"
+            raise Refused(400, "bad_field", words, param="include")
+        return Json(answers.loads(status.engines(), facts(), include=named, rank=dp_rank))
+
+    return router
+
+
+def _routes_of_the_tokenizer[P](answerer: Answerer[P], gate: Gate[P]) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/tokenize")
+    @router.post("/v1/tokenize")
+    async def tokenize(request: Request) -> Response:
+        given = await read_fields(request, bodies.TOKENIZE, nesting=answerer.limits.nesting)
+        asked = _to_encode(given)
+        check_batch(len(asked.get("text", ())), answerer.limits, "prompt")
+        with in_openai_words(given.keys), gate.preparing() as engine:
+            tokens = await engine.tokenize(asked)
+            most = engine.facts().get("context_length")
+        is_batch = isinstance(given.get("prompt"), list)
+        counts = [len(each) for each in tokens]
+        return Json(
+            {
+                "tokens": tokens if is_batch else tokens[0],
+                "count": counts if is_batch else counts[0],
+                "max_model_len": most,
+                "token_strs": None,
+            }
+        )
+
+    @router.post("/detokenize")
+    @router.post("/v1/detokenize")
+    async def detokenize(request: Request) -> Response:
+        given = await read_fields(request, bodies.DETOKENIZE, nesting=answerer.limits.nesting)
+        tokens = _needed(given, "tokens")
+        is_batch = bool(tokens) and isinstance(tokens[0], list)
+        check_batch(len(tokens) if is_batch else 1, answerer.limits, "tokens")
+        skip = given.get("skip_special_tokens", True)
+        with gate.preparing() as engine:
+            texts = await engine.detokenize(tokens if is_batch else [tokens], skip_special=skip)
+        text = texts if is_batch else texts[0]
+        return Json({"text": text, "prompt": text})
+
+    return router
+
+
+def _guarded_routes[P](gate: Gate[P], admission: Admit) -> APIRouter:
+    router = APIRouter(dependencies=[Depends(admission)])
+    checker = WeightsChecker(gate)
+
+    @router.api_route("/flush_cache", methods=["GET", "POST"])
+    async def flush_cache() -> Response:
+        flushed = await asyncio.gather(*(engine.flush() for engine in gate.engines()))
+        return Response(answers.FLUSHED.format(tokens=sum(flushed)), media_type="text/plain")
+
+    @router.post("/abort_request")
+    async def abort_request(request: Request) -> Response:
+        given = await read_fields(request, bodies.ABORT, may_be_empty=True)
+        rid = given.get("rid") or None
+        if given.get("abort_all") or rid is not None:
+            rid = None if given.get("abort_all") else rid
+            await asyncio.gather(*(engine.abort_asked(rid) for engine in gate.engines()))
+        return Response(status_code=200)
+
+    @router.api_route("/get_weights_by_name", methods=["GET", "POST"])
+    async def get_weights_by_name(request: Request) -> Response:
+        given = await read_fields(request, bodies.BY_NAME)
+        name, most = _needed(given, "name"), given.get("truncate_size", USUAL_ROWS)
+        try:
+            async with gate.passing() as lease:  # no swap while they are read
+                return Json(await lease.engine.first_values(name, most))
+        except BadRequest as fault:
+            return Json({"error": openai_fields(fault)}, 400)
+
+    @router.api_route("/weights_checker", methods=["GET", "POST"])
+    async def weights_checker(request: Request) -> Response:
+        given = await read_fields(request, bodies.CHECK, may_be_empty=True)
+        action, skip = given.get("action", "checksum"), given.get("skip_tensor_list", ())
+        try:
+            told = await checker.told(action, skip)
+        except BadRequest as fault:
+            return Json({"success": False, "message": str(fault)}, 400)
+        return Json({"success": True, "message": "Success.", **told})
+
+    return router
+
+
+def _needed(given: Fields, name: str) -> Any:
+    if name not in given:
+        raise BadRequest(f"{name} is missing", code="bad_field", param=name)
+    return given[name]
+
+
+def _to_encode(given: Fields) -> Fields:
+    """The texts or the chat to encode, as the engine is asked for it."""
+    if ("prompt" in given) == ("messages" in given):
+        words = "Exactly one of 'prompt' or 'messages' must be provided."
+        raise BadRequest(words, code="bad_field", param="prompt")
+    if "messages" in given:
+        asked = chat_request({name: given[name] for name in given if name in OF_A_CHAT})
+        return {name: asked[name] for name in ("messages", "template_args") if name in asked}
+    prompt = given["prompt"]
+    texts = prompt if isinstance(prompt, list) else [prompt]
+    return {"text": texts, "add_special_tokens": given.get("add_special_tokens", True)}

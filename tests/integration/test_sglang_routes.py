@@ -1,0 +1,125 @@
+"""SGLang's routes on a whole daemon with the real engine, as trainers and routers ask them."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.integration.running import Running, one_daemon, one_daemon_marks, request_for, words
+
+pytestmark = one_daemon_marks()
+
+running = one_daemon("server.model_name=tiny")
+ENDLESS = {"max_new_tokens": 200, "temperature": 0, "ignore_eos": True}
+
+
+async def asked(running: Running, method: str, path: str, body: Any = None) -> httpx.Response:
+    async with running.client() as client:
+        return await client.request(method, path, json=body)
+
+
+async def told(running: Running, method: str, path: str, body: Any = None) -> Any:
+    answer = await asked(running, method, path, body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_a_router_and_a_trainer_read_what_they_are_looking_for(running: Running) -> None:
+    info = await told(running, "GET", "/model_info")
+    assert (info["served_model_name"], info["weight_version"]) == ("tiny", "1")
+    assert (info["model_type"], info["architectures"]) == ("qwen3", ["Qwen3ForCausalLM"])
+    assert (Path(info["tokenizer_path"]) / "tokenizer.json").exists()
+    server = await told(running, "GET", "/server_info")
+    whole_numbers = ("tp_size", "dp_size", "pp_size", "max_total_tokens", "max_running_requests")
+    assert all(type(server[name]) is int and server[name] > 0 for name in whole_numbers)
+    assert (server["max_total_tokens"], server["context_length"]) == (2048, 256)
+    assert server["disaggregation_mode"] == "null"
+    assert (await asked(running, "GET", "/health_generate")).content == b""
+
+
+async def test_the_version_moves_with_the_weights_and_stands_in_each_answer(
+    running: Running,
+) -> None:
+    await running.attempted(running.drop(2))
+    answer = await running.ask()
+    assert answer["text"] == words(2)
+    number = str(running.live.number)
+    assert answer["meta_info"]["weight_version"] == number
+    assert (await told(running, "GET", "/model_info"))["weight_version"] == number
+
+
+async def test_an_abort_ends_a_stream_and_the_load_falls_to_0(running: Running) -> None:
+    body = {"text": "Who serves?", "sampling_params": ENDLESS, "stream": True, "rid": "mine"}
+    async with (
+        running.client() as client,
+        client.stream("POST", "/generate", json=body) as answer,
+    ):
+        lines = (line async for line in answer.aiter_lines() if line)
+        await anext(lines)
+        (load,) = (await told(running, "GET", "/v1/loads?include=core"))["loads"]
+        assert load["num_running_reqs"] + load["num_waiting_reqs"] >= 1
+        assert (await asked(running, "POST", "/abort_request", {"rid": "mine"})).status_code == 200
+        rest = [line async for line in lines]
+    assert rest[-1] == "data: [DONE]"
+    ended = json.loads(rest[-2].removeprefix("data: "))["meta_info"]["finish_reason"]
+    assert (ended["type"], ended["message"], ended["status_code"]) == ("abort", "Aborted", None)
+    (idle,) = await told(running, "GET", "/get_load")
+    assert idle["num_reqs"] == 0
+
+
+async def test_a_flush_is_done_at_once_under_load_and_disturbs_nobody(running: Running) -> None:
+    asks = [asyncio.create_task(running.ask()) for _ in range(8)]
+    for _ in range(3):
+        answer = await asked(running, "GET", "/flush_cache")
+        assert (answer.status_code, answer.text[:15]) == (200, "Cache flushed.\n")
+    assert {(await ask)["text"] for ask in asks} == {words(2)}
+    again = await told(running, "POST", "/generate", request_for("Who serves?"))
+    assert again["text"] == words(2)
+
+
+async def test_numbers_are_those_of_the_file_and_of_the_leaf(running: Running) -> None:
+    name, turned = "model.embed_tokens.weight", "model.layers.0.mlp.down_proj.weight"
+    rows = await first_values(running, name, 3)
+    all_rows = await first_values(running, turned, 10**6)
+    in_files = tensors(running)
+    assert (len(all_rows), len(all_rows[0])) == in_files[turned].shape
+    for given, tensor in ((rows, name), (all_rows, turned)):
+        assert given == in_files[tensor].astype("float32")[: len(given)].tolist()
+    for leaf in (await told(running, "GET", "/leaves"))["leaves"]:
+        assert await first_values(running, leaf, 1)
+
+
+async def first_values(running: Running, name: str, most: int) -> Any:
+    body = {"name": name, "truncate_size": most}
+    return await told(running, "POST", "/get_weights_by_name", body)
+
+
+def tensors(running: Running) -> Any:
+    from safetensors.flax import load_file
+
+    return load_file(running.checkpoints / "step_2" / "model.safetensors")
+
+
+async def test_checksums_are_the_leaves_and_a_new_generation_is_told_from_a_snapshot(
+    running: Running,
+) -> None:
+    leaves = (await told(running, "GET", "/leaves"))["leaves"]
+    checked = await told(running, "POST", "/weights_checker", {"action": "checksum"})
+    assert checked["ranks"][0]["checksums"] == {name: f"{leaves[name]:016x}" for name in leaves}
+    for action in ("snapshot", "compare", "snapshot"):
+        await told(running, "POST", "/weights_checker", {"action": action})
+    await running.attempted(running.drop(3))
+    answer = await asked(running, "POST", "/weights_checker", {"action": "compare"})
+    assert (answer.status_code, answer.json()["success"]) == (400, False)
+
+
+async def test_what_is_tokenized_is_what_the_model_is_asked(running: Running) -> None:
+    tokens = (await told(running, "POST", "/v1/tokenize", {"prompt": "Who serves?"}))["tokens"]
+    text = await told(running, "POST", "/v1/detokenize", {"tokens": tokens})
+    assert text == {"text": "Who serves?", "prompt": "Who serves?"}
+    by_ids = {"input_ids": tokens, "sampling_params": request_for("")["sampling_params"]}
+    answer = await told(running, "POST", "/generate", by_ids)
+    assert answer["meta_info"]["prompt_tokens"] == len(tokens)
+    assert answer["text"] == words(3)
