@@ -1,6 +1,7 @@
 """Upstream's own benchmark, as it is shipped, over TCP while checkpoints go live."""
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -14,15 +15,15 @@ from hotreload.engine.versions import installed
 from hotreload.types import Outcome
 from tests.integration.running import Running
 from tests.integration.test_openai import NAMED, free_address
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, turn_until
 
 pytestmark = pytest.mark.real_engine
 
 BACKENDS = ["sgl-jax", "sglang-oai"]
 if installed("sglang-jax") != "0.0.2":
     BACKENDS.append("sglang-oai-chat")
-REQUESTS = 64
-TOKENS = 24
+REQUESTS = 30
+TOKENS = 20
 WORKLOAD = {
     "dataset-name": "random-ids",
     "random-input-len": 8,
@@ -52,11 +53,10 @@ async def benchmarked(running: Running, backend: str) -> dict[str, Any]:
     return told
 
 
-async def flipped(running: Running) -> int:
-    """Drop checkpoint after checkpoint, each when the one before is live, until it is ended."""
-    number = 1
-    while True:
-        number += 1
+async def flipped(running: Running) -> None:
+    """Drop checkpoint after checkpoint while somebody asks, each when the one before is live."""
+    for number in itertools.count(2):
+        await turn_until(lambda: running.daemon.entrance.gates[0].inside > 0, pause=0.05)
         attempt = await running.attempted(running.drop(number))
         assert attempt.outcome is Outcome.LIVE, attempt
 
@@ -73,9 +73,9 @@ async def test_upstreams_benchmark_has_no_failed_request_while_checkpoints_go_li
         flips.cancel()
     told_by: set[str] = set()
     for told in results:
-        assert told["errors"] == [""] * REQUESTS
-        assert told["completed"] == REQUESTS
-        assert told["output_lens"] == [TOKENS] * REQUESTS
+        sent = told["completed"]  # 0.1 leaves out prompts that change when they are decoded
+        assert REQUESTS // 2 < sent <= REQUESTS
+        assert (told["errors"], told["output_lens"]) == ([""] * sent, [TOKENS] * sent)
         steps = [set(re.findall(r"\d+", text)) for text in told["generated_texts"]]
         assert {len(each) for each in steps} == {1}, "an answer of two generations, or of none"
         told_by.update(*steps)
