@@ -65,7 +65,7 @@ def check_sampling(given: Any, limits: EngineLimits, can: Capabilities) -> dict[
         if name not in can.sampling:
             words = f"this engine has no such parameter{did_you_mean(name, sorted(can.sampling))}"
             raise bad(f"sampling_params.{shown(name)[1:-1]}", words)
-        if value is None:
+        if value is None or (name == "sampling_seed" and _has_no_use_of_a_seed(given, can)):
             continue
         _check(name, value, limits, can)
         if name != "n":
@@ -130,6 +130,12 @@ def check_ids(name: str, ids: Any, vocabulary: int, most: int | None = None) -> 
 def bad(param: str, words: str, code: str | None = None) -> BadRequest:
     """The error that names a parameter."""
     return BadRequest(f"{param}: {words}", code=code, param=param)
+
+
+def _has_no_use_of_a_seed(given: Mapping[str, Any], can: Capabilities) -> bool:
+    """True if nothing is drawn: some clients send a seed beside temperature 0, always."""
+    temperature = given.get("temperature")
+    return not can.seeds and _is_number(temperature) and temperature == 0
 
 
 def _check(name: str, value: Any, limits: EngineLimits, can: Capabilities) -> None:
