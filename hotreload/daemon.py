@@ -58,7 +58,9 @@ class Daemon:
     def __init__(self, settings: Settings, read: Callable[[], Settings] | None = None) -> None:
         """`read` reads the settings again; without it they stay as they are."""
         self.settings = settings
-        self.limits = Limits(**settings.server.limits.model_dump())
+        self.limits = Limits(
+            **settings.server.limits.model_dump(), unknown_fields=settings.server.unknown_fields
+        )
         self.events = Events()
         publish = self.events.publish
         self.state = StateFile(settings.state.directory, publish)

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from hotreload.checkpoint import file_names
 from hotreload.cli import main
 from hotreload.core.rules import Rules
-from hotreload.engine.answering import requests
+from hotreload.engine.answering import requests, sampling
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.upstream.arguments import arguments_of
@@ -21,9 +21,9 @@ from hotreload.errors import ConfigError
 from hotreload.mount_table import MOUNTINFO
 from hotreload.observe.labels import ROUTES
 from hotreload.owned_args import OWNED_ARGS
-from hotreload.server import generate
 from hotreload.server.answerer import MIN_GENERATION
 from hotreload.server.bounds import Limits
+from hotreload.server.known_fields import GENERATE, PROMPTS, SAMPLING_PARAMS
 from hotreload.server.operations import OPERATIONS
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import LimitSettings, ProbeSettings, Settings
@@ -149,8 +149,12 @@ def test_how_long_a_probes_answer_may_be_the_settings_alone_say() -> None:
 
 def test_the_engine_takes_the_fields_that_the_server_lets_through() -> None:
     made_by_the_server = {"messages", "template_args", "copies"}
-    assert generate.FIELDS.keys() - MIN_GENERATION.keys() == requests.FIELDS - made_by_the_server
-    assert set(generate.PROMPTS) == requests.PROMPTS - made_by_the_server
+    for_the_server = {"model", *MIN_GENERATION}
+    assert GENERATE.honoured.keys() - for_the_server == requests.FIELDS - made_by_the_server
+    assert set(PROMPTS) == requests.PROMPTS - made_by_the_server
+    numbers = sampling.NUMBERS | sampling.INTEGERS | sampling.FLAGS
+    lists = {"stop", "stop_token_ids"}
+    assert SAMPLING_PARAMS.honoured.keys() == numbers | lists | sampling.GRAMMARS.keys()
 
 
 def test_every_route_has_its_label() -> None:

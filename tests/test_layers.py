@@ -273,10 +273,7 @@ MEANT_BY_SEVERAL = {
     "log": "the logger of each module",
     "EXPLAINED": "each verb's own words, which the command line puts together",
     "Fields": "a JSON object: an alias of dict, which light modules spell themselves",
-    "FIELDS": "the fields of a request, by route",
-    "PROMPTS": "those of them that hold the prompt",
-    "IDS": "the kinds of lists of token ids that a route takes",
-    "ASKS_FOR_NOTHING": "the fields that a route does not support, and may ignore",
+    "PROMPTS": "the fields of a request that hold the prompt",
 }
 """Names that several modules have, and why each may."""
 CALLED_AFTER_WHAT_STANDS_BEHIND = PACKAGE / "server" / "ports.py"

@@ -139,6 +139,11 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
             "request_seconds",
         )
     },
+    "server.unknown_fields": (
+        "[server]\nunknown_fields = 'ignore'",
+        lambda life: life.daemon.limits.unknown_fields,
+        "ignore",
+    ),
     "log.level": ("[log]\nlevel = 'debug'", lambda life: life.log_level, logging.DEBUG),
     "log.format": (
         "[log]\nformat = 'json'",

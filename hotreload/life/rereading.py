@@ -114,6 +114,7 @@ class Rereading:
         self._entrance.allow(settings.reload.max_held)
         for name, value in settings.server.limits:
             setattr(self._limits, name, value)
+        self._limits.unknown_fields = settings.server.unknown_fields
         before, self.settings = self.settings, settings
         if settings.log != before.log:
             configure(settings.log.level, settings.log.format)

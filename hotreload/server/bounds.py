@@ -1,6 +1,7 @@
 """Every bound of the server and its default, for the settings and for the server."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(slots=True)
@@ -30,3 +31,5 @@ class Limits:
     listener_queue: int = 256
     """Events a client of /events may be behind before it is dropped."""
     heartbeat_seconds: float = 15.0
+    unknown_fields: Literal["refuse", "ignore"] = "refuse"
+    """The fate of a field that nobody knows, in a request to the model."""

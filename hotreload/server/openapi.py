@@ -26,7 +26,7 @@ ABOUT = (
     "Any other path is answered 404 and any other method of a path 405: under /v1 in OpenAI's "
     "shape of errors, elsewhere as RFC 9457 problem details. What answers GET answers HEAD. Admin "
     "routes answer on the unix socket alone. Unknown fields are refused; a field that is null "
-    "counts as left out."
+    "counts as left out, and a field that other servers know is, too, while it asks for nothing."
 )
 
 

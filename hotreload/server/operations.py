@@ -4,10 +4,10 @@ checked by, so what stands here of a request is what happens to it."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from hotreload.server import admin, generate, text_generation
+from hotreload.server import admin, known_fields
 from hotreload.server.answer_schemas import PLAIN_TEXT, Schema, a_list, either, named
 from hotreload.server.answerer import GENERATION_NUMBER, MIN_GENERATION_HEADER
-from hotreload.server.openai import fields
+from hotreload.server.known_fields import KnownFields
 from hotreload.server.request_body import BOOLEAN, STRING, Kind, whole_number
 from hotreload.server.sglang import bodies
 from hotreload.server.view_routes import MOST_LISTED
@@ -113,12 +113,12 @@ CHANGED = (403, 404, 408, 409, 503, 504)
 UNFIT = {422: _json("Change"), 202: _json("Change"), 409: _json("Change"), 503: _json("Change")}
 
 
-def _asks(words: str, whole: Schema, body: Mapping[str, Kind], *required: str) -> Operation:
+def _asks(words: str, whole: Schema, known: KnownFields, *required: str) -> Operation:
     return Operation(
         words,
         {JSON_TYPE: whole, EVENT_STREAM_TYPE: PLAIN_TEXT},
         REFUSALS_OF_ORDERS,
-        body=body,
+        body=known.taken,
         required=required,
         parameters=(MIN_GENERATION_PARAMETER,),
     )
@@ -232,20 +232,20 @@ OF_SGLANG: Operations = {
 OPERATIONS: Operations = {
     **OF_SGLANG,
     ("POST", "/generate"): replace(
-        _asks("Ask in the engine's own schema.", ONE_OR_EACH, generate.FIELDS),
-        one_of=generate.PROMPTS,
+        _asks("Ask in the engine's own schema.", ONE_OR_EACH, known_fields.GENERATE),
+        one_of=known_fields.PROMPTS,
     ),
     ("POST", "/"): _asks(
         "Ask as huggingface_hub's client does.",
         a_list(named("TextGeneration")),
-        text_generation.FIELDS,
+        known_fields.TEXT_GENERATION,
         "inputs",
     ),
     ("POST", "/v1/completions"): _asks(
-        "OpenAI's completions.", named("Completion"), fields.COMPLETION, "prompt"
+        "OpenAI's completions.", named("Completion"), known_fields.COMPLETION, "prompt"
     ),
     ("POST", "/v1/chat/completions"): _asks(
-        "OpenAI's chat completions.", named("ChatCompletion"), fields.CHAT, "messages"
+        "OpenAI's chat completions.", named("ChatCompletion"), known_fields.CHAT, "messages"
     ),
     ("GET", "/v1/models"): Operation("The one model there is.", _json("ModelList"), (503,)),
     ("GET", "/v1/models/{name}"): Operation(

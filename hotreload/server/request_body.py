@@ -1,7 +1,7 @@
 """Reads the body of a request: a JSON object of known fields, decently nested and spelled."""
 
 import json
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -68,48 +68,41 @@ POSITIVE_SECONDS = Kind(
     {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e9},
 )
 
-ELSEWHERE: Mapping[str, str] = {
-    "prompt": "text",
-    "prompts": "text",
-    "inputs": "text",
-    "max_tokens": "sampling_params.max_new_tokens",
-    **{
-        name: f"sampling_params.{name}"
-        for name in ("max_new_tokens", "stop", "temperature", "top_k", "top_p")
-    },
-}
-"""Names of other APIs, or of another place, and what is meant where that is known."""
-
 
 async def read_fields(
     request: Request,
     kinds: Mapping[str, Kind],
     *,
-    nesting: int = 32,
     may_be_empty: bool = False,
-    unread: Container[str] = (),
 ) -> Fields:
-    """Read the body as an object of these fields; a field that is null counts as left out.
+    """Read the body as an object of these fields; a field that is null counts as left out."""
+    return check_kinds(await read_object(request, may_be_empty=may_be_empty), kinds)
 
-    What is in `unread` may be anything: the caller decides about it.
-    """
+
+async def read_object(request: Request, *, nesting: int = 32, may_be_empty: bool = False) -> Fields:
+    """Read the body as a JSON object, whatever its fields are."""
     check_sender(request.headers)
     body = await request.body()
     if may_be_empty and not body.strip():
         return {}
-    fields = _object(body, nesting)
-    return check_kinds(fields, kinds, unread)
+    return _object(body, nesting)
 
 
 def check_kinds(
-    fields: Fields, kinds: Mapping[str, Kind], unread: Container[str] = (), within: str = ""
+    fields: Fields,
+    kinds: Mapping[str, Kind],
+    within: str = "",
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
 ) -> Fields:
-    """The fields that are given, each of its kind; `within` stands before their names in words."""
-    unknown = [name for name in fields if name not in kinds and name not in unread]
+    """The fields that are given, each of its kind; `within` stands before their names in words.
+
+    `elsewhere` says of names that are unknown here what is meant by them.
+    """
+    unknown = [name for name in fields if name not in kinds]
     if unknown:
         named = _names([f"{within}{name}" for name in unknown])
         raise BadRequest(
-            f"unknown field {named}{_meant(unknown[0], kinds)}; known are "
+            f"unknown field {named}{_meant(unknown[0], kinds, elsewhere)}; known are "
             f"{', '.join(sorted(kinds))}",
             code="unknown_field",
             param=short(within + unknown[0]),
@@ -173,11 +166,10 @@ def _check_surrogates(body: bytes, value: Any) -> None:
         raise BadRequest("the body holds half a surrogate pair", code="bad_utf8") from None
 
 
-def _meant(name: str, kinds: Mapping[str, Kind]) -> str:
+def _meant(name: str, kinds: Mapping[str, Kind], elsewhere: Mapping[str, str]) -> str:
     """Ask, in words, whether another field was meant by an unknown one; empty if none is near."""
-    other = ELSEWHERE.get(name, "")
-    if other.partition(".")[0] in kinds:
-        return f"; did you mean {other}?"
+    if name in elsewhere:
+        return f"; did you mean {elsewhere[name]}?"
     return did_you_mean(name, kinds)
 
 

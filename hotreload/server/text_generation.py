@@ -1,9 +1,7 @@
 """POST /: text generation as huggingface_hub's InferenceClient asks a server for it."""
 
 import json
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from starlette.requests import Request
 from starlette.routing import Route
@@ -12,7 +10,6 @@ from starlette.types import Receive, Scope, Send
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import (
-    MIN_GENERATION,
     Answerer,
     EngineAnswer,
     ModelRequest,
@@ -20,55 +17,17 @@ from hotreload.server.answerer import (
     oldest_wanted,
 )
 from hotreload.server.bounds import Limits
+from hotreload.server.known_fields import PARAMETERS, SAME, SAMPLING, TEXT_GENERATION
 from hotreload.server.openai.answers import Choice, NewTokens
-from hotreload.server.openai.fields import SAMPLING, STOP, TOKENS, drop_unsupported
 from hotreload.server.openai.requests import completion_request, renamed
 from hotreload.server.problems import TEXT_GENERATION_PATH, Refused, text_generation_fields
-from hotreload.server.request_body import (
-    BOOLEAN,
-    OBJECT,
-    STRING,
-    Kind,
-    check_kinds,
-    read_fields,
-)
+from hotreload.server.request_body import read_object
 from hotreload.types import Generation
 
 NEW_TOKENS = 100
 """The client's documented default."""
-SAME = ("temperature", "top_p", "top_k", "repetition_penalty", "frequency_penalty", "seed")
-"""Parameters that are called and meant as in OpenAI's API, as this server has it."""
 SAMPLES = frozenset({"temperature", "top_p", "top_k"})
 """Without any of them, and without do_sample, the answer is greedy."""
-PARAMETERS: Mapping[str, Kind] = {
-    **{name: SAMPLING[name][1] for name in SAME},
-    "max_new_tokens": TOKENS,
-    "stop": STOP,
-    "do_sample": BOOLEAN,
-    "grammar": OBJECT,
-    "details": BOOLEAN,
-    "return_full_text": BOOLEAN,
-}
-FIELDS: Mapping[str, Kind] = {
-    "inputs": STRING,
-    "parameters": Kind(
-        "an object",
-        OBJECT.fits,
-        {"type": "object", "properties": {name: kind.schema for name, kind in PARAMETERS.items()}},
-    ),
-    "stream": BOOLEAN,
-    **MIN_GENERATION,
-}
-ASKS_FOR_NOTHING: Mapping[str, tuple[Any, ...]] = {
-    "adapter_id": (),
-    "best_of": (1,),
-    "decoder_input_details": (False,),
-    "top_n_tokens": (0,),
-    "truncate": (),
-    "typical_p": (1, 1.0),
-    "watermark": (False,),
-}
-"""Parameters that this server does not support, with the values that ask for nothing."""
 _ENGINE_NAMES = {
     **{f"sampling_params.{SAMPLING[name][0]}": f"parameters.{name}" for name in (*SAME, "stop")},
     "sampling_params.max_new_tokens": "parameters.max_new_tokens",
@@ -96,11 +55,11 @@ def text_generation_route[P](answerer: Answerer[P]) -> Route:
 
 async def read_text_generation(request: Request, limits: Limits) -> ModelRequest:
     """The request as a completion of OpenAI's API, which has all of it but the grammar."""
-    wish = await read_fields(request, FIELDS, nesting=limits.nesting)
+    body = await read_object(request, nesting=limits.nesting)
+    wish = TEXT_GENERATION.asked(body, limits)
     if "inputs" not in wish:
         raise BadRequest("inputs is missing", code="bad_field", param="inputs")
-    given = check_kinds(wish.get("parameters", {}), PARAMETERS, ASKS_FOR_NOTHING, "parameters.")
-    drop_unsupported(given, ASKS_FOR_NOTHING, "parameters.")
+    given = PARAMETERS.asked(wish.get("parameters", {}), limits)
     at_least = oldest_wanted(request, wish)
     asked: Fields = {name: given[name] for name in (*SAME, "stop") if name in given}
     if not (given.get("do_sample") or SAMPLES & given.keys()):

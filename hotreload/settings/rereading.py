@@ -32,6 +32,7 @@ NEED_NO_RESTART = frozenset(
         "server.limits.concurrent",
         "server.limits.generation_seconds",
         "server.limits.request_seconds",
+        "server.unknown_fields",
     }
 )
 """Settings that need no restart. A new setting waits for one until it is listed here."""

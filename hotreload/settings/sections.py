@@ -211,6 +211,11 @@ class ServerSettings(SettingsTable):
         description="Write a line for each request that was answered: who asked for which path, "
         "its code, its seconds and its X-Request-Id.",
     )
+    unknown_fields: Literal["refuse", "ignore"] = Field(
+        default=DEFAULT_LIMITS.unknown_fields,
+        description="What becomes of a field that nobody knows, in a request to the model. A field "
+        "that is known, and asks for what this server does not have, is refused either way.",
+    )
     limits: LimitSettings = LimitSettings()
 
 

@@ -3,6 +3,7 @@
 After a change of settings, metrics or engines: `python -m tests.docs.tables` writes them.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
@@ -11,6 +12,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from hotreload.engine.versions import SUPPORTED
+from hotreload.server import known_fields
+from hotreload.server.known_fields import EMPTY, KnownFields
 from hotreload.settings.load import to_toml
 from hotreload.settings.rereading import NEED_NO_RESTART
 from hotreload.settings.sections import Settings
@@ -95,6 +98,42 @@ def engines_rows() -> Iterator[tuple[str, ...]]:
         yield name, release.jax, *("yes" if can else "no" for can in release.can.values())
 
 
+ROUTES: Mapping[str, KnownFields] = {
+    "`/generate`": known_fields.GENERATE,
+    "its `sampling_params`": known_fields.SAMPLING_PARAMS,
+    "chat": known_fields.CHAT,
+    "completions": known_fields.COMPLETION,
+    "`POST /`, `parameters`": known_fields.PARAMETERS,
+}
+NOT_ZERO = tuple(value for value in EMPTY if value is False or value != 0)
+
+
+def fields() -> str:
+    """Every field that a request to the model may have: those that are taken alike share a row."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    tables = ROUTES.values()
+    for name in sorted(set().union(*({*each.taken, *each.others} for each in tables))):
+        alike = tuple(taken(known, name) for known in tables)
+        names.setdefault(alike, []).append(f"`{name}`")
+    rows = ((", ".join(named), *alike) for alike, named in names.items())
+    return table(("field", *ROUTES), rows)
+
+
+def taken(known: KnownFields, name: str) -> str:
+    """How an object takes a field."""
+    if name in known.honoured:
+        return "yes"
+    if name in known.labels:
+        return "any"
+    if name not in known.others:
+        return ""
+    idle = known.idle(name)
+    for words, usual in (("empty", EMPTY), ("empty, not 0", NOT_ZERO)):
+        if idle[: len(usual)] == usual:
+            return ", ".join([words, *(f"`{json.dumps(each)}`" for each in idle[len(usual) :])])
+    return ", ".join(f"`{json.dumps(each)}`" for each in idle) or "`null`"
+
+
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join("| " + " | ".join(c.replace("|", r"\|") for c in row) + " |" for row in lines)
@@ -105,6 +144,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "live": live,
     "metrics": metrics,
     "engines": engines,
+    "fields": fields,
 }
 """Which part of the pages each of these makes."""
 

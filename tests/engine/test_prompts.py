@@ -293,6 +293,14 @@ def test_a_seed_that_would_be_ignored_is_refused(tokenizer: Any) -> None:
     assert caught.value.param == "sampling_params.sampling_seed"
 
 
+def test_a_seed_asks_for_nothing_where_nothing_is_drawn(tokenizer: Any) -> None:
+    cannot = Capabilities(logprobs=False, grammars=False, seeds=False, sampling=SAMPLING)
+    greedy = {"temperature": 0, "sampling_seed": 3}
+    for can, wanted in ((cannot, {"temperature": 0}), (CAN, greedy)):
+        parsed = Prompts(tokenizer, LIMITS, can).parse({"text": "a", "sampling_params": greedy})
+        assert parsed.items[0].sampling_params == wanted
+
+
 def test_a_probe_that_cannot_be_asked_is_a_fault_of_the_settings(tokenizer: Any) -> None:
     unsure = Probe("hi", 16, min_mean_logprob=-1.0)
     front = Prompts(tokenizer, LIMITS, CAN)

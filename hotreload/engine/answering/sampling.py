@@ -4,7 +4,7 @@ Pure. Unchecked, many parameters end the engine, poison the KV pool or are silen
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotreload.engine.capabilities import Capabilities, EngineLimits
@@ -55,16 +55,6 @@ FLAGS = frozenset(
     {"ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim"}
 )
 
-OF_OTHERS: Mapping[str, str] = {
-    "max_tokens": "max_new_tokens",
-    "max_completion_tokens": "max_new_tokens",
-    "max_length": "max_new_tokens",
-    "min_tokens": "min_new_tokens",
-    "seed": "sampling_seed",
-    "stop_sequences": "stop",
-}
-"""Names that other APIs give a parameter, each with the engine's name for it."""
-
 
 def check_sampling(given: Any, limits: EngineLimits, can: Capabilities) -> dict[str, Any]:
     """The parameters as the engine takes them; BadRequest names the one at fault."""
@@ -73,9 +63,9 @@ def check_sampling(given: Any, limits: EngineLimits, can: Capabilities) -> dict[
     checked = {}
     for name, value in given.items():
         if name not in can.sampling:
-            words = f"this engine has no such parameter{_meant(name, can.sampling)}"
+            words = f"this engine has no such parameter{did_you_mean(name, sorted(can.sampling))}"
             raise bad(f"sampling_params.{shown(name)[1:-1]}", words)
-        if value is None:
+        if value is None or (name == "sampling_seed" and _has_no_use_of_a_seed(given, can)):
             continue
         _check(name, value, limits, can)
         if name != "n":
@@ -142,9 +132,10 @@ def bad(param: str, words: str, code: str | None = None) -> BadRequest:
     return BadRequest(f"{param}: {words}", code=code, param=param)
 
 
-def _meant(name: str, known: Collection[str]) -> str:
-    other = OF_OTHERS.get(name)
-    return f"; did you mean {other}?" if other in known else did_you_mean(name, sorted(known))
+def _has_no_use_of_a_seed(given: Mapping[str, Any], can: Capabilities) -> bool:
+    """True if nothing is drawn: some clients send a seed beside temperature 0, always."""
+    temperature = given.get("temperature")
+    return not can.seeds and _is_number(temperature) and temperature == 0
 
 
 def _check(name: str, value: Any, limits: EngineLimits, can: Capabilities) -> None:

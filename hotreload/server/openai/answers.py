@@ -145,13 +145,21 @@ class OpenAIAnswer:
     """Tells one answer; it remembers what of each choice was told already."""
 
     def __init__(
-        self, shape: AnswerShape, *, model: str, stops: Sequence[str], copies: int, has_usage: bool
+        self,
+        shape: AnswerShape,
+        *,
+        model: str,
+        stops: Sequence[str],
+        copies: int,
+        has_usage: bool,
+        has_usage_so_far: bool = False,
     ) -> None:
         self._shape = shape
         self._model = model
         self._stops = stops
         self._copies = copies
         self._has_usage = has_usage
+        self._has_usage_so_far = has_usage_so_far
         self._id = f"{shape.prefix}-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._choices: dict[int, Choice] = {}
@@ -172,7 +180,7 @@ class OpenAIAnswer:
         if not (is_first or text or ended):
             return []
         told = self._shape.piece(text, is_first) | self._about(index, choice, answer, ended)
-        return [self._chunk([told], None, generation)]
+        return [self._chunk([told], self._usage() if self._has_usage_so_far else None, generation)]
 
     def end(self, generation: Generation) -> list[Fields]:
         """The usage, if the client wants it in a stream."""
@@ -187,7 +195,7 @@ class OpenAIAnswer:
 
     def _chunk(self, choices: list[Fields], usage: Any, generation: Generation) -> Fields:
         told = self._told(self._shape.piece_object, generation) | {"choices": choices}
-        return told | ({"usage": usage} if self._has_usage else {})
+        return told | ({"usage": usage} if self._has_usage or usage else {})
 
     def _told(self, name: str, generation: Generation) -> Fields:
         return {

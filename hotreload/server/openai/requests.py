@@ -2,13 +2,14 @@
 words; `in_openai_words` puts them back."""
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
-from hotreload.server.openai.fields import SAMPLING
+from hotreload.server.bounds import Limits
+from hotreload.server.known_fields import EMPTY, SAMPLING, STREAM_OPTIONS, asks_for_nothing
 from hotreload.server.request_body import short
 
 COMPLETION_TOKENS = 16
@@ -47,16 +48,17 @@ def chat_request(fields: Fields) -> Fields:
     if "messages" not in fields:
         raise BadRequest("messages is missing", code="bad_field", param="messages")
     request: Fields = {"messages": plain_messages(fields["messages"])}
-    if "chat_template_kwargs" in fields:
-        request["template_args"] = fields["chat_template_kwargs"]
+    effort = {name: fields[name] for name in ("reasoning_effort",) if name in fields}
+    if template_args := effort | fields.get("chat_template_kwargs", {}):
+        request["template_args"] = template_args
     request |= _common(fields)
     sampling = request["sampling_params"]
-    limits = [fields[name] for name in ("max_completion_tokens", "max_tokens") if name in fields]
+    limits = {fields[name] for name in ("max_completion_tokens", "max_tokens") if name in fields}
     if len(limits) > 1:
         words = "max_tokens: is the old name of max_completion_tokens; give one of them"
         raise BadRequest(words, param="max_tokens")
     if limits:
-        sampling["max_new_tokens"] = limits[0]
+        sampling["max_new_tokens"] = limits.pop()
     sampling |= _format(fields.get("response_format", {"type": "text"}))
     if fields.get("logprobs"):
         request |= _logprobs(fields.get("top_logprobs", 0))
@@ -65,27 +67,20 @@ def chat_request(fields: Fields) -> Fields:
     return request
 
 
-def includes_usage(fields: Mapping[str, Any]) -> bool:
-    """True if a stream is to end with its usage."""
-    options = fields.get("stream_options")
-    if options is None:
-        return False
-    if not fields.get("stream"):
+def stream_options(fields: Fields, limits: Limits) -> Fields:
+    """Things that a stream is to tell beside its text, read and checked."""
+    options = STREAM_OPTIONS.asked(fields.get("stream_options", {}), limits)
+    if options and not fields.get("stream"):
         raise BadRequest("stream_options: needs stream = true", param="stream_options")
-    for name, value in options.items():
-        path = f"stream_options.{short(name)}"
-        if name != "include_usage" and value:  # what is off asks for nothing
-            raise BadRequest(f"{path}: this server does not have it; leave it out", param=path)
-        if not (value is None or isinstance(value, bool)):
-            raise BadRequest(f"{path} must be true or false", param=path)
-    return bool(options.get("include_usage"))
+    return options
 
 
 def in_openai_words(given: Callable[[], Collection[str]]) -> AbstractContextManager[None]:
-    """Name a field that the engine refuses as its client wrote it; `given` are those it wrote."""
+    """Name a field that the engine refuses as its client wrote it; `given` are those it wrote, and
+    none while they are read."""
 
     def name_of(theirs: str) -> str | None:
-        name = _ENGINE_NAMES.get(theirs)
+        name = _ENGINE_NAMES.get(theirs) if given() else None
         is_new = name == "max_tokens" and "max_completion_tokens" in given()
         return "max_completion_tokens" if is_new else name
 
@@ -156,8 +151,10 @@ def plain_messages(messages: list[Any]) -> list[Fields]:
 def _plain(message: Any, path: str) -> Fields:
     if not isinstance(message, dict):
         raise _bad(path, "must be an object with a role and a content")
-    given = {name: value for name, value in message.items() if value not in (None, [])}
-    for name in given.keys() - {"role", "content", "name"}:
+    given = {name: value for name, value in message.items() if value is not None}
+    for name in sorted(given.keys() - {"role", "content", "name"}):
+        if asks_for_nothing(given[name], (*EMPTY, "text")):  # `type`: "text" is one client's
+            continue
         raise _bad(f"{path}.{short(name)}", "this server has only text in messages; leave it out")
     role = given.get("role")
     if not isinstance(role, str) or role not in ROLES:

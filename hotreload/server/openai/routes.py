@@ -1,6 +1,6 @@
 """The routes under /v1."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from hotreload.errors import NotServing, shown
+from hotreload.errors import NotServing
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import (
     Answerer,
@@ -20,17 +20,17 @@ from hotreload.server.answerer import (
     oldest_wanted,
 )
 from hotreload.server.bounds import Limits
-from hotreload.server.openai import fields
+from hotreload.server.known_fields import CHAT, COMPLETION, KnownFields
+from hotreload.server.model_name import check_model
 from hotreload.server.openai.answers import CHAT_SHAPE, COMPLETION_SHAPE, AnswerShape, OpenAIAnswer
-from hotreload.server.openai.fields import ASKS_FOR_NOTHING, drop_unsupported
 from hotreload.server.openai.requests import (
     chat_request,
     completion_request,
     in_openai_words,
-    includes_usage,
+    stream_options,
 )
-from hotreload.server.problems import Json, Refused
-from hotreload.server.request_body import Kind, is_integer, read_fields
+from hotreload.server.problems import Json
+from hotreload.server.request_body import is_integer, read_object
 from hotreload.types import Generation
 
 LiveNow = Callable[[], Generation | None]
@@ -40,20 +40,17 @@ LiveNow = Callable[[], Generation | None]
 class Dialect:
     """One route to the model: how it reads a request and tells the answer."""
 
-    kinds: Mapping[str, Kind]
+    known: KnownFields
     to_engine: Callable[[Fields], Fields]
     shape: AnswerShape
 
 
-NO_NAME = frozenset({"dummy", "tgi"})
-"""The model's name in requests of huggingface_hub's clients that know no more than an address: here
-they mean the one there is."""
 _GIVEN = "hotreload.given"
 """The key of a request's scope under which the names of its fields are kept, for later refusals."""
 
 DIALECTS = {
-    "/v1/completions": Dialect(fields.COMPLETION, completion_request, COMPLETION_SHAPE),
-    "/v1/chat/completions": Dialect(fields.CHAT, chat_request, CHAT_SHAPE),
+    "/v1/completions": Dialect(COMPLETION, completion_request, COMPLETION_SHAPE),
+    "/v1/chat/completions": Dialect(CHAT, chat_request, CHAT_SHAPE),
 }
 
 
@@ -70,7 +67,7 @@ def openai_routes[P](answerer: Answerer[P], model: str, live: LiveNow) -> APIRou
 
     @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> Response:
-        _check_model(name, model)
+        check_model(name, model)
         return Json(_model(model, live()))
 
     return router
@@ -85,13 +82,10 @@ class OpenAIRoute[P](ModelRoute[P]):
 
 
 async def _read(limits: Limits, model: str, dialect: Dialect, request: Request) -> ModelRequest:
-    given = await read_fields(
-        request, dialect.kinds, nesting=limits.nesting, unread=ASKS_FOR_NOTHING
-    )
-    drop_unsupported(given)
+    given = dialect.known.asked(await read_object(request, nesting=limits.nesting), limits)
     request.scope[_GIVEN] = frozenset(given)
-    if given.get("model") not in NO_NAME:
-        _check_model(given.get("model", model), model)
+    check_model(given.get("model", ""), model)
+    told = stream_options(given, limits)
     at_least = oldest_wanted(request, given)
     engine_request = dialect.to_engine(given)
     copies = given.get("n", 1)
@@ -101,7 +95,8 @@ async def _read(limits: Limits, model: str, dialect: Dialect, request: Request) 
         model=model,
         stops=[given["stop"]] if isinstance(given.get("stop"), str) else given.get("stop", []),
         copies=copies,
-        has_usage=includes_usage(given),
+        has_usage=told.get("include_usage", False),
+        has_usage_so_far=told.get("continuous_usage_stats", False),
     )
     return ModelRequest(engine_request, form, at_least)
 
@@ -115,12 +110,6 @@ def _prompts(prompt: str | Sequence[object] | None) -> int:
     if isinstance(prompt, list) and not is_integer(prompt[0]):
         return len(prompt)
     return 1
-
-
-def _check_model(asked: str, model: str) -> None:
-    if asked != model:
-        words = f"there is no model {shown(asked)} here; this server's model is {model!r}"
-        raise Refused(404, "model_not_found", words, param="model")
 
 
 def _model(name: str, live: Generation | None) -> Fields:

@@ -1,0 +1,82 @@
+"""Upstream's own benchmark, as it is shipped, over TCP while checkpoints go live."""
+
+import asyncio
+import itertools
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotreload.engine.versions import installed
+from hotreload.types import Outcome
+from tests.integration.running import Running
+from tests.integration.test_openai import NAMED, free_address
+from tests.waiting import PATIENCE, turn_until
+
+pytestmark = pytest.mark.real_engine
+
+BACKENDS = ["sgl-jax", "sglang-oai"]
+if installed("sglang-jax") != "0.0.2":
+    BACKENDS.append("sglang-oai-chat")
+REQUESTS = 30
+TOKENS = 20
+WORKLOAD = {
+    "dataset-name": "random-ids",
+    "random-input-len": 8,
+    "random-output-len": TOKENS,
+    "random-range-ratio": 1,
+    "num-prompts": REQUESTS,
+    "max-concurrency": 6,
+}
+
+
+async def benchmarked(running: Running, backend: str) -> dict[str, Any]:
+    """What the program tells of one run; it finds out the model's name by itself."""
+    file = running.folder / f"{backend}.jsonl"
+    wanted = {**WORKLOAD, "backend": backend, "output-file": file}
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "sgl_jax.bench_serving", "--output-details", "--disable-tqdm"),
+        *("--base-url", f"http://{running.settings.server.tcp}"),
+        *(str(word) for name, value in wanted.items() for word in (f"--{name}", value)),
+        cwd=running.folder,  # where the model's name is that of a folder with its tokenizer
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await asyncio.wait_for(program.communicate(), PATIENCE)
+    assert program.returncode == 0, said.decode()
+    told: dict[str, Any] = json.loads(file.read_text())
+    return told
+
+
+async def flipped(running: Running) -> None:
+    """Drop checkpoint after checkpoint while somebody asks, each when the one before is live."""
+    for number in itertools.count(2):
+        await turn_until(lambda: running.daemon.entrance.gates[0].inside > 0, pause=0.05)
+        attempt = await running.attempted(running.drop(number))
+        assert attempt.outcome is Outcome.LIVE, attempt
+
+
+async def test_upstreams_benchmark_has_no_failed_request_while_checkpoints_go_live(
+    tmp_path: Path,
+) -> None:
+    running = Running(tmp_path, NAMED, f"server.tcp={free_address()}")
+    (tmp_path / "tiny").symlink_to(running.drop(1))
+    async with running.serving():
+        flips = asyncio.create_task(flipped(running))
+        results = await asyncio.gather(*(benchmarked(running, each) for each in BACKENDS))
+        assert not flips.done()
+        flips.cancel()
+    told_by: set[str] = set()
+    for told in results:
+        sent = told["completed"]  # 0.1 leaves out prompts that change when they are decoded
+        assert REQUESTS // 2 < sent <= REQUESTS
+        assert (told["errors"], told["output_lens"]) == ([""] * sent, [TOKENS] * sent)
+        steps = [set(re.findall(r"\d+", text)) for text in told["generated_texts"]]
+        assert {len(each) for each in steps} == {1}, "an answer of two generations, or of none"
+        told_by.update(*steps)
+    assert len(told_by) >= 3
