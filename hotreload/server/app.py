@@ -67,7 +67,7 @@ def create_app[P](
     app.state.live = live
     app.state.bodies = Bodies(limits)
     answerer = Answerer(gate=gate, metrics=metrics, limits=limits, replay=replay)
-    generate = ModelRoute(answerer, partial(read_generate, limits=limits, model=model_name))
+    generate = ModelRoute(answerer, partial(read_generate, limits=limits, model=model.name))
     app.router.routes.append(Route("/generate", generate, methods=["POST"]))
     app.router.routes.append(text_generation_route(answerer))
     events_stream = EventStream(app.state.feeds, limits, origins)

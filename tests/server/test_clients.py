@@ -22,6 +22,7 @@ from hotreload.server.known_fields import (
     KnownFields,
     asks_for_nothing,
 )
+from hotreload.server.sglang.answers import ServedModel
 from tests.server.world import World, serving
 
 RECORDED = [
@@ -43,7 +44,7 @@ ROUTES: dict[str, tuple[KnownFields, str, dict[str, Any]]] = {
 
 @pytest.fixture
 async def tiny(tmp_path: Path) -> AsyncIterator[World]:
-    async with serving(tmp_path, model_name="tiny") as world:
+    async with serving(tmp_path, model=ServedModel("tiny", "tiny")) as world:
         yield world
 
 
