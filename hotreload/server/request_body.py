@@ -73,10 +73,12 @@ async def read_fields(
     request: Request,
     kinds: Mapping[str, Kind],
     *,
+    nesting: int = 32,
     may_be_empty: bool = False,
 ) -> Fields:
     """Read the body as an object of these fields; a field that is null counts as left out."""
-    return check_kinds(await read_object(request, may_be_empty=may_be_empty), kinds)
+    body = await read_object(request, nesting=nesting, may_be_empty=may_be_empty)
+    return check_kinds(body, kinds)
 
 
 async def read_object(request: Request, *, nesting: int = 32, may_be_empty: bool = False) -> Fields:
