@@ -368,7 +368,9 @@ def test_ci_runs_what_the_docs_say() -> None:
 def test_ci_runs_what_asks_an_engine_on_the_newer_one_too() -> None:
     script = (ROOT / ".ci/run").read_text()
     (listed,) = re.findall(
-        r"^on_the_newer=\(\n +-m real_engine\n(.*?)^\)", script, re.M | re.DOTALL
+        r"^on_the_newer=\(\n +#.*\n +-m \"'real_engine and not at_night'\"\n(.*?)^\)",
+        script,
+        re.M | re.DOTALL,
     )
     assert '.ci/judge ENGINE=0.1 ARGS="${on_the_newer[*]}"' in script
     assert "make soak ENGINE=0.1" in script

@@ -35,6 +35,11 @@ def put_until_it_fails(store: Store) -> None:
         store.put("is rank 0", "there")
 
 
+def read_to_its_end(connection: socket.socket) -> None:
+    while connection.recv(1000):
+        pass
+
+
 def alive_in_session(session: int) -> Iterator[int]:
     for each in Path("/proc").iterdir():
         with suppress(OSError, ValueError):
@@ -53,7 +58,7 @@ def test_another_rank_outlives_rank_0_hears_of_its_end_and_takes_the_program_alo
         first.process.kill()
         with pytest.raises(EngineLost, match="rank 0 has ended, or is out of reach"):
             put_until_it_fails(second)
-        started(first.address).shutdown()  # the next life need not wait
+        started(first.address).kill()  # the next life need not wait
         time.sleep(JAX_ENDS_IT_AFTER + 1)
         assert second.process.poll() is None
         assert list(alive_in_session(program))
@@ -72,9 +77,31 @@ def test_it_listens_where_it_is_told_and_nowhere_else() -> None:
         with pytest.raises(DeviceUnavailable, match=rf"cannot listen at {address} .*in use"):
             started(address)
     finally:
-        coordinator.shutdown()
+        coordinator.kill()
 
 
 def test_an_address_that_leads_nowhere_is_named() -> None:
     with pytest.raises(DeviceUnavailable, match=r"cannot listen at 192\.0\.2\.1:7000"):
         started("192.0.2.1:7000")
+
+
+def test_after_all_leave_it_breaks_no_connection_and_goes_with_the_last() -> None:
+    """A rank that has not heard yet that it may leave would be ended by JAX, with 1 or 134."""
+    address = free_address()
+    host, _, port = address.rpartition(":")
+    coordinator = started(address)
+    (program,) = children_of(os.getpid())
+    try:
+        with socket.create_connection((host, int(port)), 5) as another:
+            another.recv(1)  # the service has taken it
+            coordinator.let_nobody_else_in()
+            coordinator.shutdown()
+            another.settimeout(1)
+            with pytest.raises(TimeoutError):
+                read_to_its_end(another)
+        has_gone = (program, 0)
+        look_until(
+            lambda: os.waitpid(program, os.WNOHANG) == has_gone, lambda: "it stays", seconds=15
+        )
+    finally:
+        coordinator.kill()

@@ -6,8 +6,8 @@ nobody any more, so that every rank hears within a second that rank 0 has ended;
 connections until they have gone, too.
 
 Run as a script it imports nothing of ours. Its first line of input says what to do, its only line
-of output why it cannot; it is empty when it can. The second line says that all ranks have come, and
-the end of its input is the end of rank 0.
+of output why it cannot; it is empty when it can. The second line says that all ranks have come, a
+third that all leave together, and the end of its input is the end of rank 0.
 """
 
 import json
@@ -48,8 +48,8 @@ def main() -> NoReturn:
     print(flush=True)
     if sys.stdin.readline():
         _let_nobody_else_in()
-    sys.stdin.read()
-    _leave_behind(service)
+    if not sys.stdin.readline():
+        _leave_behind(service)
     _hold(time.monotonic() + HOLD_SECONDS)
     os._exit(0)
 

@@ -59,7 +59,7 @@ def join(ranks: Ranks, within: int) -> None:
             _initialize(ranks, within)
         coordinator.let_nobody_else_in()
     except BaseException:
-        coordinator.shutdown()
+        coordinator.kill()
         raise
 
 
@@ -130,19 +130,26 @@ class Coordinator:
         self._program.stdin.flush()
         told = self._program.stdout.readline()
         if told != "\n":
-            self.shutdown()
+            self.kill()
             raise _cannot_listen(address, told.strip() or "the program that listens has ended")
 
     def let_nobody_else_in(self) -> None:
         """Close the port: all have come, and one that comes back is to wait for the next life."""
-        assert self._program.stdin is not None
-        self._program.stdin.write("all have come\n")
-        self._program.stdin.flush()
+        self._say("all have come")
 
     def shutdown(self) -> None:
-        """End it at once: all others have left, or have never come."""
+        """Let it stay until all have gone: they leave, and one may not have heard that it may."""
+        self._say("all leave")
+
+    def kill(self) -> None:
+        """End it at once: some have never come."""
         self._program.kill()
         self._program.communicate()
+
+    def _say(self, line: str) -> None:
+        assert self._program.stdin is not None
+        self._program.stdin.write(f"{line}\n")
+        self._program.stdin.flush()
 
 
 @contextmanager
