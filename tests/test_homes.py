@@ -19,7 +19,7 @@ from hotreload.engine.options import EngineOptions
 from hotreload.engine.upstream.arguments import arguments_of
 from hotreload.errors import ConfigError
 from hotreload.mount_table import MOUNTINFO
-from hotreload.observe.labels import ROUTES
+from hotreload.observe.labels import OTHER_SERVERS_ROUTES, ROUTES
 from hotreload.owned_args import OWNED_ARGS
 from hotreload.server.answerer import MIN_GENERATION
 from hotreload.server.bounds import Limits
@@ -160,4 +160,4 @@ def test_the_engine_takes_the_fields_that_the_server_lets_through() -> None:
 def test_every_route_has_its_label() -> None:
     counted_as_other = {"/openapi.json", "/page/{name}", "/v1/models/{name}"}
     paths = {path for _, path in OPERATIONS}
-    assert set(ROUTES) - {"other"} == paths - counted_as_other
+    assert {*ROUTES, *OTHER_SERVERS_ROUTES} - {"other"} == paths - counted_as_other

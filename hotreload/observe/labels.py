@@ -25,6 +25,25 @@ ROUTES = (
     "/webhook/huggingface",
     "other",
 )
+OTHER_SERVERS_ROUTES = (
+    "/abort_request",
+    "/detokenize",
+    "/flush_cache",
+    "/get_load",
+    "/get_model_info",
+    "/get_server_info",
+    "/get_weights_by_name",
+    "/health_generate",
+    "/model_info",
+    "/server_info",
+    "/tokenize",
+    "/v1/detokenize",
+    "/v1/loads",
+    "/v1/tokenize",
+    "/weights_checker",
+)
+"""By these names other servers' clients ask. Exported when they first do: most servers never see
+one, and no alert counts them."""
 STATUS_CODES = (200, 400, 500, 503)
 """Exported at 0 for each route from the start; others appear when they first happen."""
 SCAN_CAUSES = ("start", "event", "rescan", "overflow", "request", "signal", "webhook")

@@ -32,7 +32,7 @@ from hotreload.events import (
     SourceScanned,
     StateSaved,
 )
-from hotreload.observe.labels import ROUTES, SCAN_CAUSES, STATUS_CODES
+from hotreload.observe.labels import OTHER_SERVERS_ROUTES, ROUTES, SCAN_CAUSES, STATUS_CODES
 from hotreload.observe.loads import FetchMetrics, LoadMetrics
 from hotreload.observe.metrics_page import Fresh
 from hotreload.observe.pictured import NameMetrics, PictureMetrics, RankMetrics
@@ -295,7 +295,7 @@ class Metrics:
 
     def request_finished(self, route: str, code: int, seconds: float) -> None:
         """Count an answered request; unknown routes share one label."""
-        known = route if route in ROUTES else "other"
+        known = route if route in (*ROUTES, *OTHER_SERVERS_ROUTES) else "other"
         self._requests.labels(known, code).inc()
         self._request_seconds.labels(known).observe(seconds)
 
