@@ -1,0 +1,143 @@
+"""The real sglang-router before two daemons, while checkpoints go live and one of them restarts."""
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.process import START_SECONDS, Process
+from tests.integration.running import Load, not_said_by
+from tests.integration.test_openai import free_address
+from tests.waiting import TICK, look_until, turn_until
+
+pytestmark = pytest.mark.real_engine
+
+FLIPS = 10
+LOOKS_EVERY = 1
+"""Seconds after which the router asks each daemon for its health."""
+
+
+class Router:
+    """The program, and what it tells of the daemons behind it."""
+
+    def __init__(self, folder: Path, *workers: str) -> None:
+        self.address, self._metrics = free_address(), free_address()
+        host, port = self.address.split(":")
+        _, metrics_port = self._metrics.split(":")
+        self._log = folder / "router.log"
+        self._arguments = [
+            *("--worker-urls", *workers),
+            *("--host", host, "--port", port),
+            *("--prometheus-host", host, "--prometheus-port", metrics_port),
+            *("--policy", "round_robin", "--health-check-interval-secs", str(LOOKS_EVERY)),
+        ]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        command = [sys.executable, "-m", "sglang_router.launch_router", *self._arguments]
+        with self._log.open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as child:
+            self._child = child
+            try:
+                yield
+            finally:
+                child.terminate()
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=f"http://{self.address}", timeout=START_SECONDS)
+
+    def until_all_are_well(self) -> None:
+        def is_so() -> bool:
+            assert self._child.poll() is None, self._log.read_text()[-3000:]
+            with suppress(httpx.HTTPError):
+                ready = httpx.get(f"http://{self.address}/readiness").json()
+                return bool(ready.get("healthy_workers") == 2)
+            return False
+
+        look_until(is_so, lambda: self._log.read_text()[-3000:], seconds=START_SECONDS)
+
+    def models(self) -> set[str]:
+        listed: Any = httpx.get(f"http://{self.address}/v1/models").json()
+        return {model["id"] for model in listed["data"]}
+
+    def opened(self) -> set[str]:
+        """The daemons whose circuit breaker has opened."""
+        page = httpx.get(f"http://{self._metrics}/metrics").text
+        moves = re.findall(r"^smg_worker_cb_transitions_total\{(.*)\} [1-9]", page, re.MULTILINE)
+        assert "smg_worker_cb" in page
+        return {re.findall('worker="([^"]*)"', each)[0] for each in moves if 'to="open"' in each}
+
+
+@pytest.fixture
+def daemons(tmp_path: Path) -> Iterator[list[Process]]:
+    """Two, each with its own checkpoints and over TCP."""
+    both = [made(tmp_path / name) for name in ("one", "other")]
+    with both[0].begun(), both[1].running():
+        both[0].until(lambda: both[0].get("/readyz"), START_SECONDS)
+        yield both
+
+
+def made(folder: Path) -> Process:
+    folder.mkdir()
+    process = Process(folder, "server.model_name=tiny", f"server.tcp={free_address()}")
+    process.drop(1)
+    return process
+
+
+def address_of(process: Process) -> str:
+    (named,) = (each for each in process.sets if each.startswith("server.tcp="))
+    return f"http://{named.partition('=')[2]}"
+
+
+async def test_nobody_fails_through_ten_flips_and_a_restart_and_no_breaker_opens(
+    daemons: list[Process], tmp_path: Path
+) -> None:
+    router = Router(tmp_path, *map(address_of, daemons))
+    with router.running():
+        await asyncio.to_thread(router.until_all_are_well)
+        assert router.models() == {"tiny"}
+        async with Load(router, 4).on() as load:
+            await through_flips(daemons, load)
+            assert router.opened() == set()
+            one, other = daemons
+            assert await asyncio.to_thread(one.stop) == 0
+            await more_answers(load)
+            with one.running():
+                await asyncio.to_thread(router.until_all_are_well)
+                await more_answers(load)
+                await turn_until(lambda: has_answered(one), pause=TICK)
+        assert address_of(other) not in router.opened()
+    assert load.failures == []
+    assert not_said_by(load.answers, labels_of(daemons)) == []
+
+
+async def through_flips(daemons: list[Process], load: Load) -> None:
+    for number in range(2, 2 + FLIPS):
+        for process in daemons:
+            process.drop(number)
+        for process in daemons:
+            await asyncio.to_thread(process.live, f"step_{number}")
+        await more_answers(load)
+
+
+async def more_answers(load: Load) -> None:
+    enough = len(load.answers) + 2 * load.clients
+    await turn_until(lambda: len(load.answers) > enough or bool(load.failures), pause=TICK)
+
+
+def labels_of(daemons: list[Process]) -> dict[int, str]:
+    """Which checkpoint each generation was made of; both were told of the same ones."""
+    lines = [line for process in daemons for line in process.said("generation.live")]
+    return {line["generation"]: line["label"] for line in lines}
+
+
+def has_answered(process: Process) -> bool:
+    """True once somebody was answered in its present life."""
+    page = httpx.get(f"{address_of(process)}/metrics").text
+    return bool(re.search(r'^hotreload_requests_total\{.*"/generate".*\} [1-9]', page, re.M))
