@@ -5,7 +5,8 @@ OpenAI's own is in test_openai.py, upstream's benchmark in test_bench_serving.py
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pydantic import SecretStr
 from hotreload.types import Outcome
 from tests.integration.running import PROMPTS, Running, words
 from tests.integration.test_openai import NAMED, free_address, hello
-from tests.waiting import PATIENCE, turn_until
+from tests.waiting import PATIENCE, TICK, turn_until
 
 pytestmark = pytest.mark.real_engine
 
@@ -23,7 +24,8 @@ FLIPS = 10
 Ask = Callable[[str], Awaitable[str]]
 
 
-def ways_of_litellm(base_url: str) -> list[Ask]:
+@asynccontextmanager
+async def ways_of_litellm(base_url: str) -> AsyncIterator[list[Ask]]:
     import litellm  # seconds: none of whoever runs other tests
 
     usual: Any = {
@@ -42,10 +44,12 @@ def ways_of_litellm(base_url: str) -> list[Ask]:
         stream: Any = await litellm.acompletion("openai/tiny", hello(prompt), stream=True, **usual)
         return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
-    return [whole, streamed]
+    yield [whole, streamed]
+    await litellm.close_litellm_async_clients()  # type: ignore[attr-defined]
 
 
-def ways_of_langchain(base_url: str) -> list[Ask]:
+@asynccontextmanager
+async def ways_of_langchain(base_url: str) -> AsyncIterator[list[Ask]]:
     from langchain_openai import ChatOpenAI  # seconds, too
 
     model: Any = ChatOpenAI(
@@ -62,7 +66,8 @@ def ways_of_langchain(base_url: str) -> list[Ask]:
         (said,) = {answer.text for answer in await model.abatch([prompt])}
         return str(said)
 
-    return [whole, streamed, several]
+    yield [whole, streamed, several]
+    await model.root_async_client.close()
 
 
 async def asked_until(enough: asyncio.Event, ask: Ask, said: list[str]) -> None:
@@ -73,6 +78,22 @@ async def asked_until(enough: asyncio.Event, ask: Ask, said: list[str]) -> None:
             return
 
 
+async def through_flips(running: Running, ways: list[Ask]) -> list[list[str]]:
+    """What each way was told, while checkpoint after checkpoint went live."""
+    said: list[list[str]] = [[] for _ in ways]
+    enough = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        for ask, own in zip(ways, said, strict=True):
+            tasks.create_task(asked_until(enough, ask, own))
+        for number in range(2, 2 + FLIPS):
+            attempt = await running.attempted(running.drop(number))
+            assert attempt.outcome is Outcome.LIVE, attempt
+            newest = words(number)
+            await turn_until(lambda: newest in said[0], pause=TICK)  # noqa: B023
+        enough.set()
+    return said
+
+
 async def test_litellm_and_langchain_are_served_through_ten_flips(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,18 +102,8 @@ async def test_litellm_and_langchain_are_served_through_ten_flips(
     running.drop(1)
     async with running.serving():
         base_url = f"http://{running.settings.server.tcp}/v1"
-        ways = [*ways_of_litellm(base_url), *ways_of_langchain(base_url)]
-        said: list[list[str]] = [[] for _ in ways]
-        enough = asyncio.Event()
-        async with asyncio.TaskGroup() as tasks:
-            for ask, own in zip(ways, said, strict=True):
-                tasks.create_task(asked_until(enough, ask, own))
-            for number in range(2, 2 + FLIPS):
-                attempt = await running.attempted(running.drop(number))
-                assert attempt.outcome is Outcome.LIVE, attempt
-                newest = words(number)
-                await turn_until(lambda: newest in said[0], pause=0.05)  # noqa: B023
-            enough.set()
+        async with ways_of_litellm(base_url) as some, ways_of_langchain(base_url) as others:
+            said = await through_flips(running, [*some, *others])
     whole = {words(number) for number in range(1, 2 + FLIPS)}
     for own in said:
         assert set(own) <= whole, "an answer of two generations, or of none"
