@@ -2,10 +2,7 @@
 
 import asyncio
 import itertools
-import json
-import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,8 @@ from hotreload.engine.versions import installed
 from hotreload.types import Outcome
 from tests.integration.running import Running
 from tests.integration.test_openai import NAMED, free_address
-from tests.waiting import PATIENCE, turn_until
+from tests.integration.upstreams_benchmark import benchmarked
+from tests.waiting import turn_until
 
 pytestmark = pytest.mark.real_engine
 
@@ -24,33 +22,14 @@ if installed("sglang-jax") != "0.0.2":
     BACKENDS.append("sglang-oai-chat")
 REQUESTS = 30
 TOKENS = 20
-WORKLOAD = {
-    "dataset-name": "random-ids",
-    "random-input-len": 8,
-    "random-output-len": TOKENS,
-    "random-range-ratio": 1,
-    "num-prompts": REQUESTS,
-    "max-concurrency": 6,
+WORKLOAD: dict[str, Any] = {
+    "dataset_name": "random-ids",
+    "random_input_len": 8,
+    "random_output_len": TOKENS,
+    "random_range_ratio": 1,
+    "num_prompts": REQUESTS,
+    "max_concurrency": 6,
 }
-
-
-async def benchmarked(running: Running, backend: str) -> dict[str, Any]:
-    """What the program tells of one run; it finds out the model's name by itself."""
-    file = running.folder / f"{backend}.jsonl"
-    wanted = {**WORKLOAD, "backend": backend, "output-file": file}
-    program = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "sgl_jax.bench_serving", "--output-details", "--disable-tqdm"),
-        *("--base-url", f"http://{running.settings.server.tcp}"),
-        *(str(word) for name, value in wanted.items() for word in (f"--{name}", value)),
-        cwd=running.folder,  # where the model's name is that of a folder with its tokenizer
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1"},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    said, _ = await asyncio.wait_for(program.communicate(), PATIENCE)
-    assert program.returncode == 0, said.decode()
-    told: dict[str, Any] = json.loads(file.read_text())
-    return told
 
 
 async def flipped(running: Running) -> None:
@@ -68,7 +47,9 @@ async def test_upstreams_benchmark_has_no_failed_request_while_checkpoints_go_li
     (tmp_path / "tiny").symlink_to(running.drop(1))
     async with running.serving():
         flips = asyncio.create_task(flipped(running))
-        results = await asyncio.gather(*(benchmarked(running, each) for each in BACKENDS))
+        url = f"http://{running.settings.server.tcp}"
+        runs = (benchmarked(tmp_path, url, each, **WORKLOAD) for each in BACKENDS)
+        results = await asyncio.gather(*runs)
         assert not flips.done()
         flips.cancel()
     told_by: set[str] = set()

@@ -1,0 +1,201 @@
+"""What it costs to be served by us instead of by upstream's own server of the same engine.
+
+Both run at once, and one is stopped while the other is measured by upstream's benchmark. So each
+figure stands beside one that was taken a moment before or after it.
+"""
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from tests.bench.figures import median, noise
+from tests.integration.process import START_SECONDS, Process
+from tests.integration.test_openai import free_address
+from tests.integration.upstreams_benchmark import benchmarked
+from tests.waiting import look_until
+
+pytestmark = [pytest.mark.bench, pytest.mark.real_engine, pytest.mark.timeout(3600)]
+
+PAIRS = int(os.environ.get("HOTRELOAD_BENCH_PAIRS", "4"))
+CLIENTS = (8, 32, 128)
+TOKENS = 32
+CHECKPOINT_EVERY = 10.0
+SHAPES = {
+    "slow steps": {"max_total_tokens": 32768, "context_length": 4096, "max_running_requests": 32},
+    "quick steps": {"max_total_tokens": 4096, "context_length": 64, "max_running_requests": 128},
+}
+
+
+class Measured(NamedTuple):
+    """One run of the benchmark."""
+
+    tokens: float
+    first_p50: float
+    first_p99: float
+    cpu: float
+
+
+@dataclass
+class Server:
+    """A program that serves: its address, and the processes that are it."""
+
+    url: str
+    pid: int
+
+    def send(self, number: int) -> None:
+        for each in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(each, number)
+
+    def processes(self) -> Iterator[int]:
+        """Itself, and all that it began."""
+        yield self.pid
+        todo = [self.pid]
+        while todo:
+            for task in Path(f"/proc/{todo.pop()}/task").glob("*/children"):
+                found = [int(word) for word in task.read_text().split()]
+                todo += found
+                yield from found
+
+    def cpu_seconds(self) -> float:
+        return sum(map(_cpu_seconds, self.processes())) / os.sysconf("SC_CLK_TCK")
+
+
+def _cpu_seconds(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+@contextmanager
+def ours(folder: Path, shape: dict[str, int]) -> Iterator[tuple[Server, Process]]:
+    (folder / "ours").mkdir()
+    args = ",".join(f"{name}={value}" for name, value in shape.items())
+    address = free_address()
+    process = Process(
+        folder / "ours",
+        f"engine.args={{{args}}}",
+        f"server.tcp={address}",
+        "server.model_name=tiny",
+    )
+    process.drop(1)
+    (folder / "tiny").symlink_to(process.checkpoints / "step_1")
+    with process.running():
+        yield Server(f"http://{address}", process.child.pid), process
+
+
+@contextmanager
+def upstreams(folder: Path, shape: dict[str, int]) -> Iterator[Server]:
+    address = free_address()
+    host, port = address.split(":")
+    wanted = {"model-path": folder / "tiny", "served-model-name": "tiny", "device": "cpu"}
+    wanted |= {"host": host, "port": port, "log-level": "error"}
+    wanted |= {name.replace("_", "-"): value for name, value in shape.items()}
+    words = [word for name, value in wanted.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "sgl_jax.launch_server", *words]
+    env = {**os.environ, "FLAX_ALWAYS_SHARD_VARIABLE": "false"}  # as 0.0.2 needs it by now
+    log = (folder / "upstream.log").open("w")
+    with log, subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=env) as child:
+        server = Server(f"http://{address}", child.pid)
+        try:
+
+            def is_well() -> bool:
+                assert child.poll() is None, _end_of(log.name)
+                return _is_well(server)
+
+            look_until(is_well, lambda: _end_of(log.name), seconds=START_SECONDS)
+            yield server
+        finally:
+            server.send(signal.SIGKILL)
+
+
+def _is_well(server: Server) -> bool:
+    with suppress(httpx.HTTPError):
+        return httpx.get(f"{server.url}/health_generate", timeout=20).status_code == 200
+    return False
+
+
+def _end_of(log: str) -> str:
+    return Path(log).read_text()[-3000:]
+
+
+async def measured(folder: Path, server: Server, clients: int) -> Measured:
+    before = server.cpu_seconds()
+    told = await benchmarked(
+        folder,
+        server.url,
+        "sgl-jax",
+        dataset_name="random-ids",
+        random_input_len=8,
+        random_output_len=TOKENS,
+        random_range_ratio=1,
+        num_prompts=max(96, 3 * clients),
+        max_concurrency=clients,
+        seed=clients,
+    )
+    assert set(told["errors"]) == {""}
+    cpu = (server.cpu_seconds() - before) / sum(told["output_lens"])
+    return Measured(
+        told["output_throughput"], told["median_ttft_ms"], told["p99_ttft_ms"], cpu * 1e3
+    )
+
+
+@asynccontextmanager
+async def checkpoints(process: Process, numbers: Iterator[int]) -> AsyncIterator[None]:
+    """One every ten seconds, the first at once."""
+
+    async def drop() -> None:
+        while True:
+            process.drop(next(numbers))
+            await asyncio.sleep(CHECKPOINT_EVERY)
+
+    dropping = asyncio.create_task(drop())
+    try:
+        yield
+    finally:
+        dropping.cancel()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_served_by_us_or_by_upstreams_own_server(tmp_path: Path, shape: str) -> None:
+    with (
+        ours(tmp_path, SHAPES[shape]) as (own, process),
+        upstreams(tmp_path, SHAPES[shape]) as other,
+    ):
+        numbers = itertools.count(2)
+        for clients in CLIENTS:
+            rows: dict[str, list[Measured]] = {"upstream": [], "ours": [], "with checkpoints": []}
+            for _ in range(PAIRS + 1):
+                own.send(signal.SIGSTOP)
+                rows["upstream"].append(await measured(tmp_path, other, clients))
+                own.send(signal.SIGCONT)
+                other.send(signal.SIGSTOP)
+                rows["ours"].append(await measured(tmp_path, own, clients))
+                async with checkpoints(process, numbers):
+                    rows["with checkpoints"].append(await measured(tmp_path, own, clients))
+                other.send(signal.SIGCONT)
+            told({name: row[1:] for name, row in rows.items()}, f"{shape}, {clients} clients")
+
+
+def told(rows: dict[str, list[Measured]], title: str) -> None:
+    """Print the medians, and beside them the median of the ratios to upstream's of each round."""
+    print(f"\n{title} (medians of {PAIRS}; beside them times upstream's, and its noise)")
+    for index, name in enumerate(("tokens/s", "first p50 ms", "first p99 ms", "CPU ms a token")):
+        line = f"  {name:<15} upstream {median([row[index] for row in rows['upstream']]):8.1f}"
+        for who in ("ours", "with checkpoints"):
+            values: list[Any] = [row[index] for row in rows[who]]
+            pairs = zip(values, rows["upstream"], strict=True)
+            ratios = [value / theirs[index] for value, theirs in pairs]
+            spread = noise(ratios) if len(ratios) > 1 else 0.0
+            line += f"   {who} {median(values):8.1f} {median(ratios):5.2f}x ±{spread:.2f}"
+        print(line)
