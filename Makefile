@@ -49,7 +49,8 @@ check: setup ## ruff and mypy --strict
 soak: setup ## what takes long: faults for HOTRELOAD_SOAK_MINUTES (10), kills, a thousand reloads
 	$(VENV)/bin/python -m pytest tests -s -m soak $(ARGS)
 
-nightly: ## what .ci/run leaves out: every test of an engine on the newer one, and every soak
+nightly: ## what .ci/run leaves out: what is marked for it, every test of an engine on the newer one, and every soak
+	$(MAKE) test ARGS='-m at_night'
 	$(MAKE) test ENGINE=0.1 ARGS='-m "real_engine and not bench and not soak"'
 	$(MAKE) soak
 	$(MAKE) soak ENGINE=0.1

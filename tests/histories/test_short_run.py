@@ -33,7 +33,9 @@ MILD = [kind for kind in KINDS if kind.name not in ("kill -9 at a step", "slow s
 MORE = 5
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize(
+    "mode", [Mode.OVERLAP, pytest.param(Mode.DRAIN, marks=pytest.mark.at_night)]
+)
 def test_whatever_happens_every_answer_is_exactly_what_its_generation_says(
     tmp_path: Path, mode: Mode
 ) -> None:

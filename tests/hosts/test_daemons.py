@@ -157,6 +157,7 @@ def make_older(process: Process) -> None:
     (process.folder / "state" / "number").unlink()
 
 
+@pytest.mark.at_night
 def test_a_follower_with_an_older_ledger_says_the_same_again_and_dies_over_the_next(
     lived: Daemons,
 ) -> None:
@@ -169,6 +170,7 @@ SOON = ("reload.fetch_timeout=2", "reload.validate_timeout=2", "reload.stage_tim
 """A rank does all three of it in its staging."""
 
 
+@pytest.mark.at_night
 def test_a_rank_that_is_too_slow_is_named_and_not_waited_for(lived: Daemons) -> None:
     """It hangs until rank 0 is killed; the next life has it live."""
     with lived.again(follower=lived.armed("staging=hang"), sets=SOON):
@@ -178,6 +180,7 @@ def test_a_rank_that_is_too_slow_is_named_and_not_waited_for(lived: Daemons) -> 
         lived.until_ended_by(0)
 
 
+@pytest.mark.at_night
 def test_rank_0_with_an_older_ledger_gives_no_number_again_and_stops_with_the_follower(
     lived: Daemons,
 ) -> None:

@@ -114,6 +114,7 @@ def test_told_to_stop_before_the_engine_is_built_it_exits_0(tmp_path: Path) -> N
     assert_nothing_was_begun(process, hangs=True)
 
 
+@pytest.mark.at_night
 @pytest.mark.real_engine
 @pytest.mark.parametrize("is_built", [False, True])
 def test_told_to_stop_while_a_real_engine_is_built_or_asked_for_the_first_time_it_exits_0(
@@ -206,6 +207,7 @@ def test_a_read_only_state_folder_costs_the_memory_and_not_the_service(tmp_path:
         assert process.stop() == 0
 
 
+@pytest.mark.at_night
 @pytest.mark.real_engine
 def test_a_full_disk_puts_swaps_off_until_there_is_room(tmp_path: Path) -> None:
     """Of upstream's loader, which reads a private copy; our own needs no room on any disk."""

@@ -129,6 +129,7 @@ async def pushed_every_second(folder: Path, hub: LocalHub, pushes: int) -> None:
         assert len(running.generations) > pushes / 4
 
 
+@pytest.mark.at_night
 async def test_a_push_every_second_starves_nobody(tmp_path: Path, hub: LocalHub) -> None:
     await pushed_every_second(tmp_path, hub, 12)
 

@@ -108,6 +108,7 @@ def test_what_answers_badly_at_the_start_is_passed_over_by_the_next_one(tmp_path
         assert process.ask()["text"] == words(1)
 
 
+@pytest.mark.at_night
 @pytest.mark.real_engine
 def test_a_compilation_cache_torn_by_a_kill_costs_a_compilation_and_no_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -73,7 +73,8 @@ class Started(Process):
 
 
 @pytest.mark.parametrize(
-    ("command", "starts"), [(OF_WORDS, 3), pytest.param(REAL, 1, marks=pytest.mark.real_engine)]
+    ("command", "starts"),
+    [(OF_WORDS, 3), pytest.param(REAL, 1, marks=[pytest.mark.real_engine, pytest.mark.at_night])],
 )
 def test_a_mistaken_probe_refuses_nothing_that_was_live_however_often_it_starts(
     tmp_path: Path, command: str, starts: int
