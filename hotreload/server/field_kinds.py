@@ -78,6 +78,7 @@ MESSAGES = Kind(
         },
     },
 )
+CHOICES = whole_number(1, MOST_CHOICES)
 TOKENS = whole_number(1, 2**31 - 1)
 TOP_P = Kind(
     "a number above 0 and at most 1",

@@ -10,10 +10,10 @@ from hotreload.json_fields import Fields
 from hotreload.server.answerer import MIN_GENERATION
 from hotreload.server.bounds import Limits
 from hotreload.server.field_kinds import (
+    CHOICES,
     IDS,
     IDS_OR_BATCH,
     MESSAGES,
-    MOST_CHOICES,
     PROMPT,
     STOP,
     TOKENS,
@@ -207,17 +207,20 @@ GENERATE = KnownFields(
     },
 )
 SAMPLING_PARAMS = KnownFields(
-    honoured=dict.fromkeys(
-        _names(
-            """
-            ebnf frequency_penalty ignore_eos json_schema max_new_tokens min_new_tokens min_p n
-            no_stop_trim presence_penalty regex repetition_penalty sampling_seed
-            skip_special_tokens spaces_between_special_tokens stop stop_token_ids structural_tag
-            temperature top_k top_p
-            """
+    honoured={
+        **dict.fromkeys(
+            _names(
+                """
+                ebnf frequency_penalty ignore_eos json_schema max_new_tokens min_new_tokens min_p
+                no_stop_trim presence_penalty regex repetition_penalty sampling_seed
+                skip_special_tokens spaces_between_special_tokens stop stop_token_ids
+                structural_tag temperature top_k top_p
+                """
+            ),
+            Kind("what the engine takes", lambda value: True),
         ),
-        Kind("what the engine takes", lambda value: True),
-    ),
+        "n": CHOICES,
+    },
     others=_names("beam_width custom_params logit_bias stop_regex stream_interval watermark"),
     within="sampling_params.",
     elsewhere={
@@ -257,7 +260,7 @@ STREAM_OPTIONS = KnownFields(
 )
 _COMMON: Mapping[str, Kind] = {
     "model": STRING,
-    "n": whole_number(1, MOST_CHOICES),
+    "n": CHOICES,
     "max_tokens": TOKENS,
     "stream": BOOLEAN,
     "stream_options": STREAM_OPTIONS.as_a_field,
