@@ -43,7 +43,7 @@ def _sampling(wanted: Fields | list[Fields], limits: Limits) -> Fields | list[Fi
 
 
 def _copies(sampling: Fields | list[Fields]) -> Fields:
-    """How many answers each prompt is to get, taken out of its parameters; nothing for one."""
+    """The number of answers to each prompt, taken out of its parameters; nothing for one."""
     each = sampling if isinstance(sampling, list) else [sampling]
     asked = {one.pop("n", 1) for one in each} or {1}
     if len(asked) > 1:

@@ -17,6 +17,8 @@ from hotreload.server.field_kinds import (
     PROMPT,
     STOP,
     TOKENS,
+    TOOL_CHOICE,
+    TOOLS,
     TOP_K,
     TOP_P,
     number,
@@ -74,6 +76,7 @@ UNUSUAL: Mapping[str, Idle] = {
     **dict.fromkeys(_names("chat_template_kwargs sampling_params stream_options"), ("", [], {})),
     **dict.fromkeys(_names("top_k top_logprobs"), (0,)),
     "logprobs": (False,),
+    "tools": EMPTY,
     "response_format": ({}, {"type": "text"}),
 }
 LABELS = _names(
@@ -300,8 +303,15 @@ CHAT = _openai(
         "response_format": OBJECT,
         "reasoning_effort": STRING,
         "chat_template_kwargs": OBJECT,
+        "tools": TOOLS,
+        "tool_choice": TOOL_CHOICE,
+        "parallel_tool_calls": BOOLEAN,
     },
-    {"add_special_tokens": (False,)},  # the template puts them in
+    {
+        "add_special_tokens": (False,),  # the template puts them in
+        "tool_choice": (*EMPTY, "auto"),
+        "parallel_tool_calls": (True,),
+    },
 )
 # --- huggingface_hub's text generation -------------------------------------------------------
 

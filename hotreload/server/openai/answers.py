@@ -29,6 +29,7 @@ class Choice:
         self._stops = stops
         self._told = 0
         self._tokens_told = 0
+        self._calls_told = 0
         self.usage = (0, 0, 0)
         """Tokens of the prompt, those of them from the cache, and tokens of the answer."""
         self.has_begun = False
@@ -45,6 +46,27 @@ class Choice:
         new = text[self._told :]
         self._told = max(self._told, len(text))
         return new, ended or None
+
+    def new_calls(self, answer: Fields) -> list[Fields]:
+        """The calls of tools that are new, each under a name of ours."""
+        calls, first = answer.get("tool_calls") or [], self._calls_told
+        self._calls_told = len(calls)
+        return [
+            {
+                "index": at,
+                "id": f"call_{uuid.uuid4().hex[:24]}",
+                "type": "function",
+                "function": call,
+            }
+            for at, call in enumerate(calls[first:], first)
+        ]
+
+    def reason(self, ended: Fields | None) -> str | None:
+        """The word for how it ended, which is another one where calls wait for their results."""
+        if ended is None:
+            return None
+        kind: str = ended["type"]
+        return "tool_calls" if kind == "stop" and self._calls_told else kind
 
     def new_logprobs(self, answer: Fields) -> NewTokens | None:
         """The tokens that are new, if their log-probabilities were asked for."""
@@ -114,10 +136,10 @@ class AnswerShape:
     prefix: str
     whole_object: str
     piece_object: str
-    whole: Callable[[str], Fields]
-    """A choice with this text."""
-    piece: Callable[[str, bool], Fields]
-    """A choice with this new text, and whether it is its first."""
+    whole: Callable[[str, list[Fields]], Fields]
+    """A choice with this text, and these calls of tools."""
+    piece: Callable[[str, list[Fields], bool], Fields]
+    """A choice with this new text and these new calls, and whether it is its first."""
     logprobs: Callable[[NewTokens | None], Fields | None]
 
 
@@ -125,18 +147,33 @@ COMPLETION_SHAPE = AnswerShape(
     prefix="cmpl",
     whole_object="text_completion",
     piece_object="text_completion",
-    whole=lambda text: {"text": text},
-    piece=lambda text, is_first: {"text": text},
+    whole=lambda text, calls: {"text": text},
+    piece=lambda text, calls, is_first: {"text": text},
     logprobs=completion_logprobs,
 )
+
+
+def _message(text: str, calls: list[Fields]) -> Fields:
+    told: Fields = {"role": "assistant", "content": text, "refusal": None}
+    if calls:
+        bare = [{name: call[name] for name in call.keys() - {"index"}} for call in calls]
+        told |= {"content": text or None, "tool_calls": bare}
+    return {"message": told}
+
+
+def _delta(text: str, calls: list[Fields], is_first: bool) -> Fields:
+    told: Fields = {"role": "assistant"} if is_first else {}
+    if text or not calls:
+        told["content"] = text
+    return {"delta": told | ({"tool_calls": calls} if calls else {})}
+
+
 CHAT_SHAPE = AnswerShape(
     prefix="chatcmpl",
     whole_object="chat.completion",
     piece_object="chat.completion.chunk",
-    whole=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
-    piece=lambda text, is_first: {
-        "delta": ({"role": "assistant"} if is_first else {}) | {"content": text}
-    },
+    whole=_message,
+    piece=_delta,
     logprobs=chat_logprobs,
 )
 
@@ -177,9 +214,10 @@ class OpenAIAnswer:
         choice = self._choice(index)
         is_first = not choice.has_begun
         text, ended = choice.news(answer)
-        if not (is_first or text or ended):
+        calls = choice.new_calls(answer)
+        if not (is_first or text or calls or ended):
             return []
-        told = self._shape.piece(text, is_first) | self._about(index, choice, answer, ended)
+        told = self._shape.piece(text, calls, is_first) | self._about(index, choice, answer, ended)
         return [self._chunk([told], self._usage() if self._has_usage_so_far else None, generation)]
 
     def end(self, generation: Generation) -> list[Fields]:
@@ -223,10 +261,12 @@ class OpenAIAnswer:
     def _whole_choice(self, index: int, answer: Fields) -> Fields:
         choice = self._choice(index)
         text, ended = choice.news(answer)
-        return self._shape.whole(text) | self._about(index, choice, answer, ended)
+        return self._shape.whole(text, choice.new_calls(answer)) | self._about(
+            index, choice, answer, ended
+        )
 
     def _about(self, index: int, choice: Choice, answer: Fields, ended: Fields | None) -> Fields:
-        told: Fields = {"index": index, "finish_reason": ended["type"] if ended else None}
+        told: Fields = {"index": index, "finish_reason": choice.reason(ended)}
         if ended and ended["type"] == "abort":  # not OpenAI's; `stop` or `length` would be a lie
             told["stop_reason"] = ended.get("message")
         return told | {"logprobs": self._shape.logprobs(choice.new_logprobs(answer))}
