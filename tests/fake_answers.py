@@ -188,8 +188,8 @@ class FakeAnswers:
         else:
             await self._go_on(one.ended)
             words = len(self.words_of(weights))
-            whole = self._with_calls(self._chunk(weights, words), asked)
-            answers = [_cut_short(whole, one) for _ in range(count)]
+            chunks = (self._chunk(weights, words) for _ in range(count))
+            answers = [_cut_short(self._with_calls(each, asked), one) for each in chunks]
             yield answers if asked.is_batch else answers[0]
 
     async def _streamed(

@@ -122,6 +122,25 @@ async def test_who_must_call_does_where_there_are_grammars(
     assert json.loads(call.function.arguments) == {"city": "Oslo"}
 
 
+async def test_a_response_is_that_of_a_chat(client: openai.AsyncOpenAI) -> None:
+    flat: Any = {"type": "function", **WEATHER["function"]}
+    whole = await client.responses.create(model="tiny", input="Who?", tools=[flat], temperature=0)
+    streaming = client.responses.stream(model="tiny", input="Who?", tools=[flat], temperature=0)
+    async with streaming as stream:
+        told = await stream.get_final_response()
+    for answer in (whole, told):
+        assert answer.output_text == "by step 1"
+        (call,) = [item for item in answer.output if item.type == "function_call"]
+        assert json.loads(call.arguments) == {"city": "Oslo"}
+        assert answer.usage is not None
+        assert answer.usage.input_tokens > len("Who?")
+    short = await client.responses.create(
+        model="tiny", input="Who?", instructions="Say it.", max_output_tokens=2, temperature=0
+    )
+    assert short.incomplete_details is not None
+    assert (short.status, short.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+
+
 async def test_answers_of_one_seed_differ_and_come_again(client: openai.AsyncOpenAI) -> None:
     async def texts() -> list[str]:
         answer = await client.completions.create(

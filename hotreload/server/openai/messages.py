@@ -22,7 +22,7 @@ OF_ROLE = {"assistant": {"tool_calls"}, "tool": {"tool_call_id"}}
 
 def plain_messages(messages: list[Any]) -> list[Fields]:
     """The messages; BadRequest names what in them no template of text and tools can show."""
-    return [_plain(message, f"messages[{at}]") for at, message in enumerate(messages)]
+    return [plain_message(message, f"messages[{at}]") for at, message in enumerate(messages)]
 
 
 def refused(path: str, words: str) -> BadRequest:
@@ -37,7 +37,8 @@ def check_no_more(given: dict[Any, Any], known: set[str], path: str, words: str)
             raise refused(f"{path}.{short(name)}", words)
 
 
-def _plain(message: Any, path: str) -> Fields:
+def plain_message(message: Any, path: str) -> Fields:
+    """One of them, which stands at this path of the request."""
     if not isinstance(message, dict):
         raise refused(path, "must be an object with a role and a content")
     given = {name: value for name, value in message.items() if value is not None}

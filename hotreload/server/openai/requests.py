@@ -26,10 +26,15 @@ _ENGINE_NAMES = {
     "template_args": "chat_template_kwargs",
     "text": "prompt",
     "input_ids": "prompt",
+    "messages": "messages",
 }
 
-_OTHER_NAMES = {"max_tokens": "max_completion_tokens", "response_format": "tools"}
-"""Fields that mean the same to the engine, where the first is not given and the second is."""
+_OTHER_NAMES = {
+    "max_tokens": ("max_completion_tokens", "max_output_tokens"),
+    "response_format": ("text", "tools"),
+    "messages": ("input",),
+}
+"""Names of what the engine means in the place of the first, where one of the others is given."""
 
 
 def completion_request(fields: Fields) -> Fields:
@@ -50,7 +55,12 @@ def chat_request(fields: Fields) -> Fields:
     """A chat, as the engine is asked for its next message."""
     if "messages" not in fields:
         raise BadRequest("messages is missing", code="bad_field", param="messages")
-    request: Fields = {"messages": plain_messages(fields["messages"])}
+    return asked_chat(plain_messages(fields["messages"]), fields)
+
+
+def asked_chat(messages: list[Fields], fields: Fields) -> Fields:
+    """These messages, and what the other fields say of the next one."""
+    request: Fields = {"messages": messages}
     effort = {name: fields[name] for name in ("reasoning_effort",) if name in fields}
     if template_args := effort | fields.get("chat_template_kwargs", {}):
         request["template_args"] = template_args
@@ -84,10 +94,8 @@ def in_openai_words(given: Callable[[], Collection[str]]) -> AbstractContextMana
 
     def name_of(theirs: str) -> str | None:
         name = _ENGINE_NAMES.get(theirs) if given() else None
-        for usual, other in _OTHER_NAMES.items():
-            if name == usual and usual not in given() and other in given():
-                return other
-        return name
+        others = _OTHER_NAMES.get(name or "", ()) if name not in given() else ()
+        return next((other for other in others if other in given()), name)
 
     return renamed(name_of)
 
