@@ -293,7 +293,15 @@ def _openai(more: Mapping[str, Kind], unusual: Mapping[str, Idle]) -> KnownField
     return KnownFields(honoured, others, LABELS, unusual=unusual)
 
 
-COMPLETION = _openai({"prompt": PROMPT, "logprobs": whole_number(0, 20)}, {})
+COMPLETION = _openai(
+    {
+        "prompt": PROMPT,
+        "logprobs": whole_number(0, 20),
+        "echo": BOOLEAN,
+        "max_tokens": whole_number(0, 2**31 - 1),
+    },
+    {"echo": (False,)},
+)
 CHAT = _openai(
     {
         "messages": MESSAGES,

@@ -187,6 +187,8 @@ def test_a_template_that_shows_no_tools_is_told_of_none() -> None:
             calling(plain).arranged(request)
         assert caught.value.param == param
     assert calling(plain).arranged({"messages": HELLO}) == ({"messages": HELLO}, None)
+    with pytest.raises(BadRequest, match="tools: only with messages"):
+        calling().arranged({"text": "a", "tools": [WEATHER]})
 
 
 def test_who_must_call_is_held_to_it_by_a_grammar() -> None:

@@ -12,7 +12,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from hotreload.tiny.sayings import opener_id
+from hotreload.tiny.sayings import opener_id, word_id
 from tests.integration.running import Running, one_daemon_marks
 from tests.integration.test_openai import hello, openai_client
 
@@ -139,6 +139,40 @@ async def test_a_response_is_that_of_a_chat(client: openai.AsyncOpenAI) -> None:
     )
     assert short.incomplete_details is not None
     assert (short.status, short.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+
+
+async def test_a_likelihood_is_that_of_the_engine(
+    running: Running, client: openai.AsyncOpenAI
+) -> None:
+    """As lm-eval asks for it: a prompt of ids, whose last token is one more than is judged."""
+    said = running.daemon.slot.replicas().first.engine
+    (ids,) = await said.tokenize({"text": ["Who?"]})
+    ids = [*ids, opener_id("served"), word_id("by")]
+    asking = client.completions.create(
+        model="tiny", prompt=[ids], echo=True, logprobs=1, max_tokens=1, temperature=0
+    )
+    if not running.engine.capabilities.logprobs:
+        with pytest.raises(openai.BadRequestError, match="no log-probabilities") as caught:
+            await asking
+        assert caught.value.param == "logprobs"
+        return
+    (choice,) = (await asking).choices
+    told = choice.logprobs
+    assert told is not None
+    assert choice.text == f"Who?{CALL} by step"
+    assert (told.tokens or [])[-3:] == [CALL, " by", " step"]
+    assert len(told.tokens or ()) == len(told.text_offset or ()) == len(ids) + 1
+    assert (told.token_logprobs or [0])[0] is None
+    async with running.client() as engine:
+        sampling = {"temperature": 0, "max_new_tokens": 1}
+        own = {"input_ids": ids, "return_logprob": True, "logprob_start_len": 0}
+        answer = await engine.post("/generate", json={**own, "sampling_params": sampling})
+    figures = [entry[0] for entry in answer.json()["meta_info"]["input_token_logprobs"]]
+    assert (told.token_logprobs or [])[:-1] == figures
+    greedy = [max(top.values()) for top in (told.top_logprobs or [])[-3:]]
+    assert greedy == (told.token_logprobs or [])[-3:]  # the words that it would have said
+    unlikely = (told.top_logprobs or [])[1]
+    assert max(unlikely.values()) > (told.token_logprobs or [])[1]
 
 
 async def test_answers_of_one_seed_differ_and_come_again(client: openai.AsyncOpenAI) -> None:

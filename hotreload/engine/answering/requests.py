@@ -43,7 +43,8 @@ Messages = Sequence[Mapping[str, Any]]
 Chat = Callable[[Messages, Mapping[str, Any], Any], list[int]]
 """Makes the ids of messages, with arguments of the template, and tools."""
 
-PROMPTS = frozenset({"text", "input_ids", "messages", "template_args", "tools", "tool_choice"})
+CHAT_FIELDS = frozenset({"messages", "template_args", "tools", "tool_choice"})
+PROMPTS = CHAT_FIELDS | {"text", "input_ids"}
 FIELDS = PROMPTS | LOGPROBS | {"sampling_params", "stream", "rid", "copies"}
 
 
@@ -109,7 +110,7 @@ def _as_ids(request: Mapping[str, Any], chat: Chat, limits: EngineLimits) -> Map
         raise bad("messages", words, TOO_LONG)
     ids = chat(messages, request.get("template_args") or {}, request.get("tools"))
     room = {"max_new_tokens": max(1, limits.total_tokens - len(ids) - 1)}
-    rest = {name: request[name] for name in request.keys() - PROMPTS}
+    rest = {name: request[name] for name in request.keys() - CHAT_FIELDS}
     return {**rest, "input_ids": ids, "sampling_params": room | request["sampling_params"]}
 
 

@@ -138,11 +138,14 @@ class ToolCalling:
 
     def arranged(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], MakeReader | None]:
         """The request as its prompt is made of it, and what reads its calls, if it has tools."""
-        tools, choice = request.get("tools"), request.get("tool_choice") or "auto"
-        if tools or any(_is_of_tools(each) for each in request.get("messages") or ()):
+        tools, messages = request.get("tools"), request.get("messages")
+        if tools and messages is None:
+            raise bad("tools", "only with messages")
+        if tools or any(_is_of_tools(each) for each in messages or ()):
             self._check_shows("tools" if tools else "messages")
         if not tools:
             return request, None
+        choice = request.get("tool_choice") or "auto"
         rest = {name: request[name] for name in request.keys() - {"tool_choice"}}
         if choice == "auto":
             return rest, partial(WrittenCalls, self._parse_with(self._readable(), tools))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import EngineAnswer
+from hotreload.server.openai.echo import ONLY_PROMPT, Echo
 from hotreload.server.problems import openai_fields
 from hotreload.types import Generation
 
@@ -25,8 +26,9 @@ class NewTokens(NamedTuple):
 class Choice:
     """One choice, and how much of it was told. The engine gives the whole text so far each time."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], echo: Echo | None = None) -> None:
         self._stops = stops
+        self._echo = echo
         self._told = 0
         self._tokens_told = 0
         self._calls_told = 0
@@ -43,6 +45,11 @@ class Choice:
         self.usage = (prompt, cached, completion)
         ended = meta.get("finish_reason")
         text = self._settled(answer["text"], ended)
+        if self._echo is not None:
+            text = self._echo.text(answer, text)
+            if self._echo.is_all:
+                self.usage = (prompt, cached, 0)
+                ended = ended and ONLY_PROMPT
         new = text[self._told :]
         self._told = max(self._told, len(text))
         return new, ended or None
@@ -74,8 +81,12 @@ class Choice:
         tokens = meta.get("output_token_logprobs")
         if tokens is None:
             return None
+        tops = meta.get("output_top_logprobs")
+        if self._echo is not None:
+            tokens = self._echo.tokens(meta, "token_logprobs")
+            tops = self._echo.tokens(meta, "top_logprobs")
         first, self._tokens_told = self._tokens_told, len(tokens)
-        tops = meta.get("output_top_logprobs") or [[] for _ in tokens]
+        tops = tops or [[] for _ in tokens]
         offset = sum(len(text) for _, _, text in tokens[:first])
         return NewTokens(tokens[first:], tops[first:], offset)
 
@@ -108,7 +119,10 @@ def completion_logprobs(new: NewTokens | None) -> Fields | None:
     return {
         "tokens": texts,
         "token_logprobs": [logprob for logprob, _, _ in new.tokens],
-        "top_logprobs": [{text: logprob for logprob, _, text in top or ()} for top in new.tops],
+        "top_logprobs": [
+            None if token[0] is None else {text: logprob for logprob, _, text in top or ()}
+            for token, top in zip(new.tokens, new.tops, strict=True)
+        ],
         "text_offset": list(accumulate(map(len, texts[:-1]), initial=new.offset)) if texts else [],
     }
 
@@ -190,6 +204,7 @@ class OpenAIAnswer:
         copies: int,
         has_usage: bool,
         has_usage_so_far: bool = False,
+        echoes: Sequence[Echo] = (),
     ) -> None:
         self._shape = shape
         self._model = model
@@ -197,6 +212,7 @@ class OpenAIAnswer:
         self._copies = copies
         self._has_usage = has_usage
         self._has_usage_so_far = has_usage_so_far
+        self._echoes = echoes
         self._id = f"{shape.prefix}-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._choices: dict[int, Choice] = {}
@@ -229,7 +245,8 @@ class OpenAIAnswer:
         return {"error": openai_fields(error)}
 
     def _choice(self, index: int) -> Choice:
-        return self._choices.setdefault(index, Choice(self._stops))
+        echo = self._echoes[index // self._copies] if self._echoes else None
+        return self._choices.setdefault(index, Choice(self._stops, echo))
 
     def _chunk(self, choices: list[Fields], usage: Any, generation: Generation) -> Fields:
         told = self._told(self._shape.piece_object, generation) | {"choices": choices}

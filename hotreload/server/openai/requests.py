@@ -45,9 +45,12 @@ def completion_request(fields: Fields) -> Fields:
     texts = prompt if isinstance(prompt, list) else [prompt]
     request: Fields = {"text" if isinstance(texts[0], str) else "input_ids": prompt}
     request |= _common(fields)
-    request["sampling_params"]["max_new_tokens"] = fields.get("max_tokens", COMPLETION_TOKENS)
+    most = fields.get("max_tokens", COMPLETION_TOKENS)
+    request["sampling_params"]["max_new_tokens"] = max(1, most)
     if "logprobs" in fields:
         request |= _logprobs(fields["logprobs"])
+        if fields.get("echo"):
+            request["logprob_start_len"] = 0
     return request
 
 

@@ -24,6 +24,7 @@ from hotreload.server.bounds import Limits
 from hotreload.server.known_fields import CHAT, COMPLETION, KnownFields
 from hotreload.server.model_name import check_model
 from hotreload.server.openai.answers import CHAT_SHAPE, COMPLETION_SHAPE, AnswerShape, OpenAIAnswer
+from hotreload.server.openai.echo import asked_echo
 from hotreload.server.openai.requests import (
     chat_request,
     completion_request,
@@ -58,6 +59,7 @@ def _choices_of(shape: AnswerShape, given: Fields, told: Fields, model: str) -> 
         copies=given.get("n", 1),
         has_usage=told.get("include_usage", False),
         has_usage_so_far=told.get("continuous_usage_stats", False),
+        echoes=asked_echo(given),
     )
 
 
