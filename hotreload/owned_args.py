@@ -12,6 +12,7 @@ OWNED_ARGS = {
     "dtype": "use [engine] dtype",
     "load_format": "use [engine] boot",
     "device_indexes": "use [engine] replicas",
+    "tool_call_parser": "use [server] tool_call_parser",
     "nnodes": "use [engine] nnodes",
     "node_rank": "use [engine] node_rank",
     "dist_init_addr": "use [engine] dist_init_addr",

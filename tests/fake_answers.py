@@ -37,7 +37,7 @@ class UnderWay:
 def parsed(request: Mapping[str, Any]) -> FakeParsed:
     prompts, copies = request.get("text"), request.get("copies", 1)
     is_batch = isinstance(prompts, list) or copies > 1
-    return FakeParsed((), is_batch, bool(request.get("stream")), request)
+    return FakeParsed((), is_batch, bool(request.get("stream")), request=request)
 
 
 class FakeAnswers:
@@ -59,6 +59,8 @@ class FakeAnswers:
         self._one_less = asyncio.Event()
         self.logprob = 0.5
         self.end: Fields = {"type": "stop"}
+        self.calls: list[dict[str, str]] = []
+        """What it calls when it is given tools: one call more with each word."""
         self.swaps_ahead = 0
         """So many answers are ended for a swap before they have said anything."""
         self.swap: Callable[[], None] = lambda: None
@@ -186,7 +188,8 @@ class FakeAnswers:
         else:
             await self._go_on(one.ended)
             words = len(self.words_of(weights))
-            answers = [_cut_short(self._chunk(weights, words), one) for _ in range(count)]
+            chunks = (self._chunk(weights, words) for _ in range(count))
+            answers = [_cut_short(self._with_calls(each, asked), one) for each in chunks]
             yield answers if asked.is_batch else answers[0]
 
     async def _streamed(
@@ -202,7 +205,7 @@ class FakeAnswers:
                 self.check_alive()
             is_last = ended.is_set()
             for index in range(count):
-                piece = self._chunk(weights, so_far)
+                piece = self._with_calls(self._chunk(weights, so_far), asked)
                 piece = _without_end(piece) if is_endless else piece
                 extra = {"index": index} if asked.is_batch else {}
                 yield _cut_short(piece, one) | extra
@@ -220,6 +223,11 @@ class FakeAnswers:
                 for wait in waits:
                     wait.cancel()
         self.check_alive()
+
+    def _with_calls(self, chunk: Fields, asked: FakeParsed) -> Fields:
+        if not asked.request.get("tools"):
+            return chunk
+        return {**chunk, "tool_calls": self.calls[: chunk["meta_info"]["completion_tokens"]]}
 
     def _chunk(self, weights: Staged, words: int) -> Fields:
         all_words = self.words_of(weights)

@@ -5,8 +5,10 @@ import inspect
 from typing import Any
 
 from hotreload.engine.answering.sampling import GRAMMARS
+from hotreload.engine.answering.tool_calls import ToolCalling
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.engine.upstream.parts import Parts
+from hotreload.engine.upstream.tool_calls import known_parsers, parse_with
 from hotreload.engine.versions import installed
 
 
@@ -36,6 +38,14 @@ def tokenizer_of(parts: Parts) -> Any:
     """The front's; on a rank without one that of the scheduler, which is the same."""
     front = parts.tokenizer_manager
     return parts.running_scheduler.scheduler.tokenizer if front is None else front.tokenizer
+
+
+def calling_of(parts: Parts, tokenizer: Any, can: Capabilities) -> ToolCalling:
+    """Find out how its model calls tools; ConfigError for a parser that this release has not."""
+    asked = getattr(parts.engine.server_args, "tool_call_parser", None)
+    template = getattr(tokenizer, "chat_template", None)
+    known = known_parsers()
+    return ToolCalling(template, known, parse_with, grammars=can.grammars, asked=asked)
 
 
 def limits_of(parts: Parts) -> EngineLimits:

@@ -23,6 +23,8 @@ class EngineOptions:
     load_format: str = "auto"
     args: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of upstream's, handed on as they are."""
+    tool_call_parser: str | None = None
+    """Which of upstream's reads the calls of tools, if the operator says so."""
     first_device: int = 0
     engines: int = 1
     """Number of engines in all: there must be devices for each."""

@@ -18,6 +18,7 @@ from hotreload.engine.answering.grammars import grammars_of
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.prompts import Prompts
+from hotreload.engine.answering.tool_calls import ToldCalls
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.switching import SwitchingEngine
 from hotreload.engine.upstream import build, frozen, recompiles
@@ -60,7 +61,8 @@ class SglangEngine(SwitchingEngine):
         grammars = grammars_of(self._scheduler.scheduler, tokenizer)
         self.limits = facts.limits_of(parts)
         self.capabilities = facts.capabilities_of(parts, grammars=grammars is not None)
-        self._prompts = Prompts(tokenizer, self.limits, self.capabilities, grammars)
+        calling = facts.calling_of(parts, tokenizer, self.capabilities)
+        self._prompts = Prompts(tokenizer, self.limits, self.capabilities, grammars, calling)
         self._canaries = Canaries(probes, self._prompts)
 
     @classmethod
@@ -143,8 +145,9 @@ class SglangEngine(SwitchingEngine):
         try:
             lane = self._lane(weights)
             async with aclosing(self._front.generate(parsed, lane)) as answers:
+                calls = ToldCalls(parsed.calls) if parsed.calls is not None else None
                 async for answer in answers:
-                    yield answer
+                    yield answer if calls is None else calls.told(answer)
         except AnswerNonfinite:
             self._withheld.note()
             raise

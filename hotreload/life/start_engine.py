@@ -153,6 +153,7 @@ def _engine_options(settings: Settings, model: Path, load_format: str = "auto") 
         dtype=engine.dtype,
         load_format=load_format,
         args=engine.args,
+        tool_call_parser=settings.server.tool_call_parser,
         engines=engine.replicas,
     )
 

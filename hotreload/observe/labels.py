@@ -39,6 +39,7 @@ OTHER_SERVERS_ROUTES = (
     "/tokenize",
     "/v1/detokenize",
     "/v1/loads",
+    "/v1/responses",
     "/v1/tokenize",
     "/weights_checker",
 )

@@ -47,7 +47,16 @@ _ANSWERED = {
     "usage": named("Usage"),
     **_MODEL_STAMP,
 }
-_MESSAGE = an_object(role={"const": "assistant"}, content=PLAIN_TEXT, refusal=MAYBE_TEXT)
+_MESSAGE = an_object(role={"const": "assistant"}, content=MAYBE_TEXT, refusal=MAYBE_TEXT)
+_TOOL_CALL = an_object(
+    id=PLAIN_TEXT,
+    type={"const": "function"},
+    function=an_object(name=PLAIN_TEXT, arguments=PLAIN_TEXT),
+)
+_MESSAGE_OR_CALLS: Schema = {
+    **_MESSAGE,
+    "properties": {**_MESSAGE["properties"], "tool_calls": a_list(_TOOL_CALL)},
+}
 MAYBE_BY = either(named("By"), {"type": "null"})
 _GATE = an_object(state={"enum": ["open", "holding", "sealed"]}, inside=_INTEGER, held=_INTEGER)
 _LOADING: Mapping[str, Schema] = {
@@ -113,7 +122,20 @@ SHAPES: Mapping[str, Schema] = {
     "ChatCompletion": an_object(
         _ANSWERED,
         object={"const": "chat.completion"},
-        choices=a_list(an_object(_CHOICE, message=_MESSAGE)),
+        choices=a_list(an_object(_CHOICE, message=_MESSAGE_OR_CALLS)),
+    ),
+    "Response": an_object(
+        object={"const": "response"},
+        id=PLAIN_TEXT,
+        model=PLAIN_TEXT,
+        created_at=_INTEGER,
+        status={"enum": ["completed", "incomplete", "failed"]},
+        error={"type": ["object", "null"]},
+        incomplete_details={"type": ["object", "null"]},
+        metadata=_ANY_OBJECT,
+        output=a_list(an_object(id=PLAIN_TEXT, type={"enum": ["message", "function_call"]})),
+        usage=an_object(input_tokens=_INTEGER, output_tokens=_INTEGER, total_tokens=_INTEGER),
+        hotreload=named("Stamp"),
     ),
     "Model": an_object(_MODEL_STAMP, object={"const": "model"}, owned_by=PLAIN_TEXT),
     "ModelList": an_object(object={"const": "list"}, data=a_list(named("Model"))),

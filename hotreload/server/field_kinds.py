@@ -71,13 +71,42 @@ MESSAGES = Kind(
             "type": "object",
             "required": ["role", "content"],
             "properties": {
-                "role": {"enum": ["system", "developer", "user", "assistant"]},
+                "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
                 "content": {"type": "string"},
                 "name": {"type": "string"},
             },
         },
     },
 )
+TOOLS = Kind(
+    "a list of tools",
+    lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value),
+    {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "required": ["type", "function"],
+            "properties": {
+                "type": {"const": "function"},
+                "function": {
+                    "type": "object",
+                    "required": ["name"],
+                    "properties": {
+                        "name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"},
+                        "description": {"type": "string"},
+                        "parameters": {"type": "object"},
+                    },
+                },
+            },
+        },
+    },
+)
+TOOL_CHOICE = Kind(
+    "a string or an object",
+    lambda value: isinstance(value, str | dict),
+    {"anyOf": [{"enum": ["auto", "none", "required"]}, {"type": "object"}]},
+)
+CHOICES = whole_number(1, MOST_CHOICES)
 TOKENS = whole_number(1, 2**31 - 1)
 TOP_P = Kind(
     "a number above 0 and at most 1",

@@ -26,10 +26,12 @@ async def read_generate(request: Request, limits: Limits, model: str) -> ModelRe
     given = [name for name in PROMPTS if name in wish]
     if len(given) != 1:
         raise BadRequest("give text or input_ids, one of them", code="bad_field")
-    check_batch(_batch_size(wish[given[0]]), limits, given[0])
     check_model(wish.pop("model", ""), model)
     if "sampling_params" in wish:
         wish["sampling_params"] = _sampling(wish["sampling_params"], limits)
+        wish |= _copies(wish["sampling_params"])
+    answers = _batch_size(wish[given[0]]) * wish.get("copies", 1)
+    check_batch(answers, limits, "sampling_params.n" if "copies" in wish else given[0])
     at_least = oldest_wanted(request, wish)
     return ModelRequest(wish, AsTheEngine(), at_least)
 
@@ -38,6 +40,17 @@ def _sampling(wanted: Fields | list[Fields], limits: Limits) -> Fields | list[Fi
     if isinstance(wanted, list):
         return [SAMPLING_PARAMS.asked(each, limits) for each in wanted]
     return SAMPLING_PARAMS.asked(wanted, limits)
+
+
+def _copies(sampling: Fields | list[Fields]) -> Fields:
+    """The number of answers to each prompt, taken out of its parameters; nothing for one."""
+    each = sampling if isinstance(sampling, list) else [sampling]
+    asked = {one.pop("n", 1) for one in each} or {1}
+    if len(asked) > 1:
+        path = "sampling_params.n"
+        raise BadRequest(f"{path}: must be the same for each prompt", code="bad_field", param=path)
+    n = asked.pop()
+    return {"copies": n} if n > 1 else {}
 
 
 class AsTheEngine:

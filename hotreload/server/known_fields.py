@@ -10,13 +10,15 @@ from hotreload.json_fields import Fields
 from hotreload.server.answerer import MIN_GENERATION
 from hotreload.server.bounds import Limits
 from hotreload.server.field_kinds import (
+    CHOICES,
     IDS,
     IDS_OR_BATCH,
     MESSAGES,
-    MOST_CHOICES,
     PROMPT,
     STOP,
     TOKENS,
+    TOOL_CHOICE,
+    TOOLS,
     TOP_K,
     TOP_P,
     number,
@@ -74,6 +76,7 @@ UNUSUAL: Mapping[str, Idle] = {
     **dict.fromkeys(_names("chat_template_kwargs sampling_params stream_options"), ("", [], {})),
     **dict.fromkeys(_names("top_k top_logprobs"), (0,)),
     "logprobs": (False,),
+    "tools": EMPTY,
     "response_format": ({}, {"type": "text"}),
 }
 LABELS = _names(
@@ -207,17 +210,20 @@ GENERATE = KnownFields(
     },
 )
 SAMPLING_PARAMS = KnownFields(
-    honoured=dict.fromkeys(
-        _names(
-            """
-            ebnf frequency_penalty ignore_eos json_schema max_new_tokens min_new_tokens min_p n
-            no_stop_trim presence_penalty regex repetition_penalty sampling_seed
-            skip_special_tokens spaces_between_special_tokens stop stop_token_ids structural_tag
-            temperature top_k top_p
-            """
+    honoured={
+        **dict.fromkeys(
+            _names(
+                """
+                ebnf frequency_penalty ignore_eos json_schema max_new_tokens min_new_tokens min_p
+                no_stop_trim presence_penalty regex repetition_penalty sampling_seed
+                skip_special_tokens spaces_between_special_tokens stop stop_token_ids
+                structural_tag temperature top_k top_p
+                """
+            ),
+            Kind("what the engine takes", lambda value: True),
         ),
-        Kind("what the engine takes", lambda value: True),
-    ),
+        "n": CHOICES,
+    },
     others=_names("beam_width custom_params logit_bias stop_regex stream_interval watermark"),
     within="sampling_params.",
     elsewhere={
@@ -257,7 +263,7 @@ STREAM_OPTIONS = KnownFields(
 )
 _COMMON: Mapping[str, Kind] = {
     "model": STRING,
-    "n": whole_number(1, MOST_CHOICES),
+    "n": CHOICES,
     "max_tokens": TOKENS,
     "stream": BOOLEAN,
     "stream_options": STREAM_OPTIONS.as_a_field,
@@ -287,7 +293,15 @@ def _openai(more: Mapping[str, Kind], unusual: Mapping[str, Idle]) -> KnownField
     return KnownFields(honoured, others, LABELS, unusual=unusual)
 
 
-COMPLETION = _openai({"prompt": PROMPT, "logprobs": whole_number(0, 20)}, {})
+COMPLETION = _openai(
+    {
+        "prompt": PROMPT,
+        "logprobs": whole_number(0, 20),
+        "echo": BOOLEAN,
+        "max_tokens": whole_number(0, 2**31 - 1),
+    },
+    {"echo": (False,)},
+)
 CHAT = _openai(
     {
         "messages": MESSAGES,
@@ -297,8 +311,15 @@ CHAT = _openai(
         "response_format": OBJECT,
         "reasoning_effort": STRING,
         "chat_template_kwargs": OBJECT,
+        "tools": TOOLS,
+        "tool_choice": TOOL_CHOICE,
+        "parallel_tool_calls": BOOLEAN,
     },
-    {"add_special_tokens": (False,)},  # the template puts them in
+    {
+        "add_special_tokens": (False,),  # the template puts them in
+        "tool_choice": (*EMPTY, "auto"),
+        "parallel_tool_calls": (True,),
+    },
 )
 # --- huggingface_hub's text generation -------------------------------------------------------
 

@@ -8,6 +8,7 @@ from hotreload.server import admin, known_fields
 from hotreload.server.answer_schemas import PLAIN_TEXT, Schema, a_list, either, named
 from hotreload.server.answerer import GENERATION_NUMBER, MIN_GENERATION_HEADER
 from hotreload.server.known_fields import KnownFields
+from hotreload.server.openai.response_fields import RESPONSES
 from hotreload.server.request_body import BOOLEAN, STRING, Kind, whole_number
 from hotreload.server.sglang import bodies
 from hotreload.server.view_routes import MOST_LISTED
@@ -246,6 +247,9 @@ OPERATIONS: Operations = {
     ),
     ("POST", "/v1/chat/completions"): _asks(
         "OpenAI's chat completions.", named("ChatCompletion"), known_fields.CHAT, "messages"
+    ),
+    ("POST", "/v1/responses"): _asks(
+        "OpenAI's responses, of text and without state.", named("Response"), RESPONSES, "input"
     ),
     ("GET", "/v1/models"): Operation("The one model there is.", _json("ModelList"), (503,)),
     ("GET", "/v1/models/{name}"): Operation(

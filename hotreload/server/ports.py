@@ -16,8 +16,10 @@ class Preparer[P](Protocol):
         """Check a request in the engine's own schema and encode its prompts, off the loop.
 
         Beside that schema it takes `messages`, a chat for the model's template, with
-        `template_args`, and `copies`, how often each prompt is to be answered. BadRequest names
-        the field at fault.
+        `template_args`, and `copies`, how often each prompt is to be answered. With `tools` for the
+        template each answer has `tool_calls`: the `name` and `arguments` of each call so far, which
+        is no part of its text. `tool_choice` is `auto`, `required` or, for a single call, `one`.
+        BadRequest names the field at fault.
         """
         ...
 

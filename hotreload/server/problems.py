@@ -185,7 +185,9 @@ def _finite(value: Any) -> Any:
 
 
 ROUTES_OF_NOTE = "POST /generate, GET /status, GET /readyz, POST /admin/reload_weights"
-OPENAI_ROUTES = "POST /v1/chat/completions, POST /v1/completions, GET /v1/models"
+OPENAI_ROUTES = (
+    "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, GET /v1/models"
+)
 
 
 async def no_such_route(request: Request, error: Exception) -> Response:

@@ -11,6 +11,10 @@ EVENT_STREAM = (b"content-type", b"text/event-stream")
 """The header of such an answer."""
 
 
+class NamedEvent(dict[str, Any]):
+    """A value that says on a line of its own, too, which `type` of event it is."""
+
+
 class EventWriter:
     """One answer as `text/event-stream`; its first write starts it."""
 
@@ -25,7 +29,8 @@ class EventWriter:
 
     async def write(self, value: Any) -> None:
         """Send a value as one event."""
-        await self._chunk(b"data: " + to_json(value) + b"\n\n")
+        name = f"event: {value['type']}\n".encode() if isinstance(value, NamedEvent) else b""
+        await self._chunk(name + b"data: " + to_json(value) + b"\n\n")
 
     async def comment(self, text: str) -> None:
         """Send what every client ignores, to show that we are there."""

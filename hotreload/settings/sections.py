@@ -216,6 +216,12 @@ class ServerSettings(SettingsTable):
         description="What becomes of a field that nobody knows, in a request to the model. A field "
         "that is known, and asks for what this server does not have, is refused either way.",
     )
+    tool_call_parser: str | None = Field(
+        default=None,
+        description="Which of sglang-jax's parsers reads the calls of tools in an answer; unset, "
+        "the one for what the model's chat template tells it to write, if that is known.",
+        examples=["qwen25"],
+    )
     limits: LimitSettings = LimitSettings()
 
 

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from hotreload.engine.versions import SUPPORTED
 from hotreload.server import known_fields
 from hotreload.server.known_fields import EMPTY, KnownFields
+from hotreload.server.openai.response_fields import RESPONSES
 from hotreload.settings.load import to_toml
 from hotreload.settings.rereading import NEED_NO_RESTART
 from hotreload.settings.sections import Settings
@@ -103,6 +104,7 @@ ROUTES: Mapping[str, KnownFields] = {
     "its `sampling_params`": known_fields.SAMPLING_PARAMS,
     "chat": known_fields.CHAT,
     "completions": known_fields.COMPLETION,
+    "responses": RESPONSES,
     "`POST /`, `parameters`": known_fields.PARAMETERS,
 }
 NOT_ZERO = tuple(value for value in EMPTY if value is False or value != 0)

@@ -23,7 +23,7 @@ def encode(text: str) -> list[int]:
     return list(text.encode("utf-8"))
 
 
-def chat(messages: Messages, arguments: Mapping[str, Any]) -> list[int]:
+def chat(messages: Messages, arguments: Mapping[str, Any], tools: Any) -> list[int]:
     return encode("".join(message["content"] for message in messages))
 
 

@@ -27,6 +27,7 @@ BIG: tuple[Any, ...] = (
     {str(number): {} for number in range(SIZE // 8)},
 )
 REQUIRED = {"/generate": {"text": "a"}, "/v1/completions": {"prompt": "a"}}
+REQUIRED["/v1/responses"] = {"input": "a"}
 REQUIRED["/v1/chat/completions"] = {"messages": [{"role": "user", "content": "a"}]}  # type: ignore[dict-item]
 AS_LONG_AS_ASKED = {"/tokenize", "/v1/tokenize"}
 """Their answers are as long as what they encode."""

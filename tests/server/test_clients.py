@@ -22,6 +22,7 @@ from hotreload.server.known_fields import (
     KnownFields,
     asks_for_nothing,
 )
+from hotreload.server.openai.response_fields import RESPONSES
 from hotreload.server.sglang.answers import ServedModel
 from tests.server.world import World, serving
 
@@ -36,6 +37,7 @@ ROUTES: dict[str, tuple[KnownFields, str, dict[str, Any]]] = {
     "sampling_params": (SAMPLING_PARAMS, "/generate", {"text": "hi"}),
     "chat": (CHAT, "/v1/chat/completions", {"messages": HI}),
     "completions": (COMPLETION, "/v1/completions", {"prompt": "hi"}),
+    "responses": (RESPONSES, "/v1/responses", {"input": "hi"}),
     "stream_options": (STREAM_OPTIONS, "/v1/completions", {"prompt": "hi", "stream": True}),
     "text generation": (PARAMETERS, "/", {"inputs": "hi"}),
 }
@@ -116,7 +118,7 @@ async def test_a_known_field_is_taken_while_it_asks_for_nothing(tiny: World, nam
     )
 
 
-@pytest.mark.parametrize("name", ["generate", "chat", "completions"])
+@pytest.mark.parametrize("name", ["generate", "chat", "completions", "responses"])
 async def test_a_label_is_taken_whatever_it_says(tiny: World, name: str) -> None:
     known, route, bare = ROUTES[name]
     async with tiny.client() as client:

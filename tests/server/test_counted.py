@@ -15,6 +15,7 @@ from tests.waiting import PATIENCE
 ROUTES: dict[str, dict[str, Any]] = {
     "/generate": {"text": "hi"},
     "/v1/completions": {"prompt": "hi"},
+    "/v1/responses": {"input": "hi"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
 }
 EACH_ROUTE = pytest.mark.parametrize("path", ROUTES)

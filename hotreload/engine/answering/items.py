@@ -1,6 +1,6 @@
 """Prompts that are fit for the engine, and the bound of what their answers may hold."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ class Parsed:
     items: tuple[Item, ...]
     is_batch: bool
     stream: bool
+    calls: Callable[[], Any] | None = None
+    """Makes what reads the calls of tools out of an answer, if there are tools."""
 
 
 MOST_LOGPROBS = 2**22

@@ -5,6 +5,7 @@ A long text takes seconds, and a chat template is a program that came with the m
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from hotreload.engine.answering.requests import (
     telling_refusals,
 )
 from hotreload.engine.answering.sampling import check_ids
+from hotreload.engine.answering.tool_calls import ToolCalling
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.errors import BadRequest, cut
 
@@ -53,11 +55,13 @@ class Prompts:
         limits: EngineLimits,
         can: Capabilities,
         grammars: Grammars | None = None,
+        calling: ToolCalling | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
         self._can = can
         self._grammars = grammars
+        self._calling = calling
         self._usual = Crew(THREADS, "the making of a prompt")
         self._long = Crew(THREADS, "the making of a long prompt")
         # The first call turns off what the tokenizer's file says of padding and truncation. From
@@ -77,8 +81,12 @@ class Prompts:
                 raise BadRequest("nobody waits for it any more")
             return self._encode(text)
 
+        calls = None
+        if self._calling is not None:
+            request, calls = self._calling.arranged(request)
         limits, can = self._limits, self._can
-        return parse(request, limits=limits, can=can, encode=encode, chat=self._chat)
+        parsed = parse(request, limits=limits, can=can, encode=encode, chat=self._chat)
+        return parsed if calls is None else replace(parsed, calls=calls)
 
     async def tokenize(self, asked: Mapping[str, Any]) -> list[list[int]]:
         """The ids of each text, or of a chat as the model is asked it; BadRequest says why not."""
@@ -86,7 +94,7 @@ class Prompts:
 
         def ids(is_given_up: IsGivenUp) -> list[list[int]]:
             if asked.get("messages") is not None:
-                return [self._chat(asked["messages"], asked.get("template_args") or {})]
+                return [self._chat(asked["messages"], asked.get("template_args") or {}, None)]
             return [self._ids_of(text, is_special) for text in asked["text"]]
 
         return await self._by_size(asked, ids)
@@ -126,7 +134,7 @@ class Prompts:
         with telling_refusals():
             return self._encode(text) if is_special else self._encode_rendered(text)
 
-    def _chat(self, messages: Messages, arguments: Mapping[str, Any]) -> list[int]:
+    def _chat(self, messages: Messages, arguments: Mapping[str, Any], tools: Any) -> list[int]:
         """The ids of a chat, by the template of the model."""
         if not getattr(self._tokenizer, "chat_template", None):
             raise BadRequest(
@@ -136,7 +144,7 @@ class Prompts:
                 param="messages",
             )
         self._check_arguments(arguments)
-        text = self._rendered(messages, arguments)
+        text = self._rendered(messages, arguments, tools)
         check_length("messages", text, self._limits)
         return encoded(text, self._encode_rendered, self._limits)
 
@@ -145,7 +153,7 @@ class Prompts:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _rendered(self, messages: Messages, arguments: Mapping[str, Any]) -> str:
+    def _rendered(self, messages: Messages, arguments: Mapping[str, Any], tools: Any) -> str:
         from jinja2 import TemplateError
 
         try:
@@ -153,6 +161,7 @@ class Prompts:
                 [dict(message) for message in messages],
                 tokenize=False,
                 add_generation_prompt=True,
+                **({"tools": tools} if tools else {}),
                 **arguments,
             )
         except (TemplateError, *FAULTS_OF_A_TEMPLATE) as fault:

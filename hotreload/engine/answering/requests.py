@@ -1,7 +1,7 @@
 """Checks requests in the engine's own schema before they can reach the engine.
 
-Pure: knows limits and capabilities, no engine. The server adds `messages` and `copies` for
-OpenAI's routes. `sampling` checks how the answer is to be made.
+Pure: knows limits and capabilities, no engine. The server adds `messages`, `tools` and `copies`
+for OpenAI's routes. `sampling` checks how the answer is to be made.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,10 +39,12 @@ SEED_STEP = 1_000_003
 TOO_LONG = "context_length_exceeded"
 
 Encode = Callable[[str], list[int]]
-Messages = Sequence[Mapping[str, str]]
-Chat = Callable[[Messages, Mapping[str, Any]], list[int]]
+Messages = Sequence[Mapping[str, Any]]
+Chat = Callable[[Messages, Mapping[str, Any], Any], list[int]]
+"""Makes the ids of messages, with arguments of the template, and tools."""
 
-PROMPTS = frozenset({"text", "input_ids", "messages", "template_args"})
+CHAT_FIELDS = frozenset({"messages", "template_args", "tools", "tool_choice"})
+PROMPTS = CHAT_FIELDS | {"text", "input_ids"}
 FIELDS = PROMPTS | LOGPROBS | {"sampling_params", "stream", "rid", "copies"}
 
 
@@ -106,9 +108,9 @@ def _as_ids(request: Mapping[str, Any], chat: Chat, limits: EngineLimits) -> Map
     if size > (most := LONGEST_TOKEN * limits.total_tokens):
         words = f"{size} characters are too many, the engine takes at most {most}"
         raise bad("messages", words, TOO_LONG)
-    ids = chat(messages, request.get("template_args") or {})
+    ids = chat(messages, request.get("template_args") or {}, request.get("tools"))
     room = {"max_new_tokens": max(1, limits.total_tokens - len(ids) - 1)}
-    rest = {name: request[name] for name in request.keys() - {"messages", "template_args"}}
+    rest = {name: request[name] for name in request.keys() - CHAT_FIELDS}
     return {**rest, "input_ids": ids, "sampling_params": room | request["sampling_params"]}
 
 

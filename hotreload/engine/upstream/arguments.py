@@ -36,6 +36,7 @@ def arguments_of(
         "tp_size": options.tp,
         "dtype": options.dtype,
         "load_format": options.load_format,
+        "tool_call_parser": options.tool_call_parser,
         "device_indexes": list(range(options.first_device, options.first_device + options.tp)),
         "enable_single_process": True,
         "skip_server_warmup": True,

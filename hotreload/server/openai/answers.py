@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import EngineAnswer
+from hotreload.server.openai.echo import ONLY_PROMPT, Echo
 from hotreload.server.problems import openai_fields
 from hotreload.types import Generation
 
@@ -25,10 +26,12 @@ class NewTokens(NamedTuple):
 class Choice:
     """One choice, and how much of it was told. The engine gives the whole text so far each time."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], echo: Echo | None = None) -> None:
         self._stops = stops
+        self._echo = echo
         self._told = 0
         self._tokens_told = 0
+        self._calls_told = 0
         self.usage = (0, 0, 0)
         """Tokens of the prompt, those of them from the cache, and tokens of the answer."""
         self.has_begun = False
@@ -42,9 +45,35 @@ class Choice:
         self.usage = (prompt, cached, completion)
         ended = meta.get("finish_reason")
         text = self._settled(answer["text"], ended)
+        if self._echo is not None:
+            text = self._echo.text(answer, text)
+            if self._echo.is_all:
+                self.usage = (prompt, cached, 0)
+                ended = ended and ONLY_PROMPT
         new = text[self._told :]
         self._told = max(self._told, len(text))
         return new, ended or None
+
+    def new_calls(self, answer: Fields) -> list[Fields]:
+        """The calls of tools that are new, each under a name of ours."""
+        calls, first = answer.get("tool_calls") or [], self._calls_told
+        self._calls_told = len(calls)
+        return [
+            {
+                "index": at,
+                "id": f"call_{uuid.uuid4().hex[:24]}",
+                "type": "function",
+                "function": call,
+            }
+            for at, call in enumerate(calls[first:], first)
+        ]
+
+    def reason(self, ended: Fields | None) -> str | None:
+        """The word for how it ended, which is another one where calls wait for their results."""
+        if ended is None:
+            return None
+        kind: str = ended["type"]
+        return "tool_calls" if kind == "stop" and self._calls_told else kind
 
     def new_logprobs(self, answer: Fields) -> NewTokens | None:
         """The tokens that are new, if their log-probabilities were asked for."""
@@ -52,8 +81,12 @@ class Choice:
         tokens = meta.get("output_token_logprobs")
         if tokens is None:
             return None
+        tops = meta.get("output_top_logprobs")
+        if self._echo is not None:
+            tokens = self._echo.tokens(meta, "token_logprobs")
+            tops = self._echo.tokens(meta, "top_logprobs")
         first, self._tokens_told = self._tokens_told, len(tokens)
-        tops = meta.get("output_top_logprobs") or [[] for _ in tokens]
+        tops = tops or [[] for _ in tokens]
         offset = sum(len(text) for _, _, text in tokens[:first])
         return NewTokens(tokens[first:], tops[first:], offset)
 
@@ -86,7 +119,10 @@ def completion_logprobs(new: NewTokens | None) -> Fields | None:
     return {
         "tokens": texts,
         "token_logprobs": [logprob for logprob, _, _ in new.tokens],
-        "top_logprobs": [{text: logprob for logprob, _, text in top or ()} for top in new.tops],
+        "top_logprobs": [
+            None if token[0] is None else {text: logprob for logprob, _, text in top or ()}
+            for token, top in zip(new.tokens, new.tops, strict=True)
+        ],
         "text_offset": list(accumulate(map(len, texts[:-1]), initial=new.offset)) if texts else [],
     }
 
@@ -114,10 +150,10 @@ class AnswerShape:
     prefix: str
     whole_object: str
     piece_object: str
-    whole: Callable[[str], Fields]
-    """A choice with this text."""
-    piece: Callable[[str, bool], Fields]
-    """A choice with this new text, and whether it is its first."""
+    whole: Callable[[str, list[Fields]], Fields]
+    """A choice with this text, and these calls of tools."""
+    piece: Callable[[str, list[Fields], bool], Fields]
+    """A choice with this new text and these new calls, and whether it is its first."""
     logprobs: Callable[[NewTokens | None], Fields | None]
 
 
@@ -125,18 +161,33 @@ COMPLETION_SHAPE = AnswerShape(
     prefix="cmpl",
     whole_object="text_completion",
     piece_object="text_completion",
-    whole=lambda text: {"text": text},
-    piece=lambda text, is_first: {"text": text},
+    whole=lambda text, calls: {"text": text},
+    piece=lambda text, calls, is_first: {"text": text},
     logprobs=completion_logprobs,
 )
+
+
+def _message(text: str, calls: list[Fields]) -> Fields:
+    told: Fields = {"role": "assistant", "content": text, "refusal": None}
+    if calls:
+        bare = [{name: call[name] for name in call.keys() - {"index"}} for call in calls]
+        told |= {"content": text or None, "tool_calls": bare}
+    return {"message": told}
+
+
+def _delta(text: str, calls: list[Fields], is_first: bool) -> Fields:
+    told: Fields = {"role": "assistant"} if is_first else {}
+    if text or not calls:
+        told["content"] = text
+    return {"delta": told | ({"tool_calls": calls} if calls else {})}
+
+
 CHAT_SHAPE = AnswerShape(
     prefix="chatcmpl",
     whole_object="chat.completion",
     piece_object="chat.completion.chunk",
-    whole=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
-    piece=lambda text, is_first: {
-        "delta": ({"role": "assistant"} if is_first else {}) | {"content": text}
-    },
+    whole=_message,
+    piece=_delta,
     logprobs=chat_logprobs,
 )
 
@@ -153,6 +204,7 @@ class OpenAIAnswer:
         copies: int,
         has_usage: bool,
         has_usage_so_far: bool = False,
+        echoes: Sequence[Echo] = (),
     ) -> None:
         self._shape = shape
         self._model = model
@@ -160,6 +212,7 @@ class OpenAIAnswer:
         self._copies = copies
         self._has_usage = has_usage
         self._has_usage_so_far = has_usage_so_far
+        self._echoes = echoes
         self._id = f"{shape.prefix}-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._choices: dict[int, Choice] = {}
@@ -177,9 +230,10 @@ class OpenAIAnswer:
         choice = self._choice(index)
         is_first = not choice.has_begun
         text, ended = choice.news(answer)
-        if not (is_first or text or ended):
+        calls = choice.new_calls(answer)
+        if not (is_first or text or calls or ended):
             return []
-        told = self._shape.piece(text, is_first) | self._about(index, choice, answer, ended)
+        told = self._shape.piece(text, calls, is_first) | self._about(index, choice, answer, ended)
         return [self._chunk([told], self._usage() if self._has_usage_so_far else None, generation)]
 
     def end(self, generation: Generation) -> list[Fields]:
@@ -191,7 +245,8 @@ class OpenAIAnswer:
         return {"error": openai_fields(error)}
 
     def _choice(self, index: int) -> Choice:
-        return self._choices.setdefault(index, Choice(self._stops))
+        echo = self._echoes[index // self._copies] if self._echoes else None
+        return self._choices.setdefault(index, Choice(self._stops, echo))
 
     def _chunk(self, choices: list[Fields], usage: Any, generation: Generation) -> Fields:
         told = self._told(self._shape.piece_object, generation) | {"choices": choices}
@@ -223,10 +278,12 @@ class OpenAIAnswer:
     def _whole_choice(self, index: int, answer: Fields) -> Fields:
         choice = self._choice(index)
         text, ended = choice.news(answer)
-        return self._shape.whole(text) | self._about(index, choice, answer, ended)
+        return self._shape.whole(text, choice.new_calls(answer)) | self._about(
+            index, choice, answer, ended
+        )
 
     def _about(self, index: int, choice: Choice, answer: Fields, ended: Fields | None) -> Fields:
-        told: Fields = {"index": index, "finish_reason": ended["type"] if ended else None}
+        told: Fields = {"index": index, "finish_reason": choice.reason(ended)}
         if ended and ended["type"] == "abort":  # not OpenAI's; `stop` or `length` would be a lie
             told["stop_reason"] = ended.get("message")
         return told | {"logprobs": self._shape.logprobs(choice.new_logprobs(answer))}

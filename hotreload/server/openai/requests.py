@@ -4,13 +4,13 @@ words; `in_openai_words` puts them back."""
 import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
 from hotreload.server.bounds import Limits
-from hotreload.server.known_fields import EMPTY, SAMPLING, STREAM_OPTIONS, asks_for_nothing
-from hotreload.server.request_body import short
+from hotreload.server.known_fields import SAMPLING, STREAM_OPTIONS
+from hotreload.server.openai.messages import plain_messages
+from hotreload.server.openai.tools import asked_tools
 
 COMPLETION_TOKENS = 16
 """OpenAI's default for /v1/completions; a chat may fill the context."""
@@ -26,7 +26,15 @@ _ENGINE_NAMES = {
     "template_args": "chat_template_kwargs",
     "text": "prompt",
     "input_ids": "prompt",
+    "messages": "messages",
 }
+
+_OTHER_NAMES = {
+    "max_tokens": ("max_completion_tokens", "max_output_tokens"),
+    "response_format": ("text", "tools"),
+    "messages": ("input",),
+}
+"""Names of what the engine means in the place of the first, where one of the others is given."""
 
 
 def completion_request(fields: Fields) -> Fields:
@@ -37,9 +45,12 @@ def completion_request(fields: Fields) -> Fields:
     texts = prompt if isinstance(prompt, list) else [prompt]
     request: Fields = {"text" if isinstance(texts[0], str) else "input_ids": prompt}
     request |= _common(fields)
-    request["sampling_params"]["max_new_tokens"] = fields.get("max_tokens", COMPLETION_TOKENS)
+    most = fields.get("max_tokens", COMPLETION_TOKENS)
+    request["sampling_params"]["max_new_tokens"] = max(1, most)
     if "logprobs" in fields:
         request |= _logprobs(fields["logprobs"])
+        if fields.get("echo"):
+            request["logprob_start_len"] = 0
     return request
 
 
@@ -47,11 +58,16 @@ def chat_request(fields: Fields) -> Fields:
     """A chat, as the engine is asked for its next message."""
     if "messages" not in fields:
         raise BadRequest("messages is missing", code="bad_field", param="messages")
-    request: Fields = {"messages": plain_messages(fields["messages"])}
+    return asked_chat(plain_messages(fields["messages"]), fields)
+
+
+def asked_chat(messages: list[Fields], fields: Fields) -> Fields:
+    """These messages, and what the other fields say of the next one."""
+    request: Fields = {"messages": messages}
     effort = {name: fields[name] for name in ("reasoning_effort",) if name in fields}
     if template_args := effort | fields.get("chat_template_kwargs", {}):
         request["template_args"] = template_args
-    request |= _common(fields)
+    request |= asked_tools(fields) | _common(fields)
     sampling = request["sampling_params"]
     limits = {fields[name] for name in ("max_completion_tokens", "max_tokens") if name in fields}
     if len(limits) > 1:
@@ -81,8 +97,8 @@ def in_openai_words(given: Callable[[], Collection[str]]) -> AbstractContextMana
 
     def name_of(theirs: str) -> str | None:
         name = _ENGINE_NAMES.get(theirs) if given() else None
-        is_new = name == "max_tokens" and "max_completion_tokens" in given()
-        return "max_completion_tokens" if is_new else name
+        others = _OTHER_NAMES.get(name or "", ()) if name not in given() else ()
+        return next((other for other in others if other in given()), name)
 
     return renamed(name_of)
 
@@ -137,51 +153,3 @@ def _format(wanted: Fields) -> Fields:
         code="bad_field",
         param="response_format",
     )
-
-
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-"""Templates know no `developer`, OpenAI's later word for `system`, and would leave it out."""
-
-
-def plain_messages(messages: list[Any]) -> list[Fields]:
-    """The messages; BadRequest names what in them no template of text can show."""
-    return [_plain(message, f"messages[{at}]") for at, message in enumerate(messages)]
-
-
-def _plain(message: Any, path: str) -> Fields:
-    if not isinstance(message, dict):
-        raise _bad(path, "must be an object with a role and a content")
-    given = {name: value for name, value in message.items() if value is not None}
-    for name in sorted(given.keys() - {"role", "content", "name"}):
-        if asks_for_nothing(given[name], (*EMPTY, "text")):  # `type`: "text" is one client's
-            continue
-        raise _bad(f"{path}.{short(name)}", "this server has only text in messages; leave it out")
-    role = given.get("role")
-    if not isinstance(role, str) or role not in ROLES:
-        raise _bad(f"{path}.role", f"must be one of {', '.join(ROLES)}")
-    plain: Fields = {"role": ROLES[role], "content": _text(given.get("content"), f"{path}.content")}
-    if "name" in given:
-        if not isinstance(given["name"], str):
-            raise _bad(f"{path}.name", "must be a string")
-        plain["name"] = given["name"]
-    return plain
-
-
-def _text(content: Any, path: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise _bad(path, "must be a string or a list of text parts")
-    return "".join(_part(part, f"{path}[{at}]") for at, part in enumerate(content))
-
-
-def _part(part: Any, path: str) -> str:
-    is_text = isinstance(part, dict) and part.keys() == {"type", "text"} and part["type"] == "text"
-    if not is_text or not isinstance(part["text"], str):
-        raise _bad(path, 'must be {"type": "text", "text": "…"}: the model reads nothing but text')
-    text: str = part["text"]
-    return text
-
-
-def _bad(path: str, words: str) -> BadRequest:
-    return BadRequest(f"{path}: {words}", code="bad_field", param=path)

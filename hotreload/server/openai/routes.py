@@ -14,6 +14,7 @@ from hotreload.errors import NotServing
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import (
     Answerer,
+    AnswerForm,
     ModelRequest,
     ModelRoute,
     check_batch,
@@ -23,12 +24,16 @@ from hotreload.server.bounds import Limits
 from hotreload.server.known_fields import CHAT, COMPLETION, KnownFields
 from hotreload.server.model_name import check_model
 from hotreload.server.openai.answers import CHAT_SHAPE, COMPLETION_SHAPE, AnswerShape, OpenAIAnswer
+from hotreload.server.openai.echo import asked_echo
 from hotreload.server.openai.requests import (
     chat_request,
     completion_request,
     in_openai_words,
     stream_options,
 )
+from hotreload.server.openai.response_answers import ResponseAnswer
+from hotreload.server.openai.response_fields import RESPONSES
+from hotreload.server.openai.response_requests import response_request
 from hotreload.server.problems import Json
 from hotreload.server.request_body import is_integer, read_object
 from hotreload.types import Generation
@@ -42,15 +47,40 @@ class Dialect:
 
     known: KnownFields
     to_engine: Callable[[Fields], Fields]
-    shape: AnswerShape
+    form: Callable[[Fields, Fields, str], AnswerForm]
+    """Makes what tells the answer of the request's fields, its stream options and the model."""
+
+
+def _choices_of(shape: AnswerShape, given: Fields, told: Fields, model: str) -> OpenAIAnswer:
+    return OpenAIAnswer(
+        shape,
+        model=model,
+        stops=_stops(given),
+        copies=given.get("n", 1),
+        has_usage=told.get("include_usage", False),
+        has_usage_so_far=told.get("continuous_usage_stats", False),
+        echoes=asked_echo(given),
+    )
+
+
+def _response_of(given: Fields, told: Fields, model: str) -> ResponseAnswer:
+    return ResponseAnswer(given, model=model, stops=_stops(given))
+
+
+def _stops(given: Fields) -> list[str]:
+    stops = given.get("stop", [])
+    return [stops] if isinstance(stops, str) else stops
 
 
 _GIVEN = "hotreload.given"
 """The key of a request's scope under which the names of its fields are kept, for later refusals."""
 
 DIALECTS = {
-    "/v1/completions": Dialect(COMPLETION, completion_request, COMPLETION_SHAPE),
-    "/v1/chat/completions": Dialect(CHAT, chat_request, CHAT_SHAPE),
+    "/v1/completions": Dialect(
+        COMPLETION, completion_request, partial(_choices_of, COMPLETION_SHAPE)
+    ),
+    "/v1/chat/completions": Dialect(CHAT, chat_request, partial(_choices_of, CHAT_SHAPE)),
+    "/v1/responses": Dialect(RESPONSES, response_request, _response_of),
 }
 
 
@@ -90,15 +120,7 @@ async def _read(limits: Limits, model: str, dialect: Dialect, request: Request) 
     engine_request = dialect.to_engine(given)
     copies = given.get("n", 1)
     _check_size(given, copies, limits)
-    form = OpenAIAnswer(
-        dialect.shape,
-        model=model,
-        stops=[given["stop"]] if isinstance(given.get("stop"), str) else given.get("stop", []),
-        copies=copies,
-        has_usage=told.get("include_usage", False),
-        has_usage_so_far=told.get("continuous_usage_stats", False),
-    )
-    return ModelRequest(engine_request, form, at_least)
+    return ModelRequest(engine_request, dialect.form(given, told, model), at_least)
 
 
 def _check_size(given: Fields, copies: int, limits: Limits) -> None:

@@ -1,0 +1,183 @@
+"""The engine's answers as /v1/responses tells them: as a whole, or as events that build it up."""
+
+import time
+import uuid
+from collections.abc import Sequence
+
+from hotreload.errors import HotReloadError
+from hotreload.json_fields import Fields
+from hotreload.server.answerer import EngineAnswer
+from hotreload.server.openai.answers import Choice
+from hotreload.server.problems import openai_fields
+from hotreload.server.sse import NamedEvent
+from hotreload.types import Generation
+
+_ENDS: dict[str, tuple[str, Fields]] = {
+    "length": ("incomplete", {"incomplete_details": {"reason": "max_output_tokens"}}),
+    "abort": ("failed", {}),
+}
+"""The status of what did not end by itself, and what more is said of it."""
+
+
+class ResponseAnswer:
+    """Tells one answer; it remembers what of it was told already.
+
+    What a request said at length (instructions, tools) is not sent back with each event.
+    """
+
+    def __init__(self, asked: Fields, *, model: str, stops: Sequence[str]) -> None:
+        self._asked = asked
+        self._model = model
+        self._choice = Choice(stops)
+        self._id = f"resp_{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._count = 0
+        self._new: list[Fields] = []
+        """Events that nobody was told yet."""
+        self._items: list[Fields] = []
+        self._open: Fields | None = None
+        """The message whose text still grows; it is the last of the items."""
+        self._ended: Fields = {}
+
+    def whole(self, item: EngineAnswer, generation: Generation) -> Fields:
+        """The response, built up by the same events as in a stream, which nobody is told."""
+        assert isinstance(item, dict)
+        self._take(item)
+        self._close()
+        return self._response(generation, is_over=True)
+
+    def piece(self, answer: Fields, generation: Generation) -> list[Fields]:
+        """The events of what is new."""
+        if not self._choice.has_begun:
+            self._say("created", response=self._response(generation))
+            self._say("in_progress", response=self._response(generation))
+        self._take(answer)
+        return self._said()
+
+    def end(self, generation: Generation) -> list[Fields]:
+        """The end of its last item, and the whole response."""
+        self._close()
+        response = self._response(generation, is_over=True)
+        self._say(response["status"], response=response)
+        return self._said()
+
+    def failed(self, error: HotReloadError) -> Fields:
+        """The error that OpenAI's client raises in place of the next event."""
+        told = openai_fields(error)
+        more = {name: told[name] for name in ("code", "message", "param")} | {"error": told}
+        return NamedEvent(type="error", sequence_number=self._count, **more)
+
+    def _take(self, answer: Fields) -> None:
+        text, ended = self._choice.news(answer)
+        self._ended = ended or {}
+        if text:
+            self._grow(text)
+        for call in self._choice.new_calls(answer):
+            if self._open is not None:
+                self._close()
+            self._call(call)
+
+    def _grow(self, text: str) -> None:
+        message = self._open or self._begin()
+        message["content"][0]["text"] += text
+        self._say_of_text("output_text.delta", message, delta=text, logprobs=[])
+
+    def _begin(self) -> Fields:
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        item = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant"}
+        message: Fields = {**item, "status": "in_progress", "content": [part]}
+        self._items.append(message)
+        self._open = message
+        self._say_of_item("output_item.added", item={**message, "content": []})
+        self._say_of_text("content_part.added", message, part=dict(part))
+        return message
+
+    def _close(self) -> None:
+        """End the message that grows; an answer with nothing in it is an empty one."""
+        if self._open is None and self._items:
+            return
+        message = self._open or self._begin()
+        message["status"] = "completed" if self._status == "completed" else "incomplete"
+        (part,) = message["content"]
+        self._say_of_text("output_text.done", message, text=part["text"], logprobs=[])
+        self._say_of_text("content_part.done", message, part=part)
+        self._say_of_item("output_item.done", item=message)
+        self._open = None
+
+    def _call(self, call: Fields) -> None:
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        told = {"id": f"fc_{uuid.uuid4().hex}", "type": "function_call", "call_id": call["id"]}
+        item: Fields = {**told, "name": name, "arguments": arguments, "status": "completed"}
+        self._items.append(item)
+        begun = {**item, "arguments": "", "status": "in_progress"}
+        self._say_of_item("output_item.added", item=begun)
+        of = {"item_id": item["id"]}
+        self._say_of_item("function_call_arguments.delta", **of, delta=arguments)
+        done = {**of, "name": name, "arguments": arguments}
+        self._say_of_item("function_call_arguments.done", **done)
+        self._say_of_item("output_item.done", item=item)
+
+    @property
+    def _status(self) -> str:
+        return _ENDS.get(self._ended.get("type", ""), ("completed", {}))[0]
+
+    def _say_of_text(self, kind: str, message: Fields, **more: object) -> None:
+        self._say_of_item(kind, item_id=message["id"], content_index=0, **more)
+
+    def _say_of_item(self, kind: str, **more: object) -> None:
+        self._say(kind, output_index=len(self._items) - 1, **more)
+
+    def _say(self, kind: str, **more: object) -> None:
+        event = {"type": f"response.{kind}", "sequence_number": self._count}
+        self._new.append(NamedEvent(**event, **more))
+        self._count += 1
+
+    def _said(self) -> list[Fields]:
+        said, self._new = self._new, []
+        return said
+
+    def _response(self, generation: Generation, *, is_over: bool = False) -> Fields:
+        asked = self._asked
+        ended: Fields = _ENDS.get(self._ended.get("type", ""), ("", {}))[1] if is_over else {}
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "model": self._model,
+            "status": self._status if is_over else "in_progress",
+            "error": self._error() if is_over else None,
+            "incomplete_details": None,
+            "instructions": None,
+            "metadata": asked.get("metadata", {}),
+            "output": self._items if is_over else [],
+            "parallel_tool_calls": asked.get("parallel_tool_calls", True),
+            "tool_choice": "auto",
+            "tools": [],
+            "temperature": asked.get("temperature"),
+            "top_p": asked.get("top_p"),
+            "max_output_tokens": asked.get("max_output_tokens"),
+            "previous_response_id": None,
+            "reasoning": None,
+            "store": False,
+            "text": {"format": {"type": "text"}},
+            "truncation": "disabled",
+            "background": False,
+            "usage": self._usage() if is_over else None,
+            "hotreload": generation.stamp,
+            **ended,
+        }
+
+    def _error(self) -> Fields | None:
+        if self._status != "failed":
+            return None
+        return {"code": "server_error", "message": str(self._ended.get("message"))}
+
+    def _usage(self) -> Fields:
+        prompt, cached, made = self._choice.usage
+        return {
+            "input_tokens": prompt,
+            "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+            "output_tokens": made,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": prompt + made,
+        }

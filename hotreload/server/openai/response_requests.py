@@ -1,0 +1,133 @@
+"""Requests to /v1/responses put into the words of a chat: nothing is kept, so each is one."""
+
+from typing import Any
+
+from hotreload.errors import BadRequest
+from hotreload.json_fields import Fields
+from hotreload.server.known_fields import SAMPLING
+from hotreload.server.openai.messages import check_no_more, plain_message, refused
+from hotreload.server.openai.requests import asked_chat, renamed
+
+_TEXTS = {"input_text": "text", "output_text": "text", "text": "text"}
+_SAME = ("stream", "parallel_tool_calls", "chat_template_kwargs", *SAMPLING)
+"""Fields that are called and meant as in a chat."""
+
+
+def response_request(fields: Fields) -> Fields:
+    """A response, as the engine is asked for the next message of a chat."""
+    if "input" not in fields:
+        raise BadRequest("input is missing", code="bad_field", param="input")
+    chat: Fields = {name: fields[name] for name in _SAME if name in fields}
+    if "max_output_tokens" in fields:
+        chat["max_completion_tokens"] = fields["max_output_tokens"]
+    chat |= _format(fields.get("text", {})) | _effort(fields.get("reasoning", {}))
+    if "tools" in fields:
+        chat["tools"] = [_tool(each, f"tools[{at}]") for at, each in enumerate(fields["tools"])]
+    if "tool_choice" in fields:
+        chat["tool_choice"] = _choice(fields["tool_choice"])
+    messages = _messages(fields)
+    with renamed(_flat):
+        return asked_chat(messages, chat)
+
+
+def _flat(path: str) -> str | None:
+    """The name here of what a chat has within the function of a tool."""
+    return path.replace(".function.", ".", 1) if path.startswith("tools[") else None
+
+
+def _messages(fields: Fields) -> list[Fields]:
+    given = fields["input"]
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    messages: list[Fields] = []
+    if "instructions" in fields:
+        messages.append({"role": "system", "content": fields["instructions"]})
+    for at, item in enumerate(items):
+        message = _message(item, f"input[{at}]")
+        before = messages[-1] if messages else {}
+        if "tool_calls" in message and before.get("role") == "assistant":
+            before["tool_calls"] = before.get("tool_calls", []) + message["tool_calls"]
+        else:
+            messages.append(message)
+    return messages
+
+
+def _message(item: Any, path: str) -> Fields:
+    if not isinstance(item, dict):
+        raise refused(path, "must be an object")
+    given = {name: value for name, value in item.items() if value is not None}
+    kind = given.pop("type", "message")
+    for label in ("id", "status", "phase"):  # what an earlier answer said of the item
+        given.pop(label, None)
+    if kind == "message":
+        return plain_message({**given, "content": _content(given.get("content"), path)}, path)
+    if kind == "function_call":
+        return _calling(given, path)
+    if kind == "function_call_output":
+        check_no_more(given, {"call_id", "output"}, path, "leave it out")
+        content = _content(given.get("output"), path)
+        result = {"role": "tool", "tool_call_id": given.get("call_id"), "content": content}
+        return plain_message(result, path)
+    words = "must be message, function_call or function_call_output: nothing is kept here that "
+    raise refused(f"{path}.type", f"{words}another could be of")
+
+
+def _calling(given: Fields, path: str) -> Fields:
+    check_no_more(given, {"call_id", "name", "arguments"}, path, "leave it out")
+    function = {name: given[name] for name in ("name", "arguments") if name in given}
+    call = {"type": "function", "id": given.get("call_id", ""), "function": function}
+    return plain_message({"role": "assistant", "tool_calls": [call]}, path)
+
+
+def _content(content: Any, path: str) -> Any:
+    """The content with its parts as a chat has them; what is no text is left for that to refuse."""
+    if not isinstance(content, list):
+        return content
+    return [_part(part) for part in content]
+
+
+def _part(part: Any) -> Any:
+    if isinstance(part, dict) and part.get("type") in _TEXTS and "text" in part:
+        return {"type": "text", "text": part["text"]}
+    return part
+
+
+def _format(text: Fields) -> Fields:
+    check_no_more(text, {"format", "verbosity"}, "text", "leave it out")
+    if text.get("verbosity") not in (None, "medium"):
+        raise refused("text.verbosity", "this server does not have it; leave it out")
+    match text.get("format"):
+        case None:
+            return {}
+        case {"type": "text" | "json_object", **more} as plain if not more:
+            return {"response_format": plain}
+        case {"type": "json_schema", "schema": dict(schema)}:
+            return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+    raise refused(
+        "text.format",
+        'must be {"type": "text"}, {"type": "json_object"} or '
+        '{"type": "json_schema", "name": "…", "schema": {…}}',
+    )
+
+
+def _effort(reasoning: Fields) -> Fields:
+    check_no_more(reasoning, {"effort"}, "reasoning", "this server does not have it; leave it out")
+    effort = reasoning.get("effort")
+    if effort is None:
+        return {}
+    if not isinstance(effort, str):
+        raise refused("reasoning.effort", "must be a string")
+    return {"reasoning_effort": effort}
+
+
+def _tool(tool: Fields, path: str) -> Fields:
+    if tool.get("type") != "function":
+        raise refused(f"{path}.type", "must be function: this server has no tools of its own")
+    function = {name: tool[name] for name in tool.keys() - {"type"}}
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: Any) -> Any:
+    match choice:
+        case {"type": "function", "name": str(name), **more} if not more:
+            return {"type": "function", "function": {"name": name}}
+    return choice

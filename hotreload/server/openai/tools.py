@@ -1,0 +1,82 @@
+"""Tools that a request gives its model, and how they are to be chosen, checked by name."""
+
+import re
+from typing import Any
+
+from hotreload.json_fields import Fields
+from hotreload.server.openai.messages import check_no_more, refused
+
+MOST_TOOLS = 128
+NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+NO_PARAMETERS: Fields = {"type": "object", "properties": {}}
+
+
+def asked_tools(fields: Fields) -> Fields:
+    """The tools as the engine is asked with them; nothing if none may be called."""
+    tools = [_tool(each, f"tools[{at}]") for at, each in enumerate(fields.get("tools", []))]
+    if len(tools) > MOST_TOOLS:
+        raise refused("tools", f"{len(tools)} are too many, there may be {MOST_TOOLS}")
+    names = [tool["function"]["name"] for tool in tools]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise refused(f"tools[{at}].function.name", "two tools have this name")
+    choice = fields.get("tool_choice", "auto")
+    if choice == "none" or (choice == "auto" and not tools):
+        return {}
+    if not tools:
+        raise refused("tool_choice", "needs tools")
+    if choice == "auto":
+        _check_none_strict(fields["tools"])
+        return {"tools": tools}
+    if choice == "required":
+        one = fields.get("parallel_tool_calls") is False
+        return {"tools": tools, "tool_choice": "one" if one else "required"}
+    named = _named(choice)
+    if named not in names:
+        raise refused("tool_choice", "names none of the tools")
+    return {"tools": [tools[names.index(named)]], "tool_choice": "one"}
+
+
+def _named(choice: Any) -> str:
+    match choice:
+        case {"type": "function", "function": {"name": str(name), **rest}, **more}:
+            if not rest and not more:
+                return name
+    raise refused(
+        "tool_choice",
+        'must be "auto", "none", "required" or {"type": "function", "function": {"name": "…"}}',
+    )
+
+
+def _tool(tool: Any, path: str) -> Fields:
+    match tool:
+        case {"type": "function", "function": {"name": str(name), **function}, **more}:
+            pass
+        case _:
+            words = 'must be {"type": "function", "function": {"name": "…", "parameters": {…}}}'
+            raise refused(path, words)
+    check_no_more(more, set(), path, "leave it out")
+    path = f"{path}.function"
+    check_no_more(function, {"description", "parameters", "strict"}, path, "leave it out")
+    if not NAME.fullmatch(name):
+        raise refused(f"{path}.name", "must be 1 to 128 letters, digits and any of _ . : / -")
+    told: Fields = {"name": name}
+    description = function.get("description")
+    if description is not None:
+        if not isinstance(description, str):
+            raise refused(f"{path}.description", "must be a string")
+        told["description"] = description
+    parameters = function.get("parameters") or NO_PARAMETERS
+    if not isinstance(parameters, dict):
+        raise refused(f"{path}.parameters", "must be a JSON schema, an object")
+    return {"type": "function", "function": {**told, "parameters": parameters}}
+
+
+def _check_none_strict(tools: list[Fields]) -> None:
+    """Refuse to promise what nothing holds the model to."""
+    for at, tool in enumerate(tools):
+        if tool["function"].get("strict"):
+            path = f"tools[{at}].function.strict"
+            raise refused(
+                path, 'only with tool_choice "required" or a named function; leave it out'
+            )
