@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from hotreload.core.rules import PAUSE_LIMIT
 from hotreload.server.bounds import Limits
 from hotreload.settings.engine import EngineSettings
 from hotreload.settings.kinds import (
@@ -18,6 +19,7 @@ from hotreload.settings.kinds import (
     HostPort,
     Location,
     Number,
+    Seconds,
     SettingsTable,
     host_port,
     origin,
@@ -215,6 +217,11 @@ class ServerSettings(SettingsTable):
         default=DEFAULT_LIMITS.unknown_fields,
         description="What becomes of a field that nobody knows, in a request to the model. A field "
         "that is known, and asks for what this server does not have, is refused either way.",
+    )
+    pause_limit: Seconds = Field(
+        default=PAUSE_LIMIT,
+        description="How long a pause that somebody asked for (POST /pause_generation) may hold "
+        "those who come: after that it is over by itself. 0 forbids pauses.",
     )
     limits: LimitSettings = LimitSettings()
 
