@@ -71,6 +71,7 @@ class Daemon:
             replicas=settings.engine.replicas,
             max_held=settings.reload.max_held,
             hold_arrivals=settings.reload.while_closed == "hold",
+            pause_limit=settings.server.pause_limit,
         )
         self.slot = ServingSlot(self.entrance)
         """The start puts here what serves; the server, a scrape and systemd find it."""

@@ -17,6 +17,7 @@ STATE_DAMAGED = "state_damaged"
 STATE_MOVED = "state_moved"
 SETTINGS_REFUSED = "settings_refused"
 SOCKET_GONE = "socket_gone"
+PAUSE_LAPSED = "pause_lapsed"
 
 TROUBLES = (
     WAITS_FOR_FILES,
@@ -28,6 +29,7 @@ TROUBLES = (
     STATE_MOVED,
     SETTINGS_REFUSED,
     SOCKET_GONE,
+    PAUSE_LAPSED,
 )
 """Every code; metrics export each from the start at 0."""
 

@@ -140,6 +140,7 @@ TAKEN_IN_ONCE = {
     "History",
     "Integrity",
     "PassedOverNow",
+    "PauseNow",
     "ReplicasNow",
     "SettingsNow",
     "SourceNow",

@@ -139,6 +139,11 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
             "request_seconds",
         )
     },
+    "server.pause_limit": (
+        "[server]\npause_limit = 3",
+        lambda life: life.daemon.entrance.pause.limit,
+        3,
+    ),
     "server.unknown_fields": (
         "[server]\nunknown_fields = 'ignore'",
         lambda life: life.daemon.limits.unknown_fields,

@@ -94,7 +94,7 @@ def _now(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
     still_answer = ["answering"] if status.get("answering", [])[1:] else []
     replicas = [name for name in rows if name.startswith("replica ")]
     doing = "boot" if "boot" in rows else "waiting for"
-    yield from _shown(rows, width, "rank", *still_answer, *replicas, doing)
+    yield from _shown(rows, width, "rank", "paused", *still_answer, *replicas, doing)
 
 
 def _state(status: Fields, rows: Rows) -> Line:

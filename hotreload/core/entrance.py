@@ -5,12 +5,14 @@ HTTP, weights or what an engine is.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
 from hotreload.core.gate import AnsweredElsewhere, Bell, Gate
+from hotreload.core.pause import Pause
+from hotreload.core.rules import PAUSE_LIMIT
 from hotreload.errors import EngineLost, NotServing
 from hotreload.events import Publish
 from hotreload.types import Answering, GateState, Generation, Lease
@@ -26,16 +28,24 @@ class Entrance[E]:
         replicas: int = 1,
         max_held: int = 1024,
         hold_arrivals: bool = True,
+        pause_limit: float = PAUSE_LIMIT,
     ) -> None:
         """Make a gate before each of so many engines; each is closed until weights are live there.
 
-        `hold_arrivals` is for while it is closed: those who come wait, at most `max_held` of them,
-        or are refused.
+        `hold_arrivals` is for while it is closed, or somebody paused: those who come wait, at most
+        `max_held` of them, or are refused.
         """
         self._new_gate = partial(Gate[E], publish=publish, hold_arrivals=hold_arrivals)
         self._moved = Bell()
         self.gates = [self._gate(index, max_held) for index in range(replicas)]
         """By the replica's index."""
+        self.pause = Pause(
+            publish,
+            changed=self._moved.ring,
+            limit=pause_limit,
+            max_held=max_held,
+            hold_arrivals=hold_arrivals,
+        )
         self._turn = 0
         self._ending: tuple[str, str] | None = None
 
@@ -77,28 +87,57 @@ class Entrance[E]:
 
         An older generation than `at_least` is waited out, within a timeout; then NotNewEnough.
         """
+        async with self._inside(self._is_paused, at_least, within) as lease:
+            yield lease
+
+    @asynccontextmanager
+    async def looking(self) -> AsyncIterator[Lease[E]]:
+        """Let in one who looks at the engine or its weights: a swap holds him, no pause does."""
+        async with self._inside(lambda: False) as lease:
+            yield lease
+
+    @asynccontextmanager
+    async def _inside(
+        self, waits: Callable[[], bool], at_least: int = 0, within: float = 0.0
+    ) -> AsyncIterator[Lease[E]]:
         async with AsyncExitStack() as inside:
-            gate, lease = await self._let_in(inside, at_least, within)
+            gate, lease = await self._let_in(inside, waits, at_least, within)
             with _sealed_when_lost(gate):
                 yield lease
 
     async def _let_in(
-        self, inside: AsyncExitStack, at_least: int, within: float
+        self, inside: AsyncExitStack, waits: Callable[[], bool], at_least: int, within: float
     ) -> tuple[Gate[E], Lease[E]]:
-        until = asyncio.get_running_loop().time() + within
+        now = asyncio.get_running_loop().time
+        until = now() + within
         while True:
+            came = now()
+            while waits():
+                with self.pause.holding():
+                    await self._moved.wait()
+            until += now() - came
             gate = self._best(at_least)
-            left = max(0.0, until - asyncio.get_running_loop().time())
-            elsewhere = partial(self._lets_in_beside, gate, at_least)
+            left = max(0.0, until - now())
+
+            def elsewhere(gate: Gate[E] = gate) -> bool:
+                return waits() or self._lets_in_beside(gate, at_least)
+
             try:
                 passing = gate.passing(at_least, left, elsewhere)
-                return gate, await inside.enter_async_context(passing)
+                lease = await inside.enter_async_context(passing)
+                if not waits():
+                    return gate, lease
+                await inside.aclose()  # a pause began as the gate let him in
             except AnsweredElsewhere:
                 continue
             except NotServing:
                 # Its engine was lost while it waited there: another one may answer.
                 if gate.state is not GateState.SEALED or not self.lets_in:
                     raise
+
+    def _is_paused(self) -> bool:
+        """True while those who come wait for a pause's end; who is refused need not."""
+        return self.pause.stands and self.lets_in
 
     def _best(self, at_least: int) -> Gate[E]:
         """The gate of the least busy engine among those that answer now, else one to wait at."""
@@ -156,7 +195,8 @@ class Entrance[E]:
         return [Answering(generation, count) for generation, count in counts.items()]
 
     def allow(self, max_held: int) -> None:
-        """Let so many wait at each gate from now on."""
+        """Let so many wait at each gate, and for the end of a pause, from now on."""
+        self.pause.max_held = max_held
         for gate in self.gates:
             gate.max_held = max_held
 

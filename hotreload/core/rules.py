@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+PAUSE_LIMIT = 600.0
+"""Seconds after which a pause that nobody ends is over by itself."""
+
 
 class KeepPrevious(StrEnum):
     """The place where the generation before waits for a rollback."""

@@ -44,6 +44,7 @@ class Observers:
             readings=Readings(
                 replicas=partial(slot.read, previous_is_on_device=on_device),
                 answering=slot.entrance.answering,
+                paused=lambda: slot.entrance.pause.held,
                 heard=heard,
             ),
         )

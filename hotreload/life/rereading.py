@@ -112,6 +112,7 @@ class Rereading:
         reconciler.rules = rules_of(settings)
         reconciler.min_interval = settings.reload.min_interval
         self._entrance.allow(settings.reload.max_held)
+        self._entrance.pause.limit = settings.server.pause_limit
         for name, value in settings.server.limits:
             setattr(self._limits, name, value)
         self._limits.unknown_fields = settings.server.unknown_fields

@@ -27,6 +27,7 @@ ROUTES = (
 )
 OTHER_SERVERS_ROUTES = (
     "/abort_request",
+    "/continue_generation",
     "/detokenize",
     "/flush_cache",
     "/get_load",
@@ -34,7 +35,11 @@ OTHER_SERVERS_ROUTES = (
     "/get_server_info",
     "/get_weights_by_name",
     "/health_generate",
+    "/is_paused",
     "/model_info",
+    "/pause",
+    "/pause_generation",
+    "/resume",
     "/server_info",
     "/tokenize",
     "/v1/detokenize",

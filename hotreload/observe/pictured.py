@@ -10,7 +10,7 @@ from hotreload.errors import PASSED_OVER
 from hotreload.picture.integrity import Integrity, Trust
 from hotreload.picture.picture import Picture
 from hotreload.picture.replicas import ReplicasNow
-from hotreload.picture.surroundings import PassedOverNow, TroublesNow
+from hotreload.picture.surroundings import PassedOverNow, PauseNow, TroublesNow
 from hotreload.troubles import TROUBLES
 from hotreload.types import Attempt, Outcome
 
@@ -31,6 +31,7 @@ class PictureMetrics(Collector):
         yield from _passed_over(self._picture.passed_over)
         yield from _integrity(self._picture.integrity)
         yield from _troubles(self._picture.troubles)
+        yield from _pause(self._picture.pause)
 
 
 def _replicas(replicas: ReplicasNow) -> Iterator[Metric]:
@@ -122,6 +123,25 @@ def _troubles(troubles: TroublesNow) -> Iterator[Metric]:
     for code, told in standing.items():
         info.add_metric([code, shortened(told.message or ""), shortened(told.todo)], 1)
     yield info
+
+
+def _pause(pause: PauseNow) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "hotreload_paused_since_timestamp_seconds",
+        "Since when a pause that somebody asked for stands; 0 while none does.",
+        pause.since,
+    )
+    yield GaugeMetricFamily(
+        "hotreload_requests_paused", "Requests that wait for the end of a pause.", pause.held()
+    )
+    ended = CounterMetricFamily(
+        "hotreload_pauses",
+        "Pauses that ended: because they were asked to, or by [server] pause_limit.",
+        labels=["ended"],
+    )
+    for how, count in pause.ended.items():
+        ended.add_metric([how], count)
+    yield ended
 
 
 class NameMetrics(Collector):

@@ -12,6 +12,7 @@ from hotreload.picture.integrity import Integrity
 from hotreload.picture.replicas import ReplicasNow
 from hotreload.picture.surroundings import (
     PassedOverNow,
+    PauseNow,
     SettingsNow,
     SourceNow,
     StateFileNow,
@@ -74,6 +75,8 @@ class Readings:
     """Each engine that the daemon is to have, by its index."""
     answering: Callable[[], Sequence[Answering]] = tuple
     """Generations that answer requests in any engine, and how many: the live one first."""
+    paused: Callable[[], int] = lambda: 0
+    """The number of requests that wait for the end of a pause."""
     heard: Callable[[], Mapping[int, float]] = dict
     """On rank 0 of several hosts: how many seconds ago each other rank gave a sign of life."""
 
@@ -118,6 +121,7 @@ class Picture:
         self.passed_over = PassedOverNow()
         self.state_file = StateFileNow(wall)
         self.settings = SettingsNow(wall)
+        self.pause = PauseNow(wall, self.readings.paused)
         self._parts = (
             self.replicas,
             self.under_way,
@@ -131,6 +135,7 @@ class Picture:
             self.passed_over,
             self.state_file,
             self.settings,
+            self.pause,
         )
 
     def observe(self, event: Event) -> None:

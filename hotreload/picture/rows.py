@@ -27,6 +27,7 @@ from hotreload.picture.words import (
     progress_text,
     rank_text,
     share_of,
+    who,
 )
 
 BYTES_OF = {"fetching": "download", "staging": "loading"}
@@ -150,11 +151,19 @@ def _requests(status: Fields) -> Iterator[Fields]:
         gate, answering = status["gate"], status.get("answering")
         counts = f"{gate['inside']} inside, {gate['held']} held"
         yield _row("gate", f"{plain(gate['state'])}, {counts}")
+        if pause := status.get("pause"):
+            yield _row("paused", "\n".join(_pause(pause)), "wait")
         if answering:
             yield _row("answering", _answering(answering), "wait" if answering[1:] else None)
     if mode := status.get("mode"):
         why = status["mode_reason"]
         yield _row("mode", f"{plain(mode)}: {plain(why)}" if why else plain(mode))
+
+
+def _pause(pause: Fields) -> Iterator[str]:
+    """Say who paused and how many wait, and when it ends by itself."""
+    yield f"by {who(pause['by'])}: {counted(pause['held'], 'request')} held"
+    yield f"since {pause['since']}, for {duration(pause['limit'])} at most"
 
 
 def _answering(answering: Sequence[Fields]) -> str:

@@ -93,6 +93,7 @@ class Status:
             **self._mode(),
             "answering": answering_fields(picture.readings.answering()),
             "gate": {"state": picture.replicas.gate.value, **counts},
+            "pause": picture.pause.fields(),
             "replicas": replicas,
             "rank": picture.setup.rank and asdict(picture.setup.rank),
         }

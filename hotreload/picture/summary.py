@@ -22,7 +22,7 @@ def summed_up(status: Fields) -> Fields:
     findings = [*wishes, *others]
     nobody = _nobody(status)
     said = [*([nobody["words"]] if nobody else [_who(status), wish["words"]]), *_counted(others)]
-    parts = [nobody or wish, *findings]
+    parts = [nobody or wish, *_paused(status), *findings]
     return {
         "words": "; ".join(filter(None, said)),
         "tone": max((each["tone"] for each in parts), key=FROM_GOOD_TO_BAD.index),
@@ -63,7 +63,14 @@ def _nobody(status: Fields) -> Fields | None:
 
 def _who(status: Fields) -> str:
     generation = f"generation {status['generation']}, {short_name(status)}"
-    return f"holds {generation}; rank 0 answers" if follows(status) else f"{generation}, answers"
+    if follows(status):
+        return f"holds {generation}; rank 0 answers"
+    return f"{generation}, is paused" if status.get("pause") else f"{generation}, answers"
+
+
+def _paused(status: Fields) -> list[Fields]:
+    """A pause is nothing wrong, but those who come wait."""
+    return [_part("", "wait")] if status.get("pause") else []
 
 
 def _doing(status: Fields) -> str:
@@ -78,7 +85,9 @@ def _doing(status: Fields) -> str:
 
 
 def _answers(status: Fields) -> str:
-    """Say if requests wait; where generations overlap, only for the cleaning after NaN."""
+    """Say if requests wait; where generations overlap, for a pause or the cleaning after NaN."""
+    if pause := status.get("pause"):
+        return f"holds {counted(pause['held'], 'request')} while somebody has it paused"
     gate = status["gate"]
     if gate["state"] != "holding":
         return "answers requests"

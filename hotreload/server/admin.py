@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import APIRouter, Depends
@@ -146,16 +147,16 @@ def admin_routes[P](
         fields = await read_fields(request, RELOAD, may_be_empty=True)
         name = _name(fields)
         if fields.get("dry_run"):
-            pending = operator().rehearse(name, by=_by("dry_run", request, fields))
+            pending = operator().rehearse(name, by=asked_by("dry_run", request, fields))
         else:
-            by = _by("reload", request, fields)
+            by = asked_by("reload", request, fields)
             pending = operator().reload(name, by=by, force=fields.get("force", False))
         return await _answer(pending, fields, request, status)
 
     @router.post("/rollback")
     async def rollback(request: Request) -> Response:
         fields = await read_fields(request, ROLLBACK, may_be_empty=True)
-        by = _by("rollback", request, fields)
+        by = asked_by("rollback", request, fields)
         pending = operator().rollback(fields.get("generation"), by=by)
         return await _answer(pending, fields, request, status)
 
@@ -163,19 +164,19 @@ def admin_routes[P](
     async def perturb_weights(request: Request) -> Response:
         fields = await read_fields(request, PERTURB, may_be_empty=True)
         noise = Noise(**{name: fields[name] for name in fields if name not in WAIT_FIELDS})
-        pending = operator().perturb(noise, by=_by("perturb", request, fields))
+        pending = operator().perturb(noise, by=asked_by("perturb", request, fields))
         return await _answer(pending, fields, request, status)
 
     @router.post("/pin")
     async def pin(request: Request) -> Response:
         fields = await read_fields(request, PINNING, may_be_empty=True)
-        pending = operator().pin(by=_by("pin", request, fields))
+        pending = operator().pin(by=asked_by("pin", request, fields))
         return await _pinned(pending, fields, request, is_pinned=True)
 
     @router.post("/unpin")
     async def unpin(request: Request) -> Response:
         fields = await read_fields(request, PINNING, may_be_empty=True)
-        pending = operator().unpin(by=_by("unpin", request, fields))
+        pending = operator().unpin(by=asked_by("unpin", request, fields))
         return await _pinned(pending, fields, request, is_pinned=False)
 
     @router.get("/reload_status")
@@ -185,7 +186,7 @@ def admin_routes[P](
 
     @router.get("/weights_checksum")
     async def weights_checksum(leaves: bool = False) -> Response:
-        async with gate.passing() as lease:  # no swap while it is computed
+        async with gate.looking() as lease:  # no swap while it is computed
             checksums = await lease.engine.checksums()
         content = _compared(checksums, lease.generation)
         if leaves:
@@ -207,7 +208,7 @@ def _compared(leaves: Mapping[str, int], generation: Generation) -> Fields:
     }
 
 
-def _by(verb: str, request: Request, fields: Fields) -> By:
+def asked_by(verb: str, request: Request, fields: Mapping[str, Any] = MappingProxyType({})) -> By:
     """The operator who asks, as the kernel named them at admission."""
     peer: Peer = request.scope["extensions"]["peer"]
     return By(verb, peer.uid, peer.pid, time.time(), fields.get("reason", ""))

@@ -158,6 +158,7 @@ SHAPES: Mapping[str, Schema] = {
         passed_over=a_list(an_object(label=PLAIN_TEXT, code=PLAIN_TEXT, reason=PLAIN_TEXT)),
         passed_over_total=_INTEGER,
         gate=_GATE,
+        pause=either(named("Pause"), {"type": "null"}),
         pinned=_BOOLEAN,
         pin=MAYBE_BY,
         overruled=MAYBE_BY,
@@ -183,6 +184,15 @@ SHAPES: Mapping[str, Schema] = {
         done=MAYBE_INTEGER,
         total=MAYBE_INTEGER,
         unit=MAYBE_TEXT,
+    ),
+    "Pause": an_object(
+        since=PLAIN_TEXT,
+        until=PLAIN_TEXT,
+        limit=_NUMBER,
+        mode=PLAIN_TEXT,
+        running=PLAIN_TEXT,
+        held=_INTEGER,
+        by=named("By"),
     ),
     "Loading": an_object(_LOADING),
     "Attempt": an_object(_ATTEMPT),
@@ -249,6 +259,11 @@ SHAPES: Mapping[str, Schema] = {
         loads=a_list(an_object(_BUSY, max_total_num_tokens=_INTEGER, token_usage=_NUMBER)),
     ),
     "FirstValues": a_list(either(_NUMBER, {"type": "array"}, {"type": "null"})),
+    "Paused": an_object(
+        status=PLAIN_TEXT, success=_BOOLEAN, mode=PLAIN_TEXT, mode_applied=PLAIN_TEXT
+    ),
+    "Continued": an_object(status=PLAIN_TEXT, success=_BOOLEAN, was_paused=_BOOLEAN),
+    "IsPaused": an_object(is_paused=_BOOLEAN),
     "Checked": an_object(success=_BOOLEAN, message=PLAIN_TEXT),
     "Tokens": an_object(
         tokens={"type": "array"},

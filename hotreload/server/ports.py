@@ -5,8 +5,9 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
+from hotreload.core.pause import Running
 from hotreload.json_fields import Fields
-from hotreload.types import Lease, Staged
+from hotreload.types import By, Lease, Staged
 
 
 class Preparer[P](Protocol):
@@ -81,6 +82,26 @@ class AnsweringEngine[P](Preparer[P], Protocol):
         ...
 
 
+class Pausing(Protocol):
+    """A pause that somebody may ask for."""
+
+    @property
+    def stands(self) -> bool:
+        """True while those who come wait for its end."""
+        ...
+
+    def begin(self, by: By, mode: str, running: Running) -> None:
+        """Hold those who come from now on; BadRequest where pauses are forbidden.
+
+        `mode` is what the caller called it, `running` what becomes of those inside.
+        """
+        ...
+
+    def end(self, by: By) -> bool:
+        """Let in those who wait, and all who come; False where no pause stood."""
+        ...
+
+
 class Gate[P](Protocol):
     """The gate that every request passes; it alone chooses the engine that answers."""
 
@@ -104,6 +125,19 @@ class Gate[P](Protocol):
 
         An older generation than `at_least` is waited out so long; NotNewEnough when in vain.
         """
+        ...
+
+    def looking(self) -> AbstractAsyncContextManager[Lease[AnsweringEngine[P]]]:
+        """Yield what answers to who looks at it: no pause holds him. NotServing as above."""
+        ...
+
+    @property
+    def pause(self) -> Pausing:
+        """The pause; NotServing where nobody may pause."""
+        ...
+
+    async def drained(self, within: float) -> None:
+        """Wait until nobody is inside; DrainTimedOut when it takes longer."""
         ...
 
 

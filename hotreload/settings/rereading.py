@@ -32,6 +32,7 @@ NEED_NO_RESTART = frozenset(
         "server.limits.concurrent",
         "server.limits.generation_seconds",
         "server.limits.request_seconds",
+        "server.pause_limit",
         "server.unknown_fields",
     }
 )

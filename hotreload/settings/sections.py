@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from hotreload.core.rules import PAUSE_LIMIT
 from hotreload.server.bounds import Limits
 from hotreload.settings.engine import EngineSettings
 from hotreload.settings.kinds import (
@@ -18,6 +19,7 @@ from hotreload.settings.kinds import (
     HostPort,
     Location,
     Number,
+    Seconds,
     SettingsTable,
     host_port,
     origin,
@@ -221,6 +223,11 @@ class ServerSettings(SettingsTable):
         description="Which of sglang-jax's parsers reads the calls of tools in an answer; unset, "
         "the one for what the model's chat template tells it to write, if that is known.",
         examples=["qwen25"],
+    )
+    pause_limit: Seconds = Field(
+        default=PAUSE_LIMIT,
+        description="How long a pause that somebody asked for (POST /pause_generation) may hold "
+        "those who come: after that it is over by itself. 0 forbids pauses.",
     )
     limits: LimitSettings = LimitSettings()
 

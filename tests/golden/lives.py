@@ -20,6 +20,8 @@ from hotreload.events import (
     LoaderDistrusted,
     ModeChosen,
     OperatorAsked,
+    PauseBegan,
+    PauseOver,
     PhaseEntered,
     Progress,
     ReplicaMoved,
@@ -318,11 +320,25 @@ RANKS = (
 )
 LEADER = "10.0.0.1:7000"
 
+PAUSES = (
+    Scene("it serves", (GenerationLive(FIRST), OPEN, RevisionWanted(ONE)), answering((FIRST, 2))),
+    Scene(
+        "a trainer pauses",
+        (PauseBegan(by("pause"), "retract", "finish", 600.0),),
+        lambda observed: setattr(observed, "paused", 3),
+    ),
+    Scene("and again", (PauseBegan(by("pause"), "abort", "abort", 600.0),)),
+    Scene("it goes on", (PauseOver(by("continue"), 3),)),
+    Scene("it pauses, and dies", (PauseBegan(by("pause"), "abort", "abort", 600.0),)),
+    Scene("nobody ended it", (PauseOver(None, 3),)),
+)
+
 Play = tuple[Sequence[Scene], Callable[[], Observed]]
 LIVES: dict[str, Play] = {
     "one engine": ((*BOOTS, *RELOADS, *OPERATORS, *FAULTS, *STOPS), Observed),
     "one engine that drains, and a hub": (DRAINS, lambda: Observed(kind="huggingface")),
     "two engines": (REPLICAS, lambda: Observed(engines=2)),
+    "one engine that is paused": (PAUSES, Observed),
     "rank 0 of two": (RANKS, lambda: Observed(rank=Rank(0, 2, LEADER))),
     "rank 1 of two": (RANKS, lambda: Observed(rank=Rank(1, 2, LEADER))),
 }

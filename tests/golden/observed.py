@@ -82,6 +82,8 @@ class Observed:
         self.ledger = Ledger()
         self.gates = Gates([AtGate() for _ in range(engines)])
         self.listed: list[Listed] = []
+        self.paused = 0
+        """How many wait for the end of a pause."""
         self.listener = Listener()
         self.events = Events()
         self.picture = Picture(
@@ -119,6 +121,7 @@ class Observed:
                 for gate in self.gates.gates
             ],
             answering=self.gates.answering,
+            paused=lambda: self.paused,
             heard=lambda: {1: 0.5},
         )
 

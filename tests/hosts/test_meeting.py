@@ -132,6 +132,9 @@ async def test_a_part_that_is_lost_is_told_at_once_and_nobody_waits(
 ASKS: list[Callable[[FollowerRefusal], Any]] = [
     lambda there: there.operator(),
     lambda there: there.passing().__aenter__(),
+    lambda there: there.looking().__aenter__(),
+    lambda there: there.engines(),
+    lambda there: there.pause,
 ]
 
 

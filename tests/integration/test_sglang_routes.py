@@ -124,3 +124,65 @@ async def test_what_is_tokenized_is_what_the_model_is_asked(running: Running) ->
     answer = await told(running, "POST", "/generate", by_ids)
     assert answer["meta_info"]["prompt_tokens"] == len(tokens)
     assert answer["text"] == (await running.ask())["text"]
+
+
+async def paused_with_a_stream(running: Running, body: Any) -> tuple[Any, Any]:
+    """What the pause answers while a stream is under way, and the stream's last piece but one."""
+    ask = {"text": "Who serves?", "sampling_params": ENDLESS, "stream": True}
+    async with running.client() as client, client.stream("POST", "/generate", json=ask) as answer:
+        lines = (line async for line in answer.aiter_lines() if line)
+        await anext(lines)
+        applied = await told(running, "POST", "/pause_generation", body)
+        rest = [line async for line in lines]
+    assert rest[-1] == "data: [DONE]"
+    return applied, json.loads(rest[-2].removeprefix("data: "))["meta_info"]
+
+
+async def test_a_trainers_pause_holds_those_who_come_while_a_checkpoint_goes_live(
+    running: Running,
+) -> None:
+    before = running.live.number
+    ended = asyncio.create_task(paused_with_a_stream(running, {"mode": "retract"}))
+    await running.until(lambda: running.daemon.entrance.pause.stands)
+    held = [asyncio.create_task(running.ask()) for _ in range(4)]
+    await running.attempted(running.drop(4))
+    assert (await asked(running, "GET", "/flush_cache")).status_code == 200
+    assert (await told(running, "GET", "/status"))["pause"]["held"] == 4
+    applied, last = await ended
+    assert (applied["success"], applied["mode_applied"]) == (True, "finish")
+    assert (last["generation"], last["finish_reason"]["type"]) == (before, "length")
+    for path in ("/health_generate", "/weights_checker"):
+        assert (await asked(running, "GET", path)).status_code == 200
+    assert not any(each.done() for each in held)
+    await told(running, "POST", "/continue_generation", {})
+    assert {(await each)["text"] for each in held} == {words(4)}
+
+
+def said(running: Running) -> str:
+    """What the live checkpoint says."""
+    return words(int(running.live.revision.label.rpartition("_")[2]))
+
+
+async def test_a_pause_that_aborts_does_and_one_that_nobody_ends_is_over_by_itself(
+    running: Running,
+) -> None:
+    pause = running.daemon.entrance.pause
+    pause.limit = 0.5
+    applied, last = await paused_with_a_stream(running, {})
+    assert applied["mode_applied"] == last["finish_reason"]["type"] == "abort"
+    assert (await running.ask())["text"] == said(running)
+    status = await told(running, "GET", "/status")
+    assert status["pause"] is None
+    assert [each["code"] for each in status["troubles"]] == ["pause_lapsed"]
+    pause.limit = 60
+    await told(running, "POST", "/pause?mode=keep")
+    held = asyncio.create_task(running.ask())
+    await running.until(lambda: pause.held == 1)
+    before = running.live.number
+    async with running.client() as client:
+        back = await client.post("/admin/rollback", json={})
+    assert back.status_code == 200, back.text
+    assert not held.done()
+    await told(running, "POST", "/resume")
+    assert (await held)["meta_info"]["generation"] == before + 1
+    assert (await told(running, "GET", "/status"))["troubles"] == []

@@ -253,10 +253,11 @@ REQUESTS = [
     Panel(
         title="Held and inside",
         about="Requests that wait at the closed gate (for a swap where swaps drain, or for the "
-        "cleaning after NaN), and requests that are being answered.",
+        "cleaning after NaN), or for the end of a pause, and requests that are being answered.",
         draw=STEPS,
         queries=[
             (summed(series("requests_held")), "{{instance}} held"),
+            (summed(series("requests_paused")), "{{instance}} paused"),
             (summed(series("requests_inside")), "{{instance}} inside"),
         ],
     ),

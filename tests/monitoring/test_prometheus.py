@@ -61,6 +61,7 @@ ODD = (
     "LoaderDistrusted",
     "NothingNew",
     "RequestsHeld",
+    "Paused",
     "ReplicaLost",
     "ReplicasDiffer",
     "Trouble",

@@ -15,7 +15,16 @@ from hotreload.server.webhook import WEBHOOK_PATH as WEBHOOK
 from tests.server.fuzz import fuzz
 from tests.server.world import FIRST, World, attempt, serving
 
-GUARDED = {"/flush_cache", "/abort_request", "/get_weights_by_name", "/weights_checker"}
+GUARDED = {
+    "/flush_cache",
+    "/abort_request",
+    "/get_weights_by_name",
+    "/weights_checker",
+    "/pause_generation",
+    "/continue_generation",
+    "/pause",
+    "/resume",
+}
 """SGLang's routes that ask for the rights of the admin routes."""
 QUICK = Limits(generation_seconds=0.05, request_seconds=20)
 

@@ -276,6 +276,20 @@ class FollowerRefusal:
         self._refuse()
         yield
 
+    @asynccontextmanager
+    async def looking(self) -> AsyncIterator[Lease[RunningEngine]]:
+        """Refuse it: nobody is answered here."""
+        self._refuse()
+        yield
+
+    @property
+    def pause(self) -> NoReturn:
+        """Refuse it: rank 0 holds those who come."""
+        self._refuse()
+
+    async def drained(self, within: float) -> None:
+        """Return at once: nobody is inside."""
+
     def engines(self) -> NoReturn:
         """Refuse it: nobody is answered here."""
         self._refuse()

@@ -26,6 +26,11 @@ def _off(value: Any) -> Kind:
     return Kind(words, lambda given: given is value, {"const": value})
 
 
+def _one_of(*words: str) -> Kind:
+    said = f"{', '.join(words[:-1])} or {words[-1]}"
+    return Kind(said, lambda value: value in words, {"enum": [*words]})
+
+
 def _are(kind: type, value: Any) -> bool:
     return isinstance(value, list) and all(type(each) is kind for each in value)
 
@@ -67,6 +72,12 @@ CHECK: Mapping[str, Kind] = {
         {"enum": ["all", "target"]},
     ),
 }
+PAUSE: Mapping[str, Kind] = {
+    **_EVERY_CONTROL,
+    "mode": _one_of("abort", "retract", "in_place"),
+}
+VLLM_PAUSE_MODE = _one_of("abort", "wait", "keep")
+CONTINUE: Mapping[str, Kind] = {**_EVERY_CONTROL, "torch_empty_cache": BOOLEAN}
 TOKENIZE: Mapping[str, Kind] = {
     "model": text(4096),
     "prompt": Kind(

@@ -48,7 +48,7 @@ class OneToken[P]:
         with self._gate.preparing() as preparer:
             prepared = await preparer.prepare(ONE_TOKEN)
         async with (
-            self._gate.passing() as lease,
+            self._gate.looking() as lease,
             aclosing(lease.engine.generate(prepared, lease.weights)) as answers,
         ):
             await anext(answers)

@@ -20,6 +20,7 @@ from hotreload.server.request_body import read_fields
 from hotreload.server.sglang import answers, bodies
 from hotreload.server.sglang.checker import WeightsChecker
 from hotreload.server.sglang.health import OneToken
+from hotreload.server.sglang.pausing import pause_routes
 from hotreload.types import Generation
 
 Admit = Callable[[Request], Awaitable[None]]
@@ -41,6 +42,7 @@ def sglang_routes[P](
     router.include_router(_routes_that_tell(gate, status, model))
     router.include_router(_routes_of_the_tokenizer(answerer, gate))
     router.include_router(_guarded_routes(gate, admission))
+    router.include_router(pause_routes(gate, admission))
     one_token = OneToken(gate, lambda: answerer.answered_at)
 
     @router.get("/health_generate")
@@ -158,7 +160,7 @@ def _guarded_routes[P](gate: Gate[P], admission: Admit) -> APIRouter:
         given = await read_fields(request, bodies.BY_NAME)
         name, most = _needed(given, "name"), given.get("truncate_size", USUAL_ROWS)
         try:
-            async with gate.passing() as lease:  # no swap while they are read
+            async with gate.looking() as lease:  # no swap while they are read
                 return Json(await lease.engine.first_values(name, most))
         except BadRequest as fault:
             return Json({"error": openai_fields(fault)}, 400)

@@ -1,0 +1,121 @@
+"""A pause that somebody asked for: who comes waits, until they end it or its time is over.
+
+Nothing here needs one: new weights go live beside those that answer. Trainers that were written for
+other servers ask for one all the same, and some are gone before they end it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+from hotreload.core.rules import PAUSE_LIMIT
+from hotreload.errors import BadRequest, NotServing
+from hotreload.events import PauseBegan, PauseOver, Publish
+from hotreload.figures import duration
+from hotreload.troubles import PAUSE_LAPSED, Trouble
+from hotreload.types import By
+
+FORBIDDEN = (
+    "[server] pause_limit = 0 lets nobody pause; leave the pause out: new weights go live beside "
+    "those that answer, and no answer is made by two of them"
+)
+LOOK_FOR_THE_CALLER = (
+    "find out what became of who paused; the next pause, or POST /continue_generation, ends this"
+)
+
+
+class Running(StrEnum):
+    """The end of the requests that run when a pause begins."""
+
+    FINISH = "finish"
+    """They end by themselves, under the weights they began with."""
+    ABORT = "abort"
+
+
+class Pause:
+    """Holds those who come while it stands; at most one stands at a time."""
+
+    def __init__(
+        self,
+        publish: Publish,
+        *,
+        changed: Callable[[], None],
+        limit: float = PAUSE_LIMIT,
+        max_held: int = 1024,
+        hold_arrivals: bool = True,
+    ) -> None:
+        """`changed` is called when it is over, and when one begins; `limit` 0 lets none begin."""
+        self.limit = limit
+        """Seconds after which it ends by itself."""
+        self.max_held = max_held
+        self.held = 0
+        """Count of requests that wait for its end; for any thread."""
+        self._publish = publish
+        self._changed = changed
+        self._hold_arrivals = hold_arrivals
+        self._lapsed = Trouble(PAUSE_LAPSED, publish)
+        self._by: By | None = None
+        self._end: asyncio.TimerHandle | None = None
+
+    @property
+    def stands(self) -> bool:
+        """True while those who come wait."""
+        return self._by is not None
+
+    def begin(self, by: By, mode: str, running: Running) -> None:
+        """Hold those who come from now on; where one stands already, its time begins anew.
+
+        `mode` is what the caller called it. BadRequest where pauses are forbidden.
+        """
+        if not self.limit:
+            raise BadRequest(FORBIDDEN, code="pause_forbidden")
+        self._forget_end()
+        self._lapsed.now(None)
+        self._by = by
+        self._end = asyncio.get_running_loop().call_later(self.limit, self._lapse)
+        self._publish(PauseBegan(by, mode, running.value, self.limit))
+        self._changed()
+
+    def end(self, by: By) -> bool:
+        """Let in those who wait, and all who come; False where no pause stood."""
+        self._lapsed.now(None)
+        stood = self.stands
+        if stood:
+            self._over(by)
+        return stood
+
+    def _lapse(self) -> None:
+        """Go on without a word of who paused: a caller that died must hold nobody for ever."""
+        limit = duration(self.limit)
+        words = f"a pause was not ended within {limit} ([server] pause_limit), so it ended itself"
+        self._lapsed.now(words, LOOK_FOR_THE_CALLER)
+        self._over(None)
+
+    def _over(self, by: By | None) -> None:
+        self._forget_end()
+        self._by = None
+        self._publish(PauseOver(by, self.held))
+        self._changed()
+
+    def _forget_end(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+        self._end = None
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Count one more who waits; NotServing when too many do, or none may."""
+        if not self._hold_arrivals:
+            raise NotServing("a pause was asked for", code="paused", retry_after=1)
+        if self.held >= self.max_held:
+            raise NotServing(
+                f"{self.held} requests already wait for the end of a pause ([reload] max_held)",
+                code="too_many_held",
+                retry_after=1,
+            )
+        self.held += 1
+        try:
+            yield
+        finally:
+            self.held -= 1
