@@ -66,9 +66,11 @@ def attempt_fields(attempt: Attempt) -> Fields:
 
 
 def by_fields(by: By) -> Fields:
-    """Return who asked for a change, when and what for."""
+    """Return who asked for a change, when and what for; an address and a route where there are."""
     who = {"verb": by.verb, "uid": by.uid, "pid": by.pid}
-    return {**who, "at": iso(by.at), "reason": by.reason}
+    more = {"address": by.address, "route": by.route}
+    told = {name: value for name, value in more.items() if value}
+    return {**who, **told, "at": iso(by.at), "reason": by.reason}
 
 
 def reason_fields(reason: Reason | None) -> Fields:

@@ -21,15 +21,20 @@ AS_ASKED = "asked"
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """The one who asked for a change, as the kernel says, when, and what for in their own words."""
+    """The one who asked for a change, when, and what for in their own words."""
 
     verb: str
     """reload, rollback, perturb, pin or unpin; START for what a start tried."""
-    uid: int
-    pid: int
+    uid: int | None
+    """The user and the process that the kernel names; None for who came over TCP."""
+    pid: int | None
     at: float
     """Wall-clock seconds."""
     reason: str = ""
+    address: str = ""
+    """The place from which they came over TCP, with an admin key; empty for who did not."""
+    route: str = ""
+    """The route of another server's API that they asked by; empty for our own."""
 
 
 def as_text(name: str) -> str:

@@ -82,6 +82,10 @@ BAD = {
         "[server]\napi_keys_file = 'keys'",
         "[server] api_keys_file: DIR/keys: cannot be read: No such file",
     ),
+    "no admin keys file": (
+        "[server]\nadmin_keys_file = 'keys'",
+        "[server] admin_keys_file: DIR/keys: cannot be read: No such file",
+    ),
     "a keys file that is a folder": (
         "[server]\napi_keys_file = 'm'",
         "[server] api_keys_file: DIR/m: cannot be read: Is a directory",

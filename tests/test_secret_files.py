@@ -11,7 +11,7 @@ from hotreload.errors import ConfigError
 from hotreload.events import Event, TroubleTold
 from hotreload.life import rereading
 from hotreload.life.rereading import SecretFiles, secret_reads
-from hotreload.settings.credentials import KEYS, TOKEN
+from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
 from hotreload.sources.configured import token_of
@@ -105,6 +105,14 @@ def test_the_token_is_read_anew_and_the_former_holds_while_it_cannot_be(tmp_path
     assert token() == "hf_second"
     file.write_text("hf_third")
     assert token() == "hf_third"
+
+
+def test_a_daemon_with_admin_keys_looks_at_their_file_too(tmp_path: Path) -> None:
+    asked = load(None, [f"server.admin_keys_file={tmp_path / 'admin'}"], {}).settings
+    (reads,) = secret_reads(asked).items()
+    assert reads[0] == ADMIN_KEYS
+    with pytest.raises(ConfigError, match="admin_keys_file"):
+        reads[1]()
 
 
 def test_a_daemon_without_such_files_looks_at_none() -> None:

@@ -26,9 +26,11 @@ SECRETS = (
     ("source", "token_file"),
     ("source", "webhook"),
     ("server", "api_keys_file"),
+    ("server", "admin_keys_file"),
     ("engine", "join_secret_file"),
 )
 """The settings that may name a file which root alone may read."""
+FILES_OF_KEYS = ("api_keys_file", "admin_keys_file")
 UNITS_FOLDER = Path("etc/systemd/system")
 OUR_DROP_INS = FOR_DEVICES, FOR_MOUNTS, FOR_HUB, FOR_KEYS, FOR_PATHS, FOR_MEMORY, FOR_HOSTS = (
     "10-devices.conf",
@@ -53,8 +55,8 @@ SECRETS_BEGIN = """\
 # the copy of it (it looks for a credential of the file's name).
 """
 KEYS_BEGIN = """\
-# [server] api_keys_file: systemd reads it as root, and the daemon alone sees the copy of it. Keys
-# that change count from a restart on: systemctl restart.
+# [server] api_keys_file, admin_keys_file: systemd reads them as root, and the daemon alone sees the
+# copies of them. Keys that change count from a restart on: systemctl restart.
 [Service]
 """
 PATHS_BEGIN = """\
@@ -154,12 +156,12 @@ def _drop_ins(installation: Installation, settings: dict[str, Any]) -> Iterator[
             f"{MOUNTS_BEGIN}RequiresMountsFor={' '.join(map(unit_words.word, used))}\n",
         )
     credentials = _credentials(installation.config, settings)
-    keys = credentials.pop("api_keys_file", None)
+    keys = [credentials.pop(name) for name in FILES_OF_KEYS if name in credentials]
     join_secret = credentials.pop("join_secret_file", None)
     if _setting(settings, "source", "kind") == "huggingface":
         yield FOR_HUB, _hub(credentials.values())
-    if keys is not None:
-        yield FOR_KEYS, KEYS_BEGIN + _loaded(keys)
+    if keys:
+        yield FOR_KEYS, KEYS_BEGIN + "".join(map(_loaded, keys))
     if lines := list(_paths(installation, settings)):
         yield FOR_PATHS, PATHS_BEGIN + "".join(f"{line}\n" for line in lines)
     if limits := installation.memory:

@@ -15,7 +15,14 @@ from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.life.model_files import KEPT_MODEL
 from hotreload.server.listening import group_id
-from hotreload.settings.credentials import are_hidden, read_join_secret, read_keys, read_secret
+from hotreload.settings.credentials import (
+    ADMIN_KEYS,
+    KEYS,
+    are_hidden,
+    read_join_secret,
+    read_keys,
+    read_secret,
+)
 from hotreload.settings.load import Loaded, load, missing_to_serve
 from hotreload.settings.sections import Settings
 from hotreload.socket_names import LONGEST_SOCKET_PATH
@@ -95,12 +102,13 @@ def _groups(settings: Settings) -> Iterator[str]:
 def _secrets(settings: Settings) -> Iterator[str]:
     if are_hidden():
         return  # of a check before a reload; the daemon reads them
-    source, keys = settings.source, settings.server.api_keys_file
+    source, server = settings.source, settings.server
     for name, file in (("token_file", source.token_file), ("webhook", source.webhook)):
         if file is not None:
             yield from _fault_of(partial(read_secret, file, f"[source] {name}"))
-    if keys is not None:
-        yield from _fault_of(partial(read_keys, keys, "[server] api_keys_file"))
+    for name, keys in ((KEYS, server.api_keys_file), (ADMIN_KEYS, server.admin_keys_file)):
+        if keys is not None:
+            yield from _fault_of(partial(read_keys, keys, name))
     if (join := settings.engine.join_secret_file) is not None:
         yield from _fault_of(partial(read_join_secret, join))
 

@@ -19,7 +19,7 @@ from hotreload.events import Publish, SettingsRead
 from hotreload.life.running import RunningEngine
 from hotreload.observe.log import configure
 from hotreload.server.bounds import Limits
-from hotreload.settings.credentials import KEYS, TOKEN, read_keys, read_secret
+from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, read_secret
 from hotreload.settings.load import Settings
 from hotreload.settings.rereading import reread
 from hotreload.settings.rules import rules_of
@@ -161,8 +161,10 @@ class SecretFiles:
 def secret_reads(settings: Settings) -> Mapping[str, Callable[[], object]]:
     """Return a reader of each file that is read again while the daemon runs, by its setting."""
     reads: dict[str, Callable[[], object]] = {}
-    if (keys := settings.server.api_keys_file) is not None:
-        reads[KEYS] = partial(read_keys, keys, KEYS)
+    server = settings.server
+    for name, keys in ((KEYS, server.api_keys_file), (ADMIN_KEYS, server.admin_keys_file)):
+        if keys is not None:
+            reads[name] = partial(read_keys, keys, name)
     if settings.source.kind == "huggingface" and (token := settings.source.token_file) is not None:
         reads[TOKEN] = partial(read_secret, token, TOKEN)
     return reads

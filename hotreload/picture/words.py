@@ -49,8 +49,11 @@ def short_name(fields: Mapping[str, Any], revision: str = "revision", label: str
 
 
 def who(by: Mapping[str, Any]) -> str:
-    """Name the one who asked: a user of this machine, and their process."""
-    return f"uid {by['uid']} (pid {by['pid']})"
+    """Name the one who asked: a user of this machine and their process, or who showed a key."""
+    asker = f"uid {by['uid']} (pid {by['pid']})"
+    if "address" in by:
+        asker = f"{plain(by['address'])} (admin key)"
+    return f"{asker} through {plain(by['route'])}" if "route" in by else asker
 
 
 def asked(by: Mapping[str, Any]) -> str:

@@ -19,7 +19,8 @@ from hotreload.errors import BadRequest, NotServing
 from hotreload.json_fields import Fields, attempt_fields
 from hotreload.picture.status import Status
 from hotreload.server.browsers import is_from_a_page
-from hotreload.server.exchange import generation_header, while_connected
+from hotreload.server.exchange import generation_header, sender, while_connected
+from hotreload.server.keys import KeyCheck
 from hotreload.server.peers import Peer, overflow_id
 from hotreload.server.ports import Gate
 from hotreload.server.problems import RETRY_AFTER, Json, Refused
@@ -102,28 +103,36 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Lets root, our own user and one group through; nobody over TCP.
+    """Lets root, our own user and one group through, and over TCP who shows an admin key.
 
     The overflow ids let nobody through, whoever we are: all whom our user namespace does not know
     have them.
     """
 
     group: int | None = None
+    keys: KeyCheck | None = None
+    """None where nobody may come over TCP."""
     _nobody: int = field(default_factory=partial(overflow_id, "uid"))
     _nogroup: int = field(default_factory=partial(overflow_id, "gid"))
 
     async def __call__(self, request: Request) -> None:
-        """Refuse the request with 403, unless its sender may change what is live."""
-        peer: Peer | None = request.scope.get("extensions", {}).get("peer")
-        if peer is None:
-            words = "this route answers on the unix socket alone ([server] socket): no key opens it"
-            raise self._refused(request, words, None)
-        if not self._may(peer):
+        """Refuse the request with 403 or 401, unless its sender may change what is live."""
+        peer = _peer(request)
+        if peer is not None and not self._may(peer):
             words = f"uid {peer.uid} may not use this route ([server] admin_group)"
             raise self._refused(request, words, peer)
         if is_from_a_page(request.headers):
             words = "this route does not answer web pages: any site could ask through a browser"
             raise self._refused(request, words, peer)
+        if peer is None:
+            await self._check_key(request)
+
+    async def _check_key(self, request: Request) -> None:
+        if self.keys is None:
+            words = "over TCP this route asks for an admin key, and no file of them is configured"
+            todo = "set [server] admin_keys_file, or ask on the unix socket ([server] socket)"
+            raise self._refused(request, f"{words}: {todo}", None)
+        await self.keys(request.scope)
 
     def _may(self, peer: Peer) -> bool:
         users = {0, os.geteuid()} - {self._nobody}
@@ -131,7 +140,8 @@ class Admission:
         return peer.uid in users or bool(groups & peer.groups)
 
     def _refused(self, request: Request, words: str, peer: Peer | None) -> Refused:
-        who = {"uid": peer.uid, "gid": peer.gid, "pid": peer.pid} if peer else {"tcp": True}
+        tcp = {"tcp": True, "from": sender(request.scope)}
+        who = {"uid": peer.uid, "gid": peer.gid, "pid": peer.pid} if peer else tcp
         log.warning("admin.refused", extra={"path": request.url.path, **who})
         return Refused(403, "forbidden", words)
 
@@ -209,9 +219,17 @@ def _compared(leaves: Mapping[str, int], generation: Generation) -> Fields:
 
 
 def asked_by(verb: str, request: Request, fields: Mapping[str, Any] = MappingProxyType({})) -> By:
-    """The operator who asks, as the kernel named them at admission."""
-    peer: Peer = request.scope["extensions"]["peer"]
-    return By(verb, peer.uid, peer.pid, time.time(), fields.get("reason", ""))
+    """The operator who asks, as the kernel named them at admission; over TCP nobody can."""
+    reason, peer = fields.get("reason", ""), _peer(request)
+    if peer is None:
+        address = sender(request.scope) or "TCP"
+        return By(verb, None, None, time.time(), reason, address=address)
+    return By(verb, peer.uid, peer.pid, time.time(), reason)
+
+
+def _peer(request: Request) -> Peer | None:
+    peer: Peer | None = request.scope.get("extensions", {}).get("peer")
+    return peer
 
 
 def _daemon() -> Fields:

@@ -197,7 +197,13 @@ SHAPES: Mapping[str, Schema] = {
     "Loading": an_object(_LOADING),
     "Attempt": an_object(_ATTEMPT),
     "PastAttempt": an_object(_ATTEMPT, replaced={"type": ["object", "null"]}),
-    "By": an_object(verb=PLAIN_TEXT, uid=_INTEGER, pid=_INTEGER, at=PLAIN_TEXT, reason=PLAIN_TEXT),
+    "By": an_object(
+        verb=PLAIN_TEXT,
+        uid=MAYBE_INTEGER,
+        pid=MAYBE_INTEGER,
+        at=PLAIN_TEXT,
+        reason=PLAIN_TEXT,
+    ),
     "History": an_object(attempts=a_list(named("PastAttempt")), pins=a_list(named("By"))),
     "Listing": an_object(
         checkpoints=a_list(named("Listed")),

@@ -20,7 +20,7 @@ from hotreload.server.bounds import Limits
 from hotreload.server.browsers import KnownHost, NamedSites
 from hotreload.server.exchange import Exchange
 from hotreload.server.generate import read_generate
-from hotreload.server.keys import ApiKeys, WantsKey
+from hotreload.server.keys import ApiKeys, KeyCheck, WantsKey
 from hotreload.server.limits import Bodies, Limited
 from hotreload.server.openai.routes import openai_routes
 from hotreload.server.openapi import schema_routes
@@ -50,6 +50,7 @@ def create_app[P](
     hosts: Collection[str] = (),
     origins: Collection[str] = (),
     keys: ApiKeys | None = None,
+    admin_keys: ApiKeys | None = None,
     access_log: bool = False,
 ) -> FastAPI:
     """Build the app. `HttpServer` serves it; another server would not know who connects.
@@ -77,7 +78,8 @@ def create_app[P](
     app.include_router(watch_routes(documents, metrics))
     app.include_router(page_routes())
     app.include_router(schema_routes())
-    admission = Admission(admin_group)
+    by_key = KeyCheck(admin_keys, kind="admin key") if admin_keys is not None else None
+    admission = Admission(admin_group, by_key)
     app.include_router(
         sglang_routes(answerer, gate=gate, status=status, model=model, admission=admission)
     )
@@ -89,7 +91,8 @@ def create_app[P](
     app.add_exception_handler(RequestValidationError, _bad_query)
     app.add_middleware(Limited, limits=limits, bodies=app.state.bodies)
     if keys is not None:
-        app.add_middleware(WantsKey, keys=keys)
+        known = (keys, admin_keys) if admin_keys is not None else (keys,)
+        app.add_middleware(WantsKey, check=KeyCheck(*known))
     app.add_middleware(KnownHost, hosts=hosts)
     app.add_middleware(
         Exchange,

@@ -23,7 +23,7 @@ from hotreload.server.peers import overflow_id
 from hotreload.server.ports import Gate, Metrics
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.webhook import Webhook
-from hotreload.settings.credentials import KEYS, read_keys, read_secret
+from hotreload.settings.credentials import ADMIN_KEYS, KEYS, read_keys, read_secret
 from hotreload.settings.sections import ServerSettings, Settings
 
 log = logging.getLogger("hotreload")
@@ -64,7 +64,8 @@ def make_app[P](
         model=_served(settings),
         hosts=server.hosts,
         origins=server.cors_origins,
-        keys=_api_keys(server.api_keys_file),
+        keys=_keys(server.api_keys_file, KEYS),
+        admin_keys=_keys(server.admin_keys_file, ADMIN_KEYS),
         access_log=server.access_log,
     )
 
@@ -91,8 +92,8 @@ def _webhook(file: Path | None, wake: Callable[[str], None]) -> Webhook | None:
     return Webhook(read_secret(file, "[source] webhook"), wake) if file is not None else None
 
 
-def _api_keys(file: Path | None) -> ApiKeys | None:
-    return ApiKeys(partial(read_keys, file, KEYS)) if file is not None else None
+def _keys(file: Path | None, setting: str) -> ApiKeys | None:
+    return ApiKeys(partial(read_keys, file, setting)) if file is not None else None
 
 
 @contextmanager

@@ -214,12 +214,13 @@ def request_id(scope: Scope) -> str:
 def log_access(scope: Scope, name: str, code: int, seconds: float) -> None:
     """Write the line: who asked for what, and what came of it; nothing of what was said."""
     peer = scope.get("extensions", {}).get("peer")
-    who = {"uid": peer.uid, "pid": peer.pid} if peer else {"from": _sender(scope)}
+    who = {"uid": peer.uid, "pid": peer.pid} if peer else {"from": sender(scope)}
     fields = {"method": scope["method"], "path": scope["path"][:LONGEST_PATH], "code": code}
     more = {**fields, "seconds": round(seconds, 4), "request_id": name}
     access_log.info("request.answered", extra={**more, **who})
 
 
-def _sender(scope: Scope) -> str | None:
+def sender(scope: Scope) -> str | None:
+    """The address and port of who came over TCP."""
     client = scope.get("client")
     return f"{client[0]}:{client[1]}" if client else None

@@ -1,5 +1,5 @@
-"""The API keys of clients that come over TCP. Clients of the unix socket need none: the kernel says
-who they are."""
+"""The keys of clients that come over TCP, for the model and for the admin routes. Clients of the
+unix socket need none: the kernel says who they are."""
 
 import asyncio
 import hmac
@@ -83,30 +83,41 @@ def _digests(keys: Collection[str]) -> list[bytes]:
     return sorted(sha256(key.encode()).digest() for key in keys)
 
 
-class WantsKey:
-    """Answers 401 to clients that come over TCP without a key."""
+class KeyCheck:
+    """Refuses with 401 whoever shows no key of these files."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
-        self._app = app
-        self._keys = keys
+    def __init__(self, *files: ApiKeys, kind: str = "API key") -> None:
+        self._files = files
+        self._kind = kind
         self._failures = Failures()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not _is_open(scope):
-            await self._check(scope)
-        await self._app(scope, receive, send)
-
-    async def _check(self, scope: Scope) -> None:
+    async def __call__(self, scope: Scope) -> None:
+        """Check what the client shows."""
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
-            raise self._refused(scope, "no API key: send one as Authorization: Bearer KEY", "")
-        if not await self._keys.admit(given.strip()):
-            raise self._refused(scope, "this API key is not known here", ', error="invalid_token"')
+            words = f"no {self._kind}: send one as Authorization: Bearer KEY"
+            raise self._refused(scope, words, "")
+        if not any([await file.admit(given.strip()) for file in self._files]):  # all, each time
+            words = f"this {self._kind} is not known here"
+            raise self._refused(scope, words, ', error="invalid_token"')
 
     def _refused(self, scope: Scope, words: str, more: str) -> Refused:
         self._failures.count(scope)
         asks = {"WWW-Authenticate": f'Bearer realm="hotreload"{more}'}
         return Refused(401, "invalid_api_key", words, headers=asks)
+
+
+class WantsKey:
+    """Answers 401 to clients that come over TCP without a key."""
+
+    def __init__(self, app: ASGIApp, check: KeyCheck) -> None:
+        self._app = app
+        self._check = check
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not _is_open(scope):
+            await self._check(scope)
+        await self._app(scope, receive, send)
 
 
 class Failures:

@@ -30,6 +30,13 @@ SCHEMES: Mapping[str, Mapping[str, str]] = {
         "Nobody needs one where that is not set, nor who comes by the unix socket: the kernel "
         "says who that is (SO_PEERCRED), and the mode and group of the socket who may come.",
     },
+    "AdminKey": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "One of the keys in [server] admin_keys_file, from who comes over TCP. It "
+        "counts as an API key too. Where that is not set, nobody is let in over TCP (403); by the "
+        "unix socket the kernel says who comes (SO_PEERCRED).",
+    },
     "WebhookSecret": {
         "type": "apiKey",
         "in": "header",
@@ -38,11 +45,12 @@ SCHEMES: Mapping[str, Mapping[str, str]] = {
     },
 }
 KEY_OVER_TCP: Security = ({"ApiKey": ()}, {})
+ADMIN_KEY_OVER_TCP: Security = ({"AdminKey": ()}, {})
 TO_ALL: Security = ()
 BY_SECRET: Security = ({"WebhookSecret": ()},)
 ADMINISTRATORS = (
-    "On the unix socket alone, for root, the daemon's own user and members of [server] "
-    "admin_group: the kernel says who comes (SO_PEERCRED). No key opens it."
+    "By the unix socket for root, the daemon's own user and members of [server] admin_group: the "
+    "kernel says who comes (SO_PEERCRED). Over TCP for who sends an admin key."
 )
 
 
@@ -142,7 +150,7 @@ def _pins(words: str) -> Operation:
 
 
 def _for_administrators(operation: Operation) -> Operation:
-    return replace(operation, security=TO_ALL, who=ADMINISTRATORS)
+    return replace(operation, security=ADMIN_KEY_OVER_TCP, who=ADMINISTRATORS)
 
 
 def _guarded(operation: Operation) -> Operation:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from hotreload.errors import ConfigError
 
-KEYS, TOKEN = "[server] api_keys_file", "[source] token_file"
+KEYS, ADMIN_KEYS = "[server] api_keys_file", "[server] admin_keys_file"
+TOKEN = "[source] token_file"
 """Settings that name files which are read again while the daemon runs."""
 
 SHORTEST_KEY = 16
-"""Characters of an API key: nobody limits how often a client may guess."""
+"""Characters of a key: nobody limits how often a client may guess."""
 
 SHORTEST_JOIN_SECRET = 32
 """A shorter secret can be guessed from what it signs, without asking anybody."""
@@ -42,7 +43,7 @@ def read_join_secret(
 
 
 def read_keys(file: Path, setting: str, environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """Return the API keys in a file, one a line; `#` begins a comment.
+    """Return the keys in a file, one a line; `#` begins a comment.
 
     ConfigError names the line at fault, never what stands in it.
     """

@@ -179,7 +179,8 @@ class ServerSettings(SettingsTable):
     )
     tcp: HostPort | None = Field(
         default=None,
-        description="A host:port to listen on too, without the admin routes.",
+        description="A host:port to listen on too; the admin routes ask for a key of "
+        "`admin_keys_file` there.",
         examples=["127.0.0.1:8000"],
     )
     model_name: str | None = Field(
@@ -201,6 +202,13 @@ class ServerSettings(SettingsTable):
         "read anew when it changes. Who comes over TCP must send one of them as Authorization: "
         "Bearer; who comes by the socket need not. Unset, nobody need.",
         examples=["/etc/hotreload/api-keys"],
+    )
+    admin_keys_file: Location | None = Field(
+        default=None,
+        description="A file (or systemd credential) like api_keys_file: who sends one of its keys "
+        "over TCP may use the admin routes, and all that an API key opens. Unset, nobody may over "
+        "TCP; by the socket the kernel says who may.",
+        examples=["/etc/hotreload/admin-keys"],
     )
     cors_origins: tuple[Annotated[str, AfterValidator(origin)], ...] = Field(
         default=(),

@@ -24,6 +24,7 @@ from hotreload.cli.doctor_checks.checkup import (
     check_socket,
 )
 from hotreload.cli.doctor_checks.places import (
+    check_admin_keys,
     check_api_keys,
     check_clock,
     check_folders,
@@ -479,6 +480,7 @@ def test_a_cache_the_daemon_may_not_write_to_fails(world: Path) -> None:
         ("source.token_file", check_token),
         ("source.webhook", check_webhook),
         ("server.api_keys_file", check_api_keys),
+        ("server.admin_keys_file", check_admin_keys),
     ],
 )
 def test_a_secret_must_be_there_be_secret_and_reach_the_daemon(

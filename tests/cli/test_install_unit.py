@@ -318,6 +318,12 @@ def test_the_api_keys_are_a_credential_whatever_the_source_is(tmp_path: Path, so
     assert "25-api-keys.conf" not in rendered(settings(tmp_path, f"[source]\n{source}\n"))
 
 
+def test_the_admin_keys_are_a_credential_beside_the_api_keys(tmp_path: Path) -> None:
+    keys = "[server]\napi_keys_file = '/etc/keys/api'\nadmin_keys_file = '/etc/keys/admin'\n"
+    loaded = rendered(settings(tmp_path, f"[source]\npath = '/srv'\n{keys}"))["25-api-keys.conf"]
+    assert "LoadCredential=api:/etc/keys/api\nLoadCredential=admin:/etc/keys/admin\n" in loaded
+
+
 def test_the_api_keys_may_not_have_the_name_of_the_token(tmp_path: Path) -> None:
     text = "[source]\nkind = 'huggingface'\nrepo = 'a/b'\ntoken_file = '/a/secret'\n"
     config = settings(tmp_path, f"{text}[server]\napi_keys_file = '/b/secret'\n")

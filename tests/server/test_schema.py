@@ -69,14 +69,15 @@ async def test_the_document_says_what_opens_each_operation(world: World) -> None
     schemes = document["components"]["securitySchemes"]
     assert {name: (each["type"], each.get("scheme")) for name, each in schemes.items()} == {
         "ApiKey": ("http", "bearer"),
+        "AdminKey": ("http", "bearer"),
         "WebhookSecret": ("apiKey", None),
     }
     assert "SO_PEERCRED" in schemes["ApiKey"]["description"]
     for path, methods in document["paths"].items():
         for operation in methods.values():
             admin = path.startswith("/admin/") or path in GUARDED
-            open_to_all = admin or path in OPEN_PATHS - {WEBHOOK}
-            usual: list[object] = [] if open_to_all else [{"ApiKey": []}, {}]
+            key = "AdminKey" if admin else "ApiKey"
+            usual: list[object] = [] if path in OPEN_PATHS else [{key: []}, {}]
             assert operation["security"] == ([{"WebhookSecret": []}] if path == WEBHOOK else usual)
             assert ("SO_PEERCRED" in operation.get("description", "")) == admin
 

@@ -15,6 +15,7 @@ from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Check, Facts
 from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts
 from hotreload.cli.doctor_checks.places import (
+    check_admin_keys,
     check_api_keys,
     check_clock,
     check_folders,
@@ -245,6 +246,7 @@ CHECKS: dict[str, Check] = {
     "token": check_token,
     "webhook": check_webhook,
     "api keys": check_api_keys,
+    "admin keys": check_admin_keys,
     "disk": check_disk,
     "cache": check_cache,
     "memory": check_memory,

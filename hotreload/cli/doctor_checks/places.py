@@ -138,6 +138,11 @@ def check_api_keys(facts: Facts) -> Advice:
     return _secret(facts, server.api_keys_file, "API key")
 
 
+def check_admin_keys(facts: Facts) -> Advice:
+    """Do the admin keys reach the daemon alone?"""
+    return _secret(facts, facts.settings.server.admin_keys_file, "admin key")
+
+
 def _secret(facts: Facts, path: Path | None, what: str) -> Advice:
     """A file that the daemon must read and others must not; install-unit may pass it on."""
     if path is None:
