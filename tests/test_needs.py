@@ -11,7 +11,7 @@ import pytest
 from tests.needs import VARIABLE, had_all_the_same
 
 ROOT = Path(__file__).parent.parent
-TARGETS = ("setup", "check", "test", "soak")
+TARGETS = ("setup", "check", "test")
 NO_TMUX = "there is no tmux: apt-get install tmux"
 SKIPS = f"""
 import pytest
