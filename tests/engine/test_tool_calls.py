@@ -216,6 +216,9 @@ def test_what_schemas_refer_to_is_found_from_the_root_of_theirs() -> None:
     assert schema["$defs"] == {"City": {"type": "string"}}
     with pytest.raises(BadRequest, match=r"\$defs.City means two things"):
         schema_of([tool("a", "string"), tool("b", "number")], "required")
+    odd: Tool = {"type": "function", "function": {"name": "a", "parameters": {"$defs": [1]}}}
+    with pytest.raises(BadRequest, match=r"\$defs of parameters must be an object"):
+        schema_of([odd], "required")
 
 
 async def test_the_template_gets_the_tools_and_what_they_answered(tmp_path: Path) -> None:
