@@ -129,6 +129,12 @@ def test_text_without_calls_keeps_its_blanks_and_is_told_before_its_end() -> Non
     assert reader.read(" a <tools> b \n", is_whole=True) == (" a <tools> b \n", [])
 
 
+def test_a_call_that_was_begun_anew_is_read() -> None:
+    text = f"<tool_call>\nno: {said('qwen25', 'Oslo')}"
+    beside, calls = WrittenCalls(as_json).read(text, is_whole=True)
+    assert (beside, len(calls)) == ("<tool_call>\nno:", 1)
+
+
 def test_text_after_a_call_is_told_too() -> None:
     reader = WrittenCalls(as_json)
     text = f"{said('qwen25', 'Oslo')}\n so it is"

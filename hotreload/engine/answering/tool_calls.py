@@ -58,7 +58,8 @@ class WrittenCalls:
             end = text.find(CALL_ENDS, begin)
             if end < 0:
                 break
-            self._take(text, begin, end + len(CALL_ENDS))
+            last = text.rfind(CALL_BEGINS, begin, end)  # one before it was begun and given up
+            self._take(text, last, end + len(CALL_ENDS))
         rest = self._unread(text)
         if is_whole:
             said = self._beside + rest
