@@ -88,6 +88,7 @@ async def test_each_setting_of_the_engine_reaches_it(
             "engine": {"model": str(tmp_path), "warm_batches": 0, **engine},
             "checks": {"max_drift": 7.0},
             "reload": {"memory": "auto"},
+            "server": {"tool_call_parser": "mimo"},
             "probe": [{"prompt": "Who?", "contains": "me"}],
             "state": {"directory": str(tmp_path / "state")},
         }
@@ -98,6 +99,7 @@ async def test_each_setting_of_the_engine_reaches_it(
     assert [(probe.prompt, probe.contains) for probe in given["probes"]] == [("Who?", "me")]
     assert given["terms"].spool == tmp_path / "state" / "staging"
     assert (given["model"], given["load_format"]) == (tmp_path, "dummy")
+    assert given["tool_call_parser"] == "mimo"
 
 
 async def test_a_start_tells_how_much_is_copied_and_that_the_engine_is_built(

@@ -1,4 +1,4 @@
-"""Every field that SGLang, sglang-jax, vLLM, OpenAI and huggingface_hub know, by route: which are
+"""Every field that SGLang, sglang-jax, vLLM and OpenAI know, by route: which are
 honoured, and with which values the others ask for nothing."""
 
 from collections.abc import Mapping, Set
@@ -320,32 +320,4 @@ CHAT = _openai(
         "tool_choice": (*EMPTY, "auto"),
         "parallel_tool_calls": (True,),
     },
-)
-# --- huggingface_hub's text generation -------------------------------------------------------
-
-SAME = ("temperature", "top_p", "top_k", "repetition_penalty", "frequency_penalty", "seed")
-"""Parameters that are called and meant as in OpenAI's API, as this server has it."""
-PARAMETERS = KnownFields(
-    honoured={
-        **{name: SAMPLING[name][1] for name in SAME},
-        "max_new_tokens": TOKENS,
-        "stop": STOP,
-        "do_sample": BOOLEAN,
-        "grammar": OBJECT,
-        "details": BOOLEAN,
-        "return_full_text": BOOLEAN,
-    },
-    others=_names(
-        "adapter_id best_of decoder_input_details top_n_tokens truncate typical_p watermark"
-    ),
-    within="parameters.",
-)
-TEXT_GENERATION = KnownFields(
-    honoured={
-        "inputs": STRING,
-        "parameters": PARAMETERS.as_a_field,
-        "stream": BOOLEAN,
-        **MIN_GENERATION,
-    },
-    others=frozenset(),
 )

@@ -11,6 +11,7 @@ from hotreload.server.known_fields import KnownFields
 from hotreload.server.openai.response_fields import RESPONSES
 from hotreload.server.request_body import BOOLEAN, STRING, Kind, whole_number
 from hotreload.server.sglang import bodies
+from hotreload.server.text_generation_fields import TEXT_GENERATION
 from hotreload.server.view_routes import MOST_LISTED
 
 JSON_TYPE = "application/json"
@@ -276,7 +277,7 @@ OPERATIONS: Operations = {
     ("POST", "/"): _asks(
         "Ask as huggingface_hub's client does.",
         a_list(named("TextGeneration")),
-        known_fields.TEXT_GENERATION,
+        TEXT_GENERATION,
         "inputs",
     ),
     ("POST", "/v1/completions"): _asks(

@@ -17,11 +17,12 @@ from hotreload.server.answerer import (
     oldest_wanted,
 )
 from hotreload.server.bounds import Limits
-from hotreload.server.known_fields import PARAMETERS, SAME, SAMPLING, TEXT_GENERATION
+from hotreload.server.known_fields import SAMPLING
 from hotreload.server.openai.answers import Choice, NewTokens
 from hotreload.server.openai.requests import completion_request, renamed
 from hotreload.server.problems import TEXT_GENERATION_PATH, Refused, text_generation_fields
 from hotreload.server.request_body import read_object
+from hotreload.server.text_generation_fields import PARAMETERS, SAME, TEXT_GENERATION
 from hotreload.types import Generation
 
 NEW_TOKENS = 100

@@ -15,6 +15,7 @@ from hotreload.engine.versions import SUPPORTED
 from hotreload.server import known_fields
 from hotreload.server.known_fields import EMPTY, KnownFields
 from hotreload.server.openai.response_fields import RESPONSES
+from hotreload.server.text_generation_fields import PARAMETERS
 from hotreload.settings.load import to_toml
 from hotreload.settings.rereading import NEED_NO_RESTART
 from hotreload.settings.sections import Settings
@@ -105,7 +106,7 @@ ROUTES: Mapping[str, KnownFields] = {
     "chat": known_fields.CHAT,
     "completions": known_fields.COMPLETION,
     "responses": RESPONSES,
-    "`POST /`, `parameters`": known_fields.PARAMETERS,
+    "`POST /`, `parameters`": PARAMETERS,
 }
 NOT_ZERO = tuple(value for value in EMPTY if value is False or value != 0)
 

@@ -129,6 +129,12 @@ def test_text_without_calls_keeps_its_blanks_and_is_told_before_its_end() -> Non
     assert reader.read(" a <tools> b \n", is_whole=True) == (" a <tools> b \n", [])
 
 
+def test_a_call_that_was_begun_anew_is_read() -> None:
+    text = f"<tool_call>\nno: {said('qwen25', 'Oslo')}"
+    beside, calls = WrittenCalls(as_json).read(text, is_whole=True)
+    assert (beside, len(calls)) == ("<tool_call>\nno:", 1)
+
+
 def test_text_after_a_call_is_told_too() -> None:
     reader = WrittenCalls(as_json)
     text = f"{said('qwen25', 'Oslo')}\n so it is"
@@ -216,6 +222,9 @@ def test_what_schemas_refer_to_is_found_from_the_root_of_theirs() -> None:
     assert schema["$defs"] == {"City": {"type": "string"}}
     with pytest.raises(BadRequest, match=r"\$defs.City means two things"):
         schema_of([tool("a", "string"), tool("b", "number")], "required")
+    odd: Tool = {"type": "function", "function": {"name": "a", "parameters": {"$defs": [1]}}}
+    with pytest.raises(BadRequest, match=r"\$defs of parameters must be an object"):
+        schema_of([odd], "required")
 
 
 async def test_the_template_gets_the_tools_and_what_they_answered(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from hotreload.server.known_fields import (
     EMPTY,
     GENERATE,
     LABELS,
-    PARAMETERS,
     SAMPLING_PARAMS,
     STREAM_OPTIONS,
     UNUSUAL,
@@ -24,6 +23,7 @@ from hotreload.server.known_fields import (
 )
 from hotreload.server.openai.response_fields import RESPONSES
 from hotreload.server.sglang.answers import ServedModel
+from hotreload.server.text_generation_fields import PARAMETERS
 from tests.server.world import World, serving
 
 RECORDED = [

@@ -58,7 +58,8 @@ class WrittenCalls:
             end = text.find(CALL_ENDS, begin)
             if end < 0:
                 break
-            self._take(text, begin, end + len(CALL_ENDS))
+            last = text.rfind(CALL_BEGINS, begin, end)  # one before it was begun and given up
+            self._take(text, last, end + len(CALL_ENDS))
         rest = self._unread(text)
         if is_whole:
             said = self._beside + rest
@@ -200,21 +201,27 @@ def _call_schema(function: Mapping[str, Any]) -> dict[str, Any]:
     parameters = {k: v for k, v in function["parameters"].items() if k not in _SHARED}
     return {
         "type": "object",
-        "properties": {"name": {"enum": [function["name"]]}, "parameters": parameters},
+        "properties": {
+            "name": {"enum": [function["name"]]},
+            "parameters": {"type": "object", **parameters},
+        },
         "required": ["name", "parameters"],
         "additionalProperties": False,
     }
 
 
-_SHARED = ("$defs", "definitions")
+_SHARED = frozenset({"$defs", "definitions"})
 
 
 def _definitions(tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Definitions that schemas refer to from their root, which is another one here."""
     shared: dict[str, Any] = {}
     for tool in tools:
-        for kind in _SHARED:
-            for name, schema in (tool["function"]["parameters"].get(kind) or {}).items():
+        parameters = tool["function"]["parameters"]
+        for kind in _SHARED & parameters.keys():
+            if not isinstance(parameters[kind], dict):
+                raise bad("tools", f"{kind} of parameters must be an object")
+            for name, schema in parameters[kind].items():
                 if shared.setdefault(kind, {}).setdefault(name, schema) != schema:
                     raise bad("tools", f"{kind}.{name} means two things in them; rename one")
     return shared
