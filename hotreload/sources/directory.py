@@ -302,7 +302,8 @@ class DirectorySource:
         allowed = [path for path in meant if any(path.is_relative_to(root) for root in roots)]
         if not allowed:
             listed = ", ".join(str(root) for root in self._roots)
-            raise BadRequest(f"{shown}: lies outside of the allowed folders: {listed}")
+            todo = "[server] update_roots allows more"
+            raise BadRequest(f"{shown}: lies outside of the allowed folders: {listed}; {todo}")
         with suppress(OSError):
             nested = places(roots[0], self._options.depth)
             allowed += [place.folder for place in nested if name in _names(place.path)]

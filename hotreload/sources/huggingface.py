@@ -4,6 +4,7 @@ Asks the hub seldom and cheaply, and hands over only files that lie on this disk
 """
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection
@@ -12,7 +13,13 @@ from pathlib import Path
 
 from hotreload.checkpoint.digests import Digests, content_id
 from hotreload.checkpoint.survey import survey
-from hotreload.errors import BadRequest, CheckpointChanged, CheckpointRejected, SourceUnavailable
+from hotreload.errors import (
+    BadRequest,
+    CheckpointChanged,
+    CheckpointRejected,
+    NothingOfThatName,
+    SourceUnavailable,
+)
 from hotreload.events import Progress, Publish, SourceScanned, Waiting
 from hotreload.listed import Listed
 from hotreload.sources.hub.client import SHA, Head, HubClient
@@ -250,12 +257,22 @@ class HuggingFaceSource:
         if folder.parent == self._snapshots.folder and SHA.fullmatch(folder.name):
             return self._named_revision(folder.name, folder.name)
         if folder not in self._folders:
-            raise BadRequest(
-                f"{folder}: this daemon follows {self._repo}; give a branch, tag or commit"
-            )
+            folder = await _in_thread(lambda cancel: self._allowed_folder(folder))
         id = await _in_thread(lambda cancel: content_id(survey(folder), self._digests, cancel))
         self._named[id] = folder
         return Revision(id, folder.name)
+
+    def _allowed_folder(self, folder: Path) -> Path:
+        """The folder that is meant, links resolved; BadRequest when it may not be loaded."""
+        meant = Path(os.path.realpath(folder))
+        if not any(meant.is_relative_to(os.path.realpath(root)) for root in self._folders):
+            raise BadRequest(
+                f"{folder}: this daemon follows {self._repo}; give a branch, tag or commit, or a "
+                "folder below one of [server] update_roots"
+            )
+        if not meant.is_dir():
+            raise NothingOfThatName(f"{folder}: no such folder")
+        return meant
 
     # --- fetching ----------------------------------------------------------------------
 

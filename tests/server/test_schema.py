@@ -13,10 +13,11 @@ from hotreload.server.keys import OPEN_PATHS, ApiKeys
 from hotreload.server.operations import OPERATIONS
 from hotreload.server.webhook import WEBHOOK_PATH as WEBHOOK
 from tests.server.fuzz import fuzz
+from tests.server.test_trainer_orders import GUARDED as ORDERS
 from tests.server.world import FIRST, World, attempt, serving
 
-GUARDED = {"/flush_cache", "/abort_request", "/get_weights_by_name", "/weights_checker"}
-"""SGLang's routes that ask for the rights of the admin routes."""
+GUARDED = {"/flush_cache", "/abort_request", "/get_weights_by_name", "/weights_checker", *ORDERS}
+"""Other servers' routes that ask for the rights of the admin routes."""
 QUICK = Limits(generation_seconds=0.05, request_seconds=20)
 
 
