@@ -4,24 +4,19 @@ Asks the hub seldom and cheaply, and hands over only files that lie on this disk
 """
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from hotreload.checkpoint.digests import Digests, content_id
 from hotreload.checkpoint.survey import survey
-from hotreload.errors import (
-    BadRequest,
-    CheckpointChanged,
-    CheckpointRejected,
-    NothingOfThatName,
-    SourceUnavailable,
-)
+from hotreload.errors import BadRequest, CheckpointChanged, CheckpointRejected, SourceUnavailable
 from hotreload.events import Progress, Publish, SourceScanned, Waiting
 from hotreload.listed import Listed
+from hotreload.sources.allowed import folder_below
 from hotreload.sources.hub.client import SHA, Head, HubClient
 from hotreload.sources.hub.download import Download, DownloadedBytes
 from hotreload.sources.hub.faults import FaultKind, HubFault
@@ -257,22 +252,12 @@ class HuggingFaceSource:
         if folder.parent == self._snapshots.folder and SHA.fullmatch(folder.name):
             return self._named_revision(folder.name, folder.name)
         if folder not in self._folders:
-            folder = await _in_thread(lambda cancel: self._allowed_folder(folder))
+            instead = f"this daemon follows {self._repo}; give a branch, tag or commit"
+            below = partial(folder_below, self._folders, folder, instead)
+            folder = await _in_thread(lambda cancel: below())
         id = await _in_thread(lambda cancel: content_id(survey(folder), self._digests, cancel))
         self._named[id] = folder
         return Revision(id, folder.name)
-
-    def _allowed_folder(self, folder: Path) -> Path:
-        """The folder that is meant, links resolved; BadRequest when it may not be loaded."""
-        meant = Path(os.path.realpath(folder))
-        if not any(meant.is_relative_to(os.path.realpath(root)) for root in self._folders):
-            raise BadRequest(
-                f"{folder}: this daemon follows {self._repo}; give a branch, tag or commit, or a "
-                "folder below one of [server] update_roots"
-            )
-        if not meant.is_dir():
-            raise NothingOfThatName(f"{folder}: no such folder")
-        return meant
 
     # --- fetching ----------------------------------------------------------------------
 
