@@ -42,6 +42,7 @@ def generation_fields(generation: Generation) -> Fields:
     return {
         "generation": generation.number,
         **revision_fields(generation.revision),
+        "weight_version": generation.weight_version,
         "fingerprint": generation.fingerprint,
         "live_since": iso(generation.since),
     }
@@ -57,6 +58,7 @@ def attempt_fields(attempt: Attempt) -> Fields:
         "pause_seconds": round(attempt.pause_seconds, 6),
         "finished_at": iso(attempt.finished_at),
         "generation": attempt.generation,
+        "weight_version": attempt.weight_version,
         "rolled_back": attempt.rolled_back,
         "by": attempt.by and by_fields(attempt.by),
         **loading_fields(attempt.loading),

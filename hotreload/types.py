@@ -24,7 +24,7 @@ class By:
     """The one who asked for a change, when, and what for in their own words."""
 
     verb: str
-    """reload, rollback, perturb, pin or unpin; START for what a start tried."""
+    """reload, rollback, perturb, version, pin or unpin; START for what a start tried."""
     uid: int | None
     """The user and the process that the kernel names; None for who came over TCP."""
     pid: int | None
@@ -211,11 +211,13 @@ class Generation:
     """Wall-clock seconds; for people, never for durations."""
     leaves: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
     bytes: int = field(default=0, repr=False, compare=False)
+    version: str = field(default="", compare=False)
+    """The name that whoever ordered these weights has for them; empty if nobody named them."""
 
     @property
     def weight_version(self) -> str:
-        """The version by which trainers know these weights: as they are numbered here."""
-        return str(self.number)
+        """The version by which trainers know these weights: theirs, else as they are numbered."""
+        return self.version or str(self.number)
 
     @property
     def stamp(self) -> dict[str, Any]:
@@ -331,6 +333,14 @@ class Attempt:
     """True if nothing was to go live or be refused whatever came of it."""
     unproven: str = ""
     """The reason why a dry run could not ask the probes."""
+    version: str = ""
+    """The name that whoever ordered its weights has for them."""
+
+    @property
+    def weight_version(self) -> str | None:
+        """The version of its weights; None for those that nobody named and that never answered."""
+        number = None if self.generation is None else str(self.generation)
+        return self.version or number
 
     @property
     def is_of_a_start(self) -> bool:

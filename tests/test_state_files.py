@@ -125,7 +125,7 @@ def test_a_state_that_is_gone_is_told_where_there_was_one(tmp_path: Path) -> Non
 def test_numbers_go_on_behind_a_state_of_a_newer_version(tmp_path: Path) -> None:
     saved(tmp_path)
     newest = tmp_path / NEWEST
-    newest.write_bytes(newest.read_bytes().replace(b'"version": ', b'"version": 9'))
+    newest.write_bytes(newest.read_bytes().replace(b'"version": ', b'"version": 9', 1))
     found = read(tmp_path)
     assert found.is_newer
     assert "is left as it is" in str(found.damage)

@@ -237,7 +237,8 @@ def _used(config: Path, settings: dict[str, Any]) -> list[Path]:
     """Return the folders that the settings name, each once: those to read and those to write."""
     named = (("engine", "model"), ("source", "path"), ("source", "cache"), ("state", "directory"))
     found = (_placed(config, settings, *name) for name in named)
-    return list(dict.fromkeys(path for path in found if path))
+    roots = (_at(config, root) for root in _listed(settings, "server", "update_roots"))
+    return list(dict.fromkeys(path for path in (*found, *roots) if path))
 
 
 def _text(name: str) -> str:
@@ -321,7 +322,17 @@ def _any_in(paths: Sequence[Path], folders: Sequence[Path]) -> bool:
 def _placed(config: Path, settings: dict[str, Any], section: str, key: str) -> Path | None:
     """Return a path in the settings; a relative one starts at their file's folder."""
     value = _setting(settings, section, key)
-    return config.absolute().parent / Path(value).expanduser() if value else None
+    return _at(config, value) if value else None
+
+
+def _at(config: Path, value: str) -> Path:
+    return config.absolute().parent / Path(value).expanduser()
+
+
+def _listed(settings: dict[str, Any], section: str, key: str) -> list[str]:
+    table = settings.get(section)
+    values = table.get(key) if isinstance(table, dict) else None
+    return [each for each in values if isinstance(each, str)] if isinstance(values, list) else []
 
 
 def _setting(settings: dict[str, Any], section: str, key: str) -> str | None:

@@ -73,10 +73,16 @@ class AttemptUnderWay:
         self._attempts = attempts
         self._rules = rules
 
+    def name(self, revision: Revision, version: str) -> None:
+        """Have the weights known by this version if they are of this revision, and not live yet."""
+        if self.progress.revision == revision and self.progress.generation is None:
+            self.progress.version = version
+
     # --- the four kinds ----------------------------------------------------------------------
 
-    async def reload(self, is_wanted: Callable[[], bool]) -> None:
+    async def reload(self, is_wanted: Callable[[], bool], version: str = "") -> None:
         """Make the revision live, or raise why not: then what answered before answers still."""
+        self.progress.version = version
         self.wanted.ask(is_wanted)
         checkpoint = await self._prepared()
         await self._change(lambda engine: engine.stage(checkpoint))
@@ -97,8 +103,9 @@ class AttemptUnderWay:
 
     async def go_back(self, place: PastGeneration) -> None:
         """Make an earlier generation live again: by what is in memory, else from its files."""
+        self.progress.version = place.version
         if not await self._take_back(place):
-            await self.reload(lambda: True)  # nothing overrules a rollback
+            await self.reload(lambda: True, place.version)  # nothing overrules a rollback
 
     async def add_noise(self, noise: Noise) -> None:
         """Make a copy of the live weights with noise on it live, whatever it answers.
@@ -156,13 +163,16 @@ class AttemptUnderWay:
 
     def _commit(self, rollout: Rollout, switch: Switch, staged: Staged) -> Generation:
         """Note that an engine answers by new weights; with the last of them the daemon does."""
-        trial = rollout.trial = rollout.trial or self._attempts.mint(staged)
+        trial = rollout.trial = rollout.trial or self._minted(staged)
         rollout.changed.append(switch)
         self._conclude(rollout)
         if self.progress.generation is None:
             self._replicas.trial = OnTrial(trial, self._reject)
             self.wanted.may_give_up = True  # until the next one changes: this one is put back
         return trial
+
+    def _minted(self, staged: Staged) -> Generation:
+        return self._attempts.mint(staged, version=self.progress.version)
 
     def _conclude(self, rollout: Rollout) -> None:
         """Record the new generation once every engine that serves has it."""

@@ -6,7 +6,7 @@ a restart, and how it is written down, is not known here.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from hotreload.types import Attempt, By, Generation, Outcome, Reason, Refusal, Revision
@@ -42,6 +42,8 @@ class PastGeneration:
     path: str
     """Empty when the weights were made in memory and have no files."""
     since: float
+    version: str = ""
+    """The name that whoever ordered its weights has for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ class Ledger:
 
     def place_of(self, live: Generation) -> PastGeneration:
         """Find where a live generation came from; one without files if that is forgotten."""
-        where = (live.number, live.revision, live.fingerprint, "", live.since)
+        where = (live.number, live.revision, live.fingerprint, "", live.since, live.version)
         return self.past(live.number) or PastGeneration(*where)
 
     def past_before(self, live: Generation | PastGeneration) -> PastGeneration | None:
@@ -235,6 +237,14 @@ class Ledger:
         if self.past(generation.number) is None:
             where = (generation.revision, generation.fingerprint, path, generation.since)
             self.generations.append(PastGeneration(generation.number, *where))
+        self.name_live(generation)
+
+    def name_live(self, live: Generation) -> None:
+        """Know what is live by its version from now on, and when it answers again."""
+        self.live = live
+        if (known := self.past(live.number)) is not None:
+            at = self.generations.index(known)
+            self.generations[at] = replace(known, version=live.version)
 
     def forget_others(self, generation: Generation) -> None:
         """Remember no other weights under its number: another host's ledger gave it to these."""

@@ -29,7 +29,7 @@ from hotreload.types import Attempt, By, Generation, Noise, Outcome, Reason, Rev
 
 
 class Operator:
-    """Behind the admin routes: reload, rollback, perturb, pin, unpin."""
+    """Behind the routes of administrators: reload, rollback, perturb, name, pin, unpin."""
 
     def __init__(
         self,
@@ -46,20 +46,23 @@ class Operator:
         self._publish = publish
 
     async def reload(
-        self, name: str | None, *, by: By, force: bool = False
+        self, name: str | None, *, by: By, force: bool = False, version: str = ""
     ) -> asyncio.Future[Attempt]:
-        """Order a revision (None: the newest); the future tells how the attempt ended."""
+        """Order a revision (None: the newest); the future tells how the attempt ended.
+
+        `version` is what the caller calls these weights.
+        """
         with self._told(by, name):
             if name is None and self._ledger.pinned and not force:
                 raise Busy("a pin holds the live generation; unpin it, or name a revision")
             revision = await self._source.resolve(name)
             first = self._reconciler.orders.first
-            if first is not None and first.revision == revision and not first.is_dry_run:
+            if first is not None and first.is_for(revision, version):
                 return first.done
-            order = ReloadOrder(revision, by, force=force)
+            order = ReloadOrder(revision, by, force=force, version=version)
             refusal = self._ledger.refused.get(revision.id)
             if order.is_fulfilled(self._replicas.live):
-                order.settle(self._reconciler.unattempted(order, Outcome.LIVE, None))
+                order.settle(await self._reconciler.fulfilled(order))
             elif not force and refusal is not None:
                 again = f"{refusal.reason.message} (refused before; --force tries it again)"
                 reason = Reason(refusal.reason.code, again, refusal.reason.findings)
@@ -113,6 +116,11 @@ class Operator:
             if noise.num_leaves > len(live.leaves):
                 raise BadRequest(f"num_leaves: the model has {len(live.leaves)} leaves")
             return self._reconciler.take(NoiseOrder(live, by, noise))
+
+    async def name_live(self, version: str, *, by: By) -> Generation:
+        """Have what is live known by this version, and told so by every answer from now on."""
+        with self._told(by, version):
+            return await self._reconciler.name_live(version)
 
     async def pin(self, *, by: By) -> Generation:
         """Hold the live generation against the source, across restarts too.

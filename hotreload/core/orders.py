@@ -22,9 +22,11 @@ class Order(ABC):
     is_dry_run: ClassVar[bool] = False
     """True if nothing goes live by it, whatever comes of it."""
 
-    def __init__(self, revision: Revision, by: By) -> None:
+    def __init__(self, revision: Revision, by: By, version: str = "") -> None:
         self.revision = revision
         self.by = by
+        self.version = version
+        """The name that whoever gives the order has for the weights; empty for none."""
         self.done: asyncio.Future[Attempt] = asyncio.get_running_loop().create_future()
         self.is_overruled = False
         """True once a later order overrules this one: a rollback does not wait for a download."""
@@ -40,6 +42,11 @@ class Order(ABC):
     def is_fulfilled(self, live: Generation) -> bool:
         """True if there is nothing to do because this generation is live."""
         return self.revision == live.revision
+
+    def is_for(self, revision: Revision, version: str) -> bool:
+        """True if it is to make this live too, and by no other name."""
+        is_reload = self.revision == revision and not self.is_dry_run
+        return is_reload and version in ("", self.version)
 
     def choose(self, ledger: Ledger, left: Revision) -> bool:
         """Have the ledger want what is live now instead of `left`; returns whether it does."""
@@ -67,13 +74,15 @@ class ReloadOrder(Order):
 
     may_be_overruled = True
 
-    def __init__(self, revision: Revision, by: By, *, force: bool = False) -> None:
-        super().__init__(revision, by)
+    def __init__(
+        self, revision: Revision, by: By, *, force: bool = False, version: str = ""
+    ) -> None:
+        super().__init__(revision, by, version)
         self._force = force
 
     @override
     async def run(self, attempt: AttemptUnderWay) -> None:
-        await attempt.reload(lambda: not self.is_overruled)
+        await attempt.reload(lambda: not self.is_overruled, self.version)
 
     @override
     def is_fulfilled(self, live: Generation) -> bool:

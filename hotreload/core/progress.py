@@ -66,6 +66,8 @@ class AttemptProgress:
         self.fingerprints: tuple[str, str] | None = None
         self.loading: Loading | None = None
         """Facts of the staging of its weights, once they are staged."""
+        self.version = ""
+        """The name that whoever ordered its weights has for them."""
         self.unproven = ""
         """The reason why the probes could not be asked, where nothing was to go live."""
         self.reach = reach

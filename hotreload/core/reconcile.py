@@ -21,7 +21,7 @@ from hotreload.core.recording import AttemptPolicy, Attempts
 from hotreload.core.replica import Replicas
 from hotreload.core.rules import Rules
 from hotreload.errors import DrainTimedOut, EngineLost, NotSaved
-from hotreload.events import RevisionWanted, Waiting
+from hotreload.events import GenerationNamed, RevisionWanted, Waiting
 from hotreload.types import Attempt, By, Generation, Outcome, Reason, Revision
 
 log = logging.getLogger("hotreload.reconcile")
@@ -75,8 +75,25 @@ class Reconciler:
     def take(self, order: Order) -> asyncio.Future[Attempt]:
         """Take an operator's order, or raise why not now; the future tells how it ended."""
         self.orders.take(order, self._under_way)
+        if order.version and self._under_way is not None:
+            self._under_way.name(order.revision, order.version)
         self._wake.set()
         return order.done
+
+    async def name_live(self, version: str) -> Generation:
+        """Know what is live by this version; those who are inside keep the one they came for."""
+        live = replace(self._replicas.live, version=version)
+        self.ledger.name_live(live)
+        self._replicas.name_live(live)
+        self._publish(GenerationNamed(live))
+        await self._attempts.save()
+        return live
+
+    async def fulfilled(self, order: Order) -> Attempt:
+        """Answer an order for what is live already: it may have another name for that."""
+        if order.version and order.version != self._replicas.live.weight_version:
+            await self.name_live(order.version)
+        return self.unattempted(order, Outcome.LIVE, None)
 
     async def set_pinned(self, pinned: bool, by: By) -> Generation:
         """Hold the live generation against the source, or follow it again; survives a restart.
@@ -107,9 +124,9 @@ class Reconciler:
         number = self._replicas.live.number if outcome is Outcome.LIVE else None
         at = self._wall()
         dry = order.is_dry_run
-        return Attempt(
-            order.revision, outcome, reason, {}, 0.0, at, number, by=order.by, dry_run=dry
-        )
+        version = self._replicas.live.version if outcome is Outcome.LIVE else order.version
+        ended = Attempt(order.revision, outcome, reason, {}, 0.0, at, number, by=order.by)
+        return replace(ended, dry_run=dry, version=version)
 
     # --- the loop ----------------------------------------------------------------------
 
@@ -170,7 +187,7 @@ class Reconciler:
             words = "a rollback was asked for before its turn came"
             return self.unattempted(order, Outcome.SUPERSEDED, Reason("superseded", words))
         if order.is_fulfilled(self._replicas.live):
-            return self.unattempted(order, Outcome.LIVE, None)
+            return await self.fulfilled(order)
         policy = AttemptPolicy(by=order.by, rest=self.min_interval, dry_run=order.is_dry_run)
         return await self._attempt(order.revision, order.run, policy)
 

@@ -131,13 +131,12 @@ class Attempts:
         """Write the ledger to disk; return why it could not be written, if so."""
         return await self._save(self.ledger)
 
-    def mint(self, staged: Staged, number: int | None = None) -> Generation:
+    def mint(self, staged: Staged, number: int | None = None, *, version: str = "") -> Generation:
         """Name weights that are about to answer; no other ones get their number any more."""
         number = number or self.ledger.next_number
         self.ledger.numbers_given = max(number, self.ledger.numbers_given)
-        return Generation(
-            number, staged.revision, staged.fingerprint, self.wall(), staged.leaves, staged.bytes
-        )
+        what = (staged.revision, staged.fingerprint, self.wall(), staged.leaves, staged.bytes)
+        return Generation(number, *what, version=version)
 
     def record(self, generation: Generation, path: Path | None) -> None:
         """Record in memory that this is live; the disk is written later, gate open."""
@@ -166,6 +165,7 @@ class Attempts:
             loading=progress.loading,
             dry_run=policy.dry_run,
             unproven=progress.unproven,
+            version=progress.version,
         )
 
     def _judgement_of(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:

@@ -137,6 +137,15 @@ class GenerationLive(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class GenerationNamed(Event):
+    """The weights that answer are known by another version from now on."""
+
+    generation: Generation
+
+    name = "generation.named"
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationEnded(Event):
     """These weights answer nobody any more: all requests that began under them are answered."""
 

@@ -78,6 +78,7 @@ def live_words(live: Generation) -> dict[str, str]:
         **words_of(live.revision),
         "fingerprint": live.fingerprint,
         "since": repr(live.since),
+        "version": live.version,
     }
 
 
@@ -88,4 +89,5 @@ def live_of(about: Mapping[str, str], own: Staged) -> Generation:
     if not math.isfinite(since):
         raise NotBelieved(f"{since} is no time")
     where = number(about["number"], 1), revision_of(about)
-    return Generation(*where, fingerprint, since, own.leaves, own.bytes)
+    version = words(about["version"], LONGEST_NAME)
+    return Generation(*where, fingerprint, since, own.leaves, own.bytes, version)

@@ -93,7 +93,9 @@ class FirstSwitch:
         last = ledger.last_good
         if last is not None and ledger.pinned and not _is(last, staged):
             _tell_of_lost_pin(last, staged)
-        generation = self._attempts.mint(staged, _number_again(ledger, staged))
+        past = ledger.was_live_as(staged.revision, staged.fingerprint)
+        version = past.version if past is not None else ""
+        generation = self._attempts.mint(staged, _number_again(ledger, staged), version=version)
         self._attempts.record(generation, path)
         return generation
 

@@ -21,7 +21,7 @@ from hotreload.core.ledger import (
 from hotreload.errors import CheckpointChanged
 from hotreload.types import Attempt, By, Refusal, Revision
 
-VERSION = 6
+VERSION = 7
 """The version of the state file; a change of `Memory` raises it and adds to `_MIGRATIONS`."""
 
 
@@ -102,12 +102,17 @@ def _from_5(memory: dict[str, Any]) -> dict[str, Any]:
     return {"damage": None, **memory}
 
 
+def _from_6(memory: dict[str, Any]) -> dict[str, Any]:
+    return memory  # only weights and attempts have names of trainers, and who asked an address
+
+
 _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     1: _from_1,
     2: _from_2,
     3: _from_3,
     4: _from_4,
     5: _from_5,
+    6: _from_6,
 }
 """For each older version, how to turn its data into the next version's."""
 

@@ -15,6 +15,7 @@ from hotreload.events import (
     GateChanged,
     GenerationEnded,
     GenerationLive,
+    GenerationNamed,
     ModeChosen,
     ReplicaMoved,
 )
@@ -104,6 +105,10 @@ class ReplicasNow:
                 self.all[replica].went_live(generation, self.mode)
                 if all(each.live in (None, generation) for each in self.all):
                     self._went_live(generation)
+            case GenerationNamed(generation):
+                for each in self.all:
+                    each.live = generation if each.live == generation else each.live
+                self._went_live(generation)
             case GenerationEnded(generation, replica):
                 fading = self.all[replica].fading
                 self.all[replica].fading = [each for each in fading if each != generation]
@@ -131,8 +136,10 @@ class ReplicasNow:
             self.ending = event.reason or "the gate is sealed"
 
     def _went_live(self, generation: Generation | None) -> None:
-        if generation is not None and generation != self.live:
-            self.before, self.live = self.live, generation
+        if generation is None:
+            return
+        self.before = self.before if generation == self.live else self.live
+        self.live = generation  # it may be known by another version
 
     @property
     def serving(self) -> int:

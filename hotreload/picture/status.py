@@ -26,6 +26,7 @@ NO_GENERATION: Fields = {
     "generation": None,
     "revision": None,
     "label": None,
+    "weight_version": None,
     "fingerprint": None,
     "live_since": None,
 }

@@ -3,11 +3,9 @@
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from fastapi import APIRouter, Depends
@@ -15,12 +13,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hotreload.core.operator import Operator
-from hotreload.errors import BadRequest, NotServing
+from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields, attempt_fields
 from hotreload.picture.status import Status
 from hotreload.server.browsers import is_from_a_page
-from hotreload.server.exchange import generation_header, sender, while_connected
+from hotreload.server.exchange import generation_header, sender
 from hotreload.server.keys import KeyCheck
+from hotreload.server.ordering import (
+    PendingAttempt,
+    asker,
+    check_name,
+    ended,
+    heard,
+    outcome_of,
+    peer_named,
+)
 from hotreload.server.peers import Peer, overflow_id
 from hotreload.server.ports import Gate
 from hotreload.server.problems import RETRY_AFTER, Json, Refused
@@ -33,9 +40,10 @@ from hotreload.server.request_body import (
     is_integer,
     is_number,
     read_fields,
+    text,
     whole_number,
 )
-from hotreload.types import Attempt, By, Generation, Noise, Outcome
+from hotreload.types import Attempt, Generation, Noise, Outcome
 
 log = logging.getLogger("hotreload.server")
 
@@ -46,6 +54,8 @@ OPERATOR_REASON = Kind(
     {"type": "string", "maxLength": LONGEST_REASON},
 )
 """The operator's reason for a change; it is kept and shown with who asked."""
+WEIGHT_VERSION = text(most=256)
+"""The name that a trainer has for weights."""
 PINNING: Mapping[str, Kind] = {"timeout": POSITIVE_SECONDS, "reason": OPERATOR_REASON}
 WAIT_FIELDS: Mapping[str, Kind] = {"wait": BOOLEAN, **PINNING}
 RELOAD: Mapping[str, Kind] = {
@@ -56,6 +66,7 @@ RELOAD: Mapping[str, Kind] = {
         lambda value: value in ("auto", "safetensors"),
         {"enum": ["auto", "safetensors"]},
     ),
+    "weight_version": WEIGHT_VERSION,
     "force": BOOLEAN,
     "dry_run": BOOLEAN,
     **WAIT_FIELDS,
@@ -75,9 +86,6 @@ PERTURB: Mapping[str, Kind] = {
     ),
     **WAIT_FIELDS,
 }
-PendingAttempt = Coroutine[Any, Any, asyncio.Future[Attempt]]
-"""A coroutine that takes an order, or refuses it, and returns the future of its attempt."""
-
 ACCEPTED_WITHIN = 10.0
 """Seconds that a client with `wait=false` waits to hear whether the order makes sense."""
 
@@ -117,7 +125,7 @@ class Admission:
 
     async def __call__(self, request: Request) -> None:
         """Refuse the request with 403 or 401, unless its sender may change what is live."""
-        peer = _peer(request)
+        peer = peer_named(request)
         if peer is not None and not self._may(peer):
             words = f"uid {peer.uid} may not use this route ([server] admin_group)"
             raise self._refused(request, words, peer)
@@ -157,16 +165,17 @@ def admin_routes[P](
         fields = await read_fields(request, RELOAD, may_be_empty=True)
         name = _name(fields)
         if fields.get("dry_run"):
-            pending = operator().rehearse(name, by=asked_by("dry_run", request, fields))
+            pending = operator().rehearse(name, by=asker("dry_run", request, fields))
         else:
-            by = asked_by("reload", request, fields)
-            pending = operator().reload(name, by=by, force=fields.get("force", False))
+            by = asker("reload", request, fields)
+            version, force = fields.get("weight_version", ""), fields.get("force", False)
+            pending = operator().reload(name, by=by, force=force, version=version)
         return await _answer(pending, fields, request, status)
 
     @router.post("/rollback")
     async def rollback(request: Request) -> Response:
         fields = await read_fields(request, ROLLBACK, may_be_empty=True)
-        by = asked_by("rollback", request, fields)
+        by = asker("rollback", request, fields)
         pending = operator().rollback(fields.get("generation"), by=by)
         return await _answer(pending, fields, request, status)
 
@@ -174,19 +183,19 @@ def admin_routes[P](
     async def perturb_weights(request: Request) -> Response:
         fields = await read_fields(request, PERTURB, may_be_empty=True)
         noise = Noise(**{name: fields[name] for name in fields if name not in WAIT_FIELDS})
-        pending = operator().perturb(noise, by=asked_by("perturb", request, fields))
+        pending = operator().perturb(noise, by=asker("perturb", request, fields))
         return await _answer(pending, fields, request, status)
 
     @router.post("/pin")
     async def pin(request: Request) -> Response:
         fields = await read_fields(request, PINNING, may_be_empty=True)
-        pending = operator().pin(by=asked_by("pin", request, fields))
+        pending = operator().pin(by=asker("pin", request, fields))
         return await _pinned(pending, fields, request, is_pinned=True)
 
     @router.post("/unpin")
     async def unpin(request: Request) -> Response:
         fields = await read_fields(request, PINNING, may_be_empty=True)
-        pending = operator().unpin(by=asked_by("unpin", request, fields))
+        pending = operator().unpin(by=asker("unpin", request, fields))
         return await _pinned(pending, fields, request, is_pinned=False)
 
     @router.get("/reload_status")
@@ -218,20 +227,6 @@ def _compared(leaves: Mapping[str, int], generation: Generation) -> Fields:
     }
 
 
-def asked_by(verb: str, request: Request, fields: Mapping[str, Any] = MappingProxyType({})) -> By:
-    """The operator who asks, as the kernel named them at admission; over TCP nobody can."""
-    reason, peer = fields.get("reason", ""), _peer(request)
-    if peer is None:
-        address = sender(request.scope) or "TCP"
-        return By(verb, None, None, time.time(), reason, address=address)
-    return By(verb, peer.uid, peer.pid, time.time(), reason)
-
-
-def _peer(request: Request) -> Peer | None:
-    peer: Peer | None = request.scope.get("extensions", {}).get("peer")
-    return peer
-
-
 def _daemon() -> Fields:
     """Which daemon answers: with several on a host, one socket is easily mistaken for another."""
     return {"daemon": {"pid": os.getpid()}}
@@ -241,8 +236,8 @@ def _name(fields: Fields) -> str | None:
     if "model_path" in fields and "revision" in fields:
         raise BadRequest("give model_path or revision, not both", code="bad_field")
     name: str | None = fields.get("model_path", fields.get("revision"))
-    if name is not None and (not name.strip() or "\0" in name):
-        raise BadRequest("model_path and revision must not be empty", code="bad_field")
+    if name is not None:
+        check_name(name)
     return name
 
 
@@ -256,12 +251,12 @@ async def _answer(
     waits, within = fields.get("wait", True), fields.get("timeout")
     if not waits:
         within = min(within or ACCEPTED_WITHIN, ACCEPTED_WITHIN)
-    outcome = asyncio.create_task(_outcome(pending, waits))
-    await _heard(outcome, within, request)
+    outcome = asyncio.create_task(outcome_of(pending, waits=waits))
+    await heard(outcome, within, request)
     if not outcome.done() and waits:
         words = f"no outcome after {within:g} s; the attempt goes on, see /status"
         raise Refused(504, "timed_out", words)
-    attempt = _ended(outcome) if outcome.done() else None
+    attempt = ended(outcome) if outcome.done() else None
     if attempt is None:
         return Json({"ok": True, "outcome": None, "accepted": True, **_daemon()}, 202)
     return _told(attempt, status)
@@ -273,11 +268,11 @@ async def _pinned(
     """Answer which generation is held; that is known only once the attempt under way has ended."""
     within = fields.get("timeout")
     settled = asyncio.create_task(pending)
-    await _heard(settled, within, request)
+    await heard(settled, within, request)
     if not settled.done():
         words = f"after {within:g} s what was asked for before is not done, or the disk is slow"
         raise Refused(504, "timed_out", f"{words}; it goes on: see pinned in /status")
-    live = _ended(settled)
+    live = ended(settled)
     content = {
         "ok": True,
         "pinned": is_pinned,
@@ -285,43 +280,6 @@ async def _pinned(
         "label": live.revision.label,
     }
     return Json({**content, "revision": live.revision.id, **_daemon()})
-
-
-async def _heard(task: asyncio.Task[Any], within: float | None, request: Request) -> None:
-    """Wait for the end of the attempt, within the timeout and while the client is there."""
-    try:
-        async with while_connected(request.receive):
-            await asyncio.wait({task}, timeout=within)
-    finally:
-        if not task.done():
-            _unheard.add(task)
-            task.add_done_callback(_log_unheard)
-        elif not task.cancelled():
-            task.exception()  # handled even if its client has just left
-
-
-async def _outcome(pending: PendingAttempt, waits: bool) -> Attempt | None:
-    """The attempt, once it has ended; None when the client does not wait for that."""
-    promise = await pending
-    # Shielded: others may wait for the same promise.
-    return await asyncio.shield(promise) if waits or promise.done() else None
-
-
-def _ended[T](outcome: asyncio.Task[T]) -> T:
-    if outcome.cancelled():
-        raise NotServing("hotreload is stopping", code="stopping")
-    return outcome.result()
-
-
-_unheard: set[asyncio.Task[Any]] = set()
-"""Orders whose client does not wait; kept here because the loop does not hold its tasks."""
-
-
-def _log_unheard(outcome: asyncio.Task[Any]) -> None:
-    """Log an order that led to no attempt, because nothing else tells of it."""
-    _unheard.discard(outcome)
-    if not outcome.cancelled() and (fault := outcome.exception()) is not None:
-        log.warning("admin.not_done", extra={"cause": str(fault)})
 
 
 def _told(attempt: Attempt, status: Status) -> Response:

@@ -79,6 +79,7 @@ _ATTEMPT: Mapping[str, Schema] = {
     "pause_seconds": _NUMBER,
     "finished_at": PLAIN_TEXT,
     "generation": MAYBE_INTEGER,
+    "weight_version": MAYBE_TEXT,
     "by": MAYBE_BY,
     "dry_run": _BOOLEAN,
     "unproven": MAYBE_TEXT,
@@ -144,6 +145,7 @@ SHAPES: Mapping[str, Schema] = {
         generation=MAYBE_INTEGER,
         revision=MAYBE_TEXT,
         label=MAYBE_TEXT,
+        weight_version=MAYBE_TEXT,
         fingerprint=MAYBE_TEXT,
         live_since=MAYBE_TEXT,
         mode=_MODE,
@@ -271,6 +273,23 @@ SHAPES: Mapping[str, Schema] = {
     "Continued": an_object(status=PLAIN_TEXT, success=_BOOLEAN, was_paused=_BOOLEAN),
     "IsPaused": an_object(is_paused=_BOOLEAN),
     "Checked": an_object(success=_BOOLEAN, message=PLAIN_TEXT),
+    "Updated": an_object(
+        success=_BOOLEAN, message=PLAIN_TEXT, num_paused_requests=_INTEGER, reason=MAYBE_TEXT
+    ),
+    "Version": an_object(
+        weight_version=PLAIN_TEXT,
+        generation=_INTEGER,
+        revision=PLAIN_TEXT,
+        fingerprint=PLAIN_TEXT,
+        live_since=PLAIN_TEXT,
+    ),
+    "NotDone": an_object(
+        success={"const": False}, message=PLAIN_TEXT, error=an_object(message=PLAIN_TEXT)
+    ),
+    "WorldSize": an_object(world_size=_INTEGER),
+    "Flushed": an_object(success={"const": True}),
+    "WeightsChecked": _ANY_OBJECT,
+    "NotChecked": an_object(detail=PLAIN_TEXT, error=an_object(message=PLAIN_TEXT)),
     "Tokens": an_object(
         tokens={"type": "array"},
         count=either(_INTEGER, a_list(_INTEGER)),

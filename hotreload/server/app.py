@@ -24,13 +24,17 @@ from hotreload.server.keys import ApiKeys, KeyCheck, WantsKey
 from hotreload.server.limits import Bodies, Limited
 from hotreload.server.openai.routes import openai_routes
 from hotreload.server.openapi import schema_routes
+from hotreload.server.ordering import TrainerOrders
 from hotreload.server.ports import Gate, Metrics
-from hotreload.server.problems import no_such_route, problem_of
+from hotreload.server.problems import problem_of
 from hotreload.server.sglang.answers import ServedModel
+from hotreload.server.sglang.not_served import no_route
+from hotreload.server.sglang.orders import sglang_orders
 from hotreload.server.sglang.routes import sglang_routes
 from hotreload.server.status_page import page_routes
 from hotreload.server.text_generation import text_generation_route
 from hotreload.server.view_routes import EventStream, Feeds, watch_routes
+from hotreload.server.vllm import vllm_routes
 from hotreload.server.webhook import Webhook, webhook_route
 from hotreload.types import Generation
 
@@ -83,11 +87,14 @@ def create_app[P](
     app.include_router(
         sglang_routes(answerer, gate=gate, status=status, model=model, admission=admission)
     )
+    orders = TrainerOrders(operator, gate)
+    app.include_router(sglang_orders(orders, status=status, admission=admission))
+    app.include_router(vllm_routes(orders, gate=gate, admission=admission))
     app.include_router(
         admin_routes(gate=gate, operator=operator, status=status, admission=admission)
     )
     _answer_head(app)
-    app.add_exception_handler(HTTPException, no_such_route)
+    app.add_exception_handler(HTTPException, no_route)
     app.add_exception_handler(RequestValidationError, _bad_query)
     app.add_middleware(Limited, limits=limits, bodies=app.state.bodies)
     if keys is not None:

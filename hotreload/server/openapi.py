@@ -13,7 +13,8 @@ from hotreload import __version__
 from hotreload.json_fields import Fields
 from hotreload.server.answer_schemas import SHAPES, named
 from hotreload.server.exchange import GENERATION_HEADER, REQUEST_ID_HEADER
-from hotreload.server.operations import JSON_TYPE, OPERATIONS, SCHEMES, Media, Operation, Parameter
+from hotreload.server.operation import JSON_TYPE, SCHEMES, Media, Operation, Parameter
+from hotreload.server.operations import OPERATIONS
 from hotreload.server.problems import OPENAI_PATHS, Json
 from hotreload.server.request_body import Kind
 
@@ -24,8 +25,8 @@ PROBLEM = "application/problem+json"
 
 ABOUT = (
     "Any other path is answered 404 and any other method of a path 405: under /v1 in OpenAI's "
-    "shape of errors, elsewhere as RFC 9457 problem details. What answers GET answers HEAD. Admin "
-    "routes answer on the unix socket alone. Unknown fields are refused; a field that is null "
+    "shape of errors, elsewhere as RFC 9457 problem details. What answers GET answers HEAD. "
+    "Unknown fields are refused; a field that is null "
     "counts as left out, and a field that other servers know is, too, while it asks for nothing."
 )
 

@@ -2,92 +2,31 @@
 checked by, so what stands here of a request is what happens to it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from hotreload.server import admin, known_fields
 from hotreload.server.answer_schemas import PLAIN_TEXT, Schema, a_list, either, named
 from hotreload.server.answerer import GENERATION_NUMBER, MIN_GENERATION_HEADER
 from hotreload.server.known_fields import KnownFields
 from hotreload.server.openai.response_fields import RESPONSES
+from hotreload.server.operation import (
+    BY_SECRET,
+    EVENT_STREAM_TYPE,
+    HTML_TYPE,
+    JSON_TYPE,
+    TEXT_TYPE,
+    TO_ALL,
+    Media,
+    Operation,
+    Operations,
+    Parameter,
+    for_administrators,
+)
+from hotreload.server.operations_of_orders import OF_ORDERS
 from hotreload.server.request_body import BOOLEAN, STRING, Kind, whole_number
 from hotreload.server.sglang import bodies
 from hotreload.server.text_generation_fields import TEXT_GENERATION
 from hotreload.server.view_routes import MOST_LISTED
-
-JSON_TYPE = "application/json"
-EVENT_STREAM_TYPE = "text/event-stream"
-TEXT_TYPE = "text/plain"
-HTML_TYPE = "text/html"
-
-Media = Mapping[str, Schema]
-Security = tuple[Mapping[str, tuple[str, ...]], ...]
-"""Ways to be let in, one of which is enough: a scheme by its name, or nothing."""
-
-SCHEMES: Mapping[str, Mapping[str, str]] = {
-    "ApiKey": {
-        "type": "http",
-        "scheme": "bearer",
-        "description": "One of the keys in [server] api_keys_file, from who comes over TCP. "
-        "Nobody needs one where that is not set, nor who comes by the unix socket: the kernel "
-        "says who that is (SO_PEERCRED), and the mode and group of the socket who may come.",
-    },
-    "AdminKey": {
-        "type": "http",
-        "scheme": "bearer",
-        "description": "One of the keys in [server] admin_keys_file, from who comes over TCP. It "
-        "counts as an API key too. Where that is not set, nobody is let in over TCP (403); by the "
-        "unix socket the kernel says who comes (SO_PEERCRED).",
-    },
-    "WebhookSecret": {
-        "type": "apiKey",
-        "in": "header",
-        "name": "X-Webhook-Secret",
-        "description": "What [source] webhook says.",
-    },
-}
-KEY_OVER_TCP: Security = ({"ApiKey": ()}, {})
-ADMIN_KEY_OVER_TCP: Security = ({"AdminKey": ()}, {})
-TO_ALL: Security = ()
-BY_SECRET: Security = ({"WebhookSecret": ()},)
-ADMINISTRATORS = (
-    "By the unix socket for root, the daemon's own user and members of [server] admin_group: the "
-    "kernel says who comes (SO_PEERCRED). Over TCP for who sends an admin key."
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A header, a query parameter or a part of the path."""
-
-    name: str
-    where: str
-    kind: Kind
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One method of one path."""
-
-    words: str
-    answer: Media
-    refusals: tuple[int, ...] = ()
-    """Statuses beside 200 and those that any request may get."""
-    body: Mapping[str, Kind] | None = None
-    required: tuple[str, ...] = ()
-    one_of: tuple[str, ...] = ()
-    """Fields of which a body has exactly one."""
-    parameters: tuple[Parameter, ...] = ()
-    others: Mapping[int, Media] = field(default_factory=dict)
-    """Answers that are no problem and have another status than 200."""
-    may_be_empty: bool = False
-    success: int = 200
-    security: Security = KEY_OVER_TCP
-    who: str = ""
-    """Those who may use it, if no scheme says so."""
-
-
-Operations = Mapping[tuple[str, str], Operation]
 
 
 def _json(name: str) -> Media:
@@ -142,20 +81,16 @@ def _asks(words: str, whole: Schema, known: KnownFields, *required: str) -> Oper
 def _changes(words: str, body: Mapping[str, Kind]) -> Operation:
     refusals = (*CHANGED, 422)  # a name that says nothing, beside checkpoints that are not fit
     change = Operation(words, _json("Change"), refusals, body=body, others=UNFIT, may_be_empty=True)
-    return _for_administrators(change)
+    return for_administrators(change)
 
 
 def _pins(words: str) -> Operation:
     pin = Operation(words, _json("Pinned"), CHANGED, body=admin.PINNING, may_be_empty=True)
-    return _for_administrators(pin)
-
-
-def _for_administrators(operation: Operation) -> Operation:
-    return replace(operation, security=ADMIN_KEY_OVER_TCP, who=ADMINISTRATORS)
+    return for_administrators(pin)
 
 
 def _guarded(operation: Operation) -> Operation:
-    return replace(_for_administrators(operation), refusals=(403, 408, 503))
+    return for_administrators(operation, 403, 408, 503)
 
 
 def _by(methods: tuple[str, ...], paths: tuple[str, ...], operation: Operation) -> Operations:
@@ -270,6 +205,7 @@ OF_SGLANG: Operations = {
 
 OPERATIONS: Operations = {
     **OF_SGLANG,
+    **OF_ORDERS,
     ("POST", "/generate"): replace(
         _asks("Ask in the engine's own schema.", ONE_OR_EACH, known_fields.GENERATE),
         one_of=known_fields.PROMPTS,
@@ -334,10 +270,10 @@ OPERATIONS: Operations = {
     ("POST", "/admin/perturb_weights"): _changes("Add noise to leaves.", admin.PERTURB),
     ("POST", "/admin/pin"): _pins("Hold what is live against the source."),
     ("POST", "/admin/unpin"): _pins("Follow the source again."),
-    ("GET", "/admin/reload_status"): _for_administrators(
+    ("GET", "/admin/reload_status"): for_administrators(
         Operation("What of the status is about reloading.", _json("ReloadStatus"), (403, 503))
     ),
-    ("GET", "/admin/weights_checksum"): _for_administrators(
+    ("GET", "/admin/weights_checksum"): for_administrators(
         Operation(
             "Checksums computed now.", _json("Checksum"), (403, 503), parameters=(LEAVES_PARAMETER,)
         )

@@ -99,11 +99,14 @@ def _with_absolute_paths(
 def _anchored(
     section: str, table: BaseModel, origins: Mapping[SettingPath, str], base: Path
 ) -> BaseModel:
-    paths = {}
+    paths: dict[str, object] = {}
     for name, value in table:
+        in_file = origin_of((section, name), origins).startswith("file ")
+        begins = base if in_file else Path.cwd()
         if isinstance(value, Path):
-            in_file = origin_of((section, name), origins).startswith("file ")
-            paths[name] = (base if in_file else Path.cwd()) / value
+            paths[name] = begins / value
+        elif isinstance(value, tuple):
+            paths[name] = tuple(begins / v if isinstance(v, Path) else v for v in value)
     return table.model_copy(update=paths)
 
 

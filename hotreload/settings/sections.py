@@ -221,6 +221,12 @@ class ServerSettings(SettingsTable):
         description="Write a line for each request that was answered: who asked for which path, "
         "its code, its seconds and its X-Request-Id.",
     )
+    update_roots: tuple[Location, ...] = Field(
+        default=(),
+        description="Folders below which a checkpoint that is ordered may lie too, beside those of "
+        "[source]: where trainers write. Nothing in them is followed.",
+        examples=[["/mnt/trainer"]],
+    )
     unknown_fields: Literal["refuse", "ignore"] = Field(
         default=DEFAULT_LIMITS.unknown_fields,
         description="What becomes of a field that nobody knows, in a request to the model. A field "
@@ -306,7 +312,7 @@ class Settings(SettingsTable):
     def checkpoint_roots(self) -> list[Path]:
         """The only folders that a checkpoint may come from."""
         cache = self.hub_cache if self.source.kind == "huggingface" else None
-        named = (self.source.path, cache, self.engine.model)
+        named = (self.source.path, cache, self.engine.model, *self.server.update_roots)
         return [folder for folder in named if folder is not None]
 
     @property

@@ -64,7 +64,7 @@ def _hub(
         cache=settings.hub_cache,
         digests=digests,
         kept=lambda: ledger.worth_keeping,
-        folders=[model] if model is not None else [],
+        folders=[*([model] if model is not None else []), *settings.server.update_roots],
         publish=publish,
     )
 

@@ -24,6 +24,7 @@ from hotreload.errors import (
 from hotreload.events import FoldersPassedOver, Publish, SourceScanned, Waiting
 from hotreload.listed import Listed
 from hotreload.sources.alarm import Alarm
+from hotreload.sources.allowed import MORE_ROOTS
 from hotreload.sources.emptied import EMPTIED_TODO, Emptied
 from hotreload.sources.look import Look
 from hotreload.sources.options import FolderOptions
@@ -302,7 +303,8 @@ class DirectorySource:
         allowed = [path for path in meant if any(path.is_relative_to(root) for root in roots)]
         if not allowed:
             listed = ", ".join(str(root) for root in self._roots)
-            raise BadRequest(f"{shown}: lies outside of the allowed folders: {listed}")
+            words = f"lies outside of the allowed folders: {listed}; {MORE_ROOTS}"
+            raise BadRequest(f"{shown}: {words}")
         with suppress(OSError):
             nested = places(roots[0], self._options.depth)
             allowed += [place.folder for place in nested if name in _names(place.path)]

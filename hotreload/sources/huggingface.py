@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from hotreload.checkpoint.digests import Digests, content_id
@@ -15,6 +16,7 @@ from hotreload.checkpoint.survey import survey
 from hotreload.errors import BadRequest, CheckpointChanged, CheckpointRejected, SourceUnavailable
 from hotreload.events import Progress, Publish, SourceScanned, Waiting
 from hotreload.listed import Listed
+from hotreload.sources.allowed import folder_below
 from hotreload.sources.hub.client import SHA, Head, HubClient
 from hotreload.sources.hub.download import Download, DownloadedBytes
 from hotreload.sources.hub.faults import FaultKind, HubFault
@@ -250,9 +252,9 @@ class HuggingFaceSource:
         if folder.parent == self._snapshots.folder and SHA.fullmatch(folder.name):
             return self._named_revision(folder.name, folder.name)
         if folder not in self._folders:
-            raise BadRequest(
-                f"{folder}: this daemon follows {self._repo}; give a branch, tag or commit"
-            )
+            instead = f"this daemon follows {self._repo}; give a branch, tag or commit"
+            below = partial(folder_below, self._folders, folder, instead)
+            folder = await _in_thread(lambda cancel: below())
         id = await _in_thread(lambda cancel: content_id(survey(folder), self._digests, cancel))
         self._named[id] = folder
         return Revision(id, folder.name)

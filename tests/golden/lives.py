@@ -14,6 +14,7 @@ from hotreload.events import (
     GateChanged,
     GenerationEnded,
     GenerationLive,
+    GenerationNamed,
     Leaving,
     LiveDrifted,
     LiveVerified,
@@ -36,6 +37,7 @@ from hotreload.events import (
 from hotreload.picture.picture import Rank
 from hotreload.troubles import TROUBLES
 from hotreload.types import (
+    By,
     GateState,
     Mode,
     Outcome,
@@ -75,6 +77,10 @@ from tests.golden.scenes import (
     went,
 )
 from tests.observe.things import NOON, UPSTREAM
+
+BY_A_TRAINER = By(
+    "version", None, None, NOON, address="10.0.0.7:4711", route="/update_weight_version"
+)
 
 BOOTS = (
     Scene("it has just begun"),
@@ -196,6 +202,10 @@ OPERATORS = (
         "an operator is refused, and unpins",
         (OperatorAsked(by("reload"), "step_9", "there is no step_9"), OperatorAsked(by("unpin"))),
         lambda observed: observed.ledger.set_pinned(False, by("unpin")),
+    ),
+    Scene(
+        "a trainer names what answers",
+        (OperatorAsked(BY_A_TRAINER, "step 7"), GenerationNamed(replace(THIRD, version="step 7"))),
     ),
     Scene(
         "noise answers",

@@ -172,6 +172,7 @@ def test_a_booting_daemon_has_a_whole_document() -> None:
         "generation",
         "revision",
         "label",
+        "weight_version",
         "fingerprint",
         "live_since",
         "mode",

@@ -13,19 +13,13 @@ from hotreload.server.keys import OPEN_PATHS, ApiKeys
 from hotreload.server.operations import OPERATIONS
 from hotreload.server.webhook import WEBHOOK_PATH as WEBHOOK
 from tests.server.fuzz import fuzz
+from tests.server.test_trainer_orders import GUARDED as ORDERS
 from tests.server.world import FIRST, World, attempt, serving
 
-GUARDED = {
-    "/flush_cache",
-    "/abort_request",
-    "/get_weights_by_name",
-    "/weights_checker",
-    "/pause_generation",
-    "/continue_generation",
-    "/pause",
-    "/resume",
-}
-"""SGLang's routes that ask for the rights of the admin routes."""
+PAUSES = {"/pause_generation", "/continue_generation", "/pause", "/resume"}
+LOOKS = {"/flush_cache", "/abort_request", "/get_weights_by_name", "/weights_checker"}
+GUARDED = LOOKS | PAUSES | set(ORDERS)
+"""Other servers' routes that ask for the rights of the admin routes."""
 QUICK = Limits(generation_seconds=0.05, request_seconds=20)
 
 

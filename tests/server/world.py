@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,14 @@ class FakeControl:
         self.came = 0
         self.by: list[By] = []
         """Who asked."""
+        self.versions: list[str] = []
+        """What those who asked call the weights."""
 
-    async def reload(self, name: str | None, *, by: By, force: bool) -> asyncio.Future[Attempt]:
+    async def reload(
+        self, name: str | None, *, by: By, force: bool, version: str
+    ) -> asyncio.Future[Attempt]:
         self.by.append(by)
+        self.versions.append(version)
         await self._find_out()
         return self._accept("reload", name, force)
 
@@ -83,6 +88,11 @@ class FakeControl:
     async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
         self.by.append(by)
         return self._accept("perturb", noise, False)
+
+    async def name_live(self, version: str, *, by: By) -> Generation:
+        self.by.append(by)
+        self._accept("version", version, False)
+        return replace(FIRST, version=version)
 
     async def pin(self, *, by: By) -> Generation:
         return await self._set_pinned("pin", by)

@@ -27,7 +27,7 @@ from hotreload.hosts.vote import Ballot, Chair
 from hotreload.settings.load import Settings
 from hotreload.settings.rules import stage_seconds
 from hotreload.threads import uninterrupted
-from hotreload.types import Generation, Revision
+from hotreload.types import Revision
 
 log = logging.getLogger("hotreload.ranks")
 
@@ -62,8 +62,8 @@ class Lead:
         self._lose = lose
         self._beats: Beats | None = None
         self._engine: OverRanks | None = None
-        self._told: Generation | None = None
-        """The generation that every other rank has written down as live."""
+        self._told: Mapping[str, str] = {}
+        """The words for what every other rank has written down as live."""
         self._seconds = StepSeconds(
             meet=settings.engine.join_timeout,
             stage=stage_seconds(settings),
@@ -148,10 +148,10 @@ class Lead:
         """Write what is live into every rank's ledger; say why one of them has not got it."""
         why = await self._save(ledger)
         live = ledger.live
-        if self._engine is None or live is None or live == self._told:
+        if self._engine is None or live is None or (said := live_words(live)) == self._told:
             return why
         try:
-            await self._engine.tell_live(live_words(live))
+            await self._engine.tell_live(said)
         except EngineLost as unlike:  # other weights are live there
             self._engine.lose(str(unlike))
             return why or str(unlike)
@@ -161,7 +161,7 @@ class Lead:
                 extra={"why": str(fault), "generation": live.number, "todo": NOT_RECORDED},
             )
             return why or str(fault)
-        self._told = live
+        self._told = said
         return why
 
 

@@ -61,7 +61,6 @@ def model_info(model: ServedModel, facts: EngineFacts, live: Generation) -> Fiel
         **model.fields,
         "is_generation": True,
         "preferred_sampling_params": None,
-        "weight_version": live.weight_version,
         "load_format": facts.get("load_format"),
         "reasoning_parser": None,
         "tool_call_parser": None,
@@ -94,7 +93,6 @@ def server_info(
         "max_total_num_tokens": facts.get("max_total_tokens"),
         "version": facts.get("engine_version"),
         "hotreload_version": __version__,
-        "weight_version": live.weight_version,
         **generation_fields(live),
         "internal_states": [
             {
@@ -138,9 +136,14 @@ def loads(
     }
 
 
+def named_checksums(leaves: Mapping[str, int]) -> dict[str, str]:
+    """Return each leaf's checksum in hexadecimal digits, in the order of the names."""
+    return {name: f"{leaves[name]:016x}" for name in sorted(leaves)}
+
+
 def checksums(leaves: Mapping[str, int], facts: EngineFacts) -> Fields:
     """Tell the checksum of each leaf, and of all of them, as SGLang adds them up."""
-    told = {name: f"{leaves[name]:016x}" for name in sorted(leaves)}
+    told = named_checksums(leaves)
     whole = sha256()
     for name, checksum in told.items():
         whole.update(name.encode() + checksum.encode())

@@ -7,8 +7,10 @@ for nothing it is taken. See SGLang's `srt/managers/io_struct.py` and `srt/entry
 from collections.abc import Mapping
 from typing import Any
 
+from hotreload.server.admin import RELOAD, WEIGHT_VERSION
 from hotreload.server.request_body import (
     BOOLEAN,
+    INTEGER,
     NAME_OF_WEIGHTS,
     OBJECT,
     STRING,
@@ -78,6 +80,32 @@ PAUSE: Mapping[str, Kind] = {
 }
 VLLM_PAUSE_MODE = _one_of("abort", "wait", "keep")
 CONTINUE: Mapping[str, Kind] = {**_EVERY_CONTROL, "torch_empty_cache": BOOLEAN}
+UPDATE: Mapping[str, Kind] = {
+    **_EVERY_CONTROL,
+    "model_path": NAME_OF_WEIGHTS,
+    "load_format": RELOAD["load_format"],
+    "abort_all_requests": BOOLEAN,
+    "weight_version": WEIGHT_VERSION,
+    "is_async": BOOLEAN,
+    "torch_empty_cache": BOOLEAN,
+    "keep_pause": BOOLEAN,
+    "recapture_cuda_graph": BOOLEAN,
+    "token_step": INTEGER,
+    "flush_cache": BOOLEAN,
+    "manifest": _NOT_HERE,
+}
+"""Ways of going about it ask for nothing here: a load disturbs nobody, and ends no pause; programs
+take weights as arguments; no weights read what others cached."""
+UPDATE_BY_NAME: Mapping[str, Kind] = {"weight_dir": NAME_OF_WEIGHTS, "update_info": _NOT_HERE}
+NAME: Mapping[str, Kind] = {
+    **_EVERY_CONTROL,
+    "new_version": WEIGHT_VERSION,
+    "abort_all_requests": BOOLEAN,
+}
+CHECK_BY_NAME: Mapping[str, Kind] = {
+    "action": STRING,
+    "baseline": OBJECT,
+}
 TOKENIZE: Mapping[str, Kind] = {
     "model": text(4096),
     "prompt": Kind(

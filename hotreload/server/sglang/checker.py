@@ -8,8 +8,9 @@ from hotreload.server.ports import Gate
 from hotreload.server.sglang.answers import checksums
 
 NO_RANDOM_WEIGHTS = (
-    "reset_tensors is refused: random numbers would answer clients; POST /admin/perturb_weights "
-    "puts noise on some leaves, as a generation of its own, and a rollback takes it back"
+    "reset_tensors (vLLM's reset) is refused: random numbers would answer clients; POST "
+    "/admin/perturb_weights puts noise on some leaves, as a generation of its own, and a rollback "
+    "takes it back"
 )
 DIFFERING_NAMED = 10
 """Leaves that are named when they are others than before."""

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from hotreload.core.pause import Running
 from hotreload.errors import DrainTimedOut
 from hotreload.json_fields import Fields
-from hotreload.server.admin import asked_by
 from hotreload.server.exchange import while_connected
+from hotreload.server.ordering import asker
 from hotreload.server.ports import Gate
 from hotreload.server.problems import Json
 from hotreload.server.request_body import check_kinds, read_fields
@@ -42,7 +42,7 @@ def pause_routes[P](gate: Gate[P], admission: Callable[[Request], Awaitable[None
     @guarded.post("/continue_generation")
     async def continue_generation(request: Request) -> Response:
         await read_fields(request, bodies.CONTINUE, may_be_empty=True)
-        stood = gate.pause.end(asked_by("continue", request))
+        stood = gate.pause.end(asker("continue", request))
         told = {"message": "Generation continued successfully.", "status": "ok", "success": True}
         return Json({**told, "was_paused": stood})
 
@@ -54,7 +54,7 @@ def pause_routes[P](gate: Gate[P], admission: Callable[[Request], Awaitable[None
 
     @guarded.post("/resume")
     async def resume(request: Request) -> Response:
-        stood = gate.pause.end(asked_by("continue", request))
+        stood = gate.pause.end(asker("continue", request))
         return Json({"status": "resumed", "success": True, "was_paused": stood})
 
     @router.get("/is_paused")
@@ -73,7 +73,7 @@ async def _paused[P](gate: Gate[P], request: Request, mode: str, *, waits: bool)
     running = Running.ABORT if mode == Running.ABORT else Running.FINISH
     gate.engines()  # NotServing while there is nobody to hold
     await request.body()  # or a client that left could not be told from one that still sends
-    gate.pause.begin(asked_by("pause", request), mode, running)
+    gate.pause.begin(asker("pause", request), mode, running)
     if waits:
         async with while_connected(request.receive):
             await _nobody_runs(gate, aborts=running is Running.ABORT)

@@ -1,7 +1,6 @@
 """SGLang's routes that change nothing of the weights: what answers, how busy it is, its caches, its
 tokenizer, and the end of a request that nobody wants."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from hotreload.json_fields import Fields
 from hotreload.picture.status import Status
 from hotreload.server.answerer import Answerer, check_batch
 from hotreload.server.openai.requests import chat_request, in_openai_words
+from hotreload.server.ordering import abort, flush_all
 from hotreload.server.ports import Gate
 from hotreload.server.problems import Json, Refused, openai_fields
 from hotreload.server.request_body import read_fields
@@ -125,7 +125,7 @@ def _routes_of_the_tokenizer[P](answerer: Answerer[P], gate: Gate[P]) -> APIRout
     @router.post("/v1/detokenize")
     async def detokenize(request: Request) -> Response:
         given = await read_fields(request, bodies.DETOKENIZE, nesting=answerer.limits.nesting)
-        tokens = _needed(given, "tokens")
+        tokens = needed(given, "tokens")
         is_batch = bool(tokens) and isinstance(tokens[0], list)
         check_batch(len(tokens) if is_batch else 1, answerer.limits, "tokens")
         skip = given.get("skip_special_tokens", True)
@@ -143,22 +143,21 @@ def _guarded_routes[P](gate: Gate[P], admission: Admit) -> APIRouter:
 
     @router.api_route("/flush_cache", methods=["GET", "POST"])
     async def flush_cache() -> Response:
-        flushed = await asyncio.gather(*(engine.flush() for engine in gate.engines()))
-        return Response(answers.FLUSHED.format(tokens=sum(flushed)), media_type="text/plain")
+        tokens = await flush_all(gate)
+        return Response(answers.FLUSHED.format(tokens=tokens), media_type="text/plain")
 
     @router.post("/abort_request")
     async def abort_request(request: Request) -> Response:
         given = await read_fields(request, bodies.ABORT, may_be_empty=True)
         rid = given.get("rid") or None
         if given.get("abort_all") or rid is not None:
-            rid = None if given.get("abort_all") else rid
-            await asyncio.gather(*(engine.abort_asked(rid) for engine in gate.engines()))
+            await abort(gate, None if given.get("abort_all") else rid)
         return Response(status_code=200)
 
     @router.api_route("/get_weights_by_name", methods=["GET", "POST"])
     async def get_weights_by_name(request: Request) -> Response:
         given = await read_fields(request, bodies.BY_NAME)
-        name, most = _needed(given, "name"), given.get("truncate_size", USUAL_ROWS)
+        name, most = needed(given, "name"), given.get("truncate_size", USUAL_ROWS)
         try:
             async with gate.looking() as lease:  # no swap while they are read
                 return Json(await lease.engine.first_values(name, most))
@@ -178,7 +177,8 @@ def _guarded_routes[P](gate: Gate[P], admission: Admit) -> APIRouter:
     return router
 
 
-def _needed(given: Fields, name: str) -> Any:
+def needed(given: Fields, name: str) -> Any:
+    """The value of this field; BadRequest when it is not given."""
     if name not in given:
         raise BadRequest(f"{name} is missing", code="bad_field", param=name)
     return given[name]

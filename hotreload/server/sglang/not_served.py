@@ -1,0 +1,55 @@
+"""Routes of other servers that there are not here, and what to use instead."""
+
+from collections.abc import Mapping
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hotreload.json_fields import Fields
+from hotreload.server.problems import Json, no_such_route
+
+FROM_A_FOLDER = (
+    "weights come from checkpoints in folders here: write one below [source] path or [server] "
+    "update_roots, and ask POST /update_weights_from_disk (or /update_weights) for it"
+)
+AS_IT_STARTED = "what the engine holds is decided at its start: the memory stays with it"
+NO_ADAPTERS = "there are no adapters here: merge them into a checkpoint"
+NOT_SERVED: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "/update_weights_from_tensor",
+            "/update_weights_from_distributed",
+            "/update_weights_from_ipc",
+            "/init_weights_update_group",
+            "/destroy_weights_update_group",
+            "/begin_weight_update",
+            "/end_weight_update",
+            "/pull_weights",
+            "/init_weight_transfer_engine",
+            "/shutdown_weight_transfer_engine",
+            "/start_weight_update",
+            "/finish_weight_update",
+            "/fetch_weights",
+            "/collective_rpc",
+        ),
+        FROM_A_FOLDER,
+    ),
+    **dict.fromkeys(("/release_memory_occupation", "/resume_memory_occupation"), AS_IT_STARTED),
+    **dict.fromkeys(("/load_lora_adapter", "/unload_lora_adapter"), NO_ADAPTERS),
+}
+"""Routes of SGLang, of vLLM and of trainers' images that are not served, and what to do instead."""
+
+
+async def no_route(request: Request, error: Exception) -> Response:
+    """Answer what no route answers: 400 for what other servers have, else 404 or 405."""
+    path = request.url.path
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404 and path in NOT_SERVED:
+        return Json(failed(f"{path} is not served: {NOT_SERVED[path]}"), 400)
+    return await no_such_route(request, error)
+
+
+def failed(message: str) -> Fields:
+    """Say so as SGLang does, and, under `error`, as vLLM does."""
+    return {"success": False, "message": message, "error": {"message": message}}

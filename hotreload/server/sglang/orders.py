@@ -1,0 +1,85 @@
+"""SGLang's routes that change which weights answer, or what they are called.
+
+An update is an order like one of /admin/reload_weights: the same checks, probes and history.
+"""
+
+from collections.abc import Mapping
+
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hotreload.errors import BadRequest, HotReloadError, NotServing
+from hotreload.json_fields import Fields, attempt_fields, generation_fields, reason_fields
+from hotreload.picture.status import Status
+from hotreload.server.ordering import TrainerOrders
+from hotreload.server.problems import Json
+from hotreload.server.request_body import Kind, read_fields
+from hotreload.server.sglang import bodies
+from hotreload.server.sglang.not_served import failed
+from hotreload.server.sglang.routes import Admit, needed
+from hotreload.types import Outcome
+
+
+def sglang_orders[P](orders: TrainerOrders[P], *, status: Status, admission: Admit) -> APIRouter:
+    """Build the routes; but for those that only tell, they ask for the rights of the admin ones."""
+    router = APIRouter()
+    guarded = APIRouter(dependencies=[Depends(admission)])
+
+    @router.get("/weight_version")
+    @router.get("/weight_info")
+    @router.get("/get_weight_version")
+    async def get_weight_version() -> Response:
+        if status.live is None:
+            raise NotServing("the engine is starting", code="booting", retry_after=2)
+        return Json(generation_fields(status.live))
+
+    @guarded.post("/update_weights_from_disk")
+    async def update_weights_from_disk(request: Request) -> Response:
+        return await updated(orders, request, bodies.UPDATE, "model_path")
+
+    @guarded.post("/update_weight_version")
+    async def update_weight_version(request: Request) -> Response:
+        try:
+            given = await read_fields(request, bodies.NAME)
+            version = needed(given, "new_version")
+            if not version:
+                raise BadRequest("new_version is empty", code="bad_field", param="new_version")
+            live = await orders.name(
+                request, version, aborts=given.get("abort_all_requests", False)
+            )
+        except HotReloadError as fault:
+            return Json(failed(f"Failed to update weight version: {fault}"), 400)
+        said = {"success": True, "message": f"Weight version updated to {version}"}
+        return Json({**said, "new_version": version, **generation_fields(live)})
+
+    router.include_router(guarded)
+    return router
+
+
+async def updated[P](
+    orders: TrainerOrders[P], request: Request, kinds: Mapping[str, Kind], folder: str
+) -> Response:
+    """Carry an update out, and answer how it ended: 200 when its weights are live, else 400.
+
+    `folder` is the field of the body that names the checkpoint.
+    """
+    try:
+        given = await read_fields(request, kinds)
+        version, aborts = given.get("weight_version", ""), given.get("abort_all_requests", False)
+        attempt = await orders.update(
+            request, needed(given, folder), version=version, aborts=aborts
+        )
+    except HotReloadError as fault:
+        return _not_updated(str(fault), reason_fields(fault.reason))
+    if attempt.outcome is not Outcome.LIVE:
+        why = attempt.reason.message if attempt.reason else attempt.outcome.value
+        return _not_updated(why, attempt_fields(attempt))
+    named = f" Weight version updated to {version}." if version else ""
+    said = {"success": True, "message": f"Succeeded to update model weights.{named}"}
+    return Json({**said, "num_paused_requests": 0, "status": "ok", **attempt_fields(attempt)})
+
+
+def _not_updated(why: str, fields: Fields) -> Json:
+    said = failed(f"Failed to update weights: {why}")
+    return Json({**said, "num_paused_requests": 0, **fields}, 400)

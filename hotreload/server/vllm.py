@@ -1,0 +1,66 @@
+"""vLLM's names for what trainers ask: a second face of the same orders."""
+
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hotreload.errors import BadRequest, shown
+from hotreload.json_fields import Fields
+from hotreload.server.ordering import TrainerOrders, flush_all
+from hotreload.server.ports import Gate
+from hotreload.server.problems import Json
+from hotreload.server.request_body import read_fields
+from hotreload.server.sglang import bodies
+from hotreload.server.sglang.answers import named_checksums
+from hotreload.server.sglang.checker import NO_RANDOM_WEIGHTS
+from hotreload.server.sglang.orders import updated
+from hotreload.server.sglang.routes import Admit
+
+
+def vllm_routes[P](orders: TrainerOrders[P], *, gate: Gate[P], admission: Admit) -> APIRouter:
+    """Build the routes; but for the one that only tells, they ask for administrators' rights."""
+    router = APIRouter()
+    guarded = APIRouter(dependencies=[Depends(admission)])
+
+    @router.get("/get_world_size")
+    async def get_world_size(include_dp: bool = True) -> Response:
+        with gate.preparing() as engine:
+            devices = engine.facts().get("tp_size", 1)
+        return Json({"world_size": devices * (len(gate.engines()) if include_dp else 1)})
+
+    @guarded.post("/update_weights")
+    async def update_weights(request: Request) -> Response:
+        return await updated(orders, request, bodies.UPDATE_BY_NAME, "weight_dir")
+
+    @guarded.post("/reset_prefix_cache")
+    async def reset_prefix_cache() -> Response:
+        await flush_all(gate)
+        return Json({"success": True})
+
+    @guarded.post("/weight_checker")
+    async def weight_checker(request: Request) -> Response:
+        given = await read_fields(request, bodies.CHECK_BY_NAME, may_be_empty=True)
+        try:
+            return Json(await _checked(gate, given))
+        except BadRequest as fault:
+            return Json({"detail": str(fault), "error": {"message": str(fault)}}, 400)
+
+    router.include_router(guarded)
+    return router
+
+
+async def _checked[P](gate: Gate[P], given: Fields) -> Fields:
+    action, baseline = given.get("action", "checksum"), given.get("baseline", {})
+    if action == "reset":
+        raise BadRequest(NO_RANDOM_WEIGHTS)
+    if action not in ("checksum", "compare"):
+        raise BadRequest(f"Unsupported action={shown(action)}: checksum or compare")
+    if action == "compare" and "baseline" not in given:
+        raise BadRequest("action='compare' requires a 'baseline' object")
+    async with gate.passing() as lease:  # no swap while they are computed
+        now = named_checksums(await lease.engine.checksums())
+    if action == "checksum":
+        return {"checksums": now}
+    names = sorted(now.keys() | baseline.keys())
+    differ = [name for name in names if now.get(name) != baseline.get(name)]
+    return {"match": not differ, "mismatches": differ}
