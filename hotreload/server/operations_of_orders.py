@@ -50,7 +50,7 @@ OF_ORDERS: Operations = {
         Operation(
             "SGLang's and vLLM's: name the weights that answer.",
             _VERSION,
-            body=bodies.NAME,
+            body=bodies.NAMING,
             required=("new_version",),
             others={400: _NOT_DONE},
         ),

@@ -97,7 +97,7 @@ UPDATE: Mapping[str, Kind] = {
 """Ways of going about it ask for nothing here: a load disturbs nobody, and ends no pause; programs
 take weights as arguments; no weights read what others cached."""
 UPDATE_BY_NAME: Mapping[str, Kind] = {"weight_dir": NAME_OF_WEIGHTS, "update_info": _NOT_HERE}
-NAME: Mapping[str, Kind] = {
+NAMING: Mapping[str, Kind] = {
     **_EVERY_CONTROL,
     "new_version": WEIGHT_VERSION,
     "abort_all_requests": BOOLEAN,

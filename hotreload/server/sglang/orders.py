@@ -41,7 +41,7 @@ def sglang_orders[P](orders: TrainerOrders[P], *, status: Status, admission: Adm
     @guarded.post("/update_weight_version")
     async def update_weight_version(request: Request) -> Response:
         try:
-            given = await read_fields(request, bodies.NAME)
+            given = await read_fields(request, bodies.NAMING)
             version = needed(given, "new_version")
             if not version:
                 raise BadRequest("new_version is empty", code="bad_field", param="new_version")
