@@ -10,10 +10,11 @@ from hotreload.core import sessions as module
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Exactly
 from hotreload.core.rules import KeepPrevious, Rules
-from hotreload.errors import CheckpointRejected, GenerationGone
+from hotreload.errors import GenerationGone
 from hotreload.types import Generation, Lease, Mode, Outcome, Revision, Staged
 from tests.core.conftest import World
 from tests.core.overlapping import Overlapping
+from tests.fakes import HANG
 from tests.waiting import turn_until
 
 NEW, NEWER = Revision("new", "step_1"), Revision("newer", "step_2")
@@ -363,14 +364,21 @@ async def test_conversations_hold_up_no_swap_that_drains(tmp_path: Path) -> None
             await turn("old")
 
 
-async def test_the_engines_that_tried_what_failed_keep_it_for_nobody(tmp_path: Path) -> None:
-    world = Overlapping(tmp_path, engines=2)
+async def test_what_was_tried_on_some_engines_and_left_again_answers_no_conversation(
+    tmp_path: Path,
+) -> None:
+    world = Overlapping(tmp_path, Rules(probe_timeout=60.0), engines=2)
     turn = in_sessions(world)
-    world.engines[1].steps.faults["prove"] = CheckpointRejected("bad there")
+    world.engines[1].steps.faults["prove"] = HANG
     async with world.running():
         world.source.publish(NEW)
-        assert (await world.attempted()).outcome is Outcome.REJECTED
-        assert not any(
-            gate.lease_of([Exactly(fingerprint="fp-new")]) for gate in world.entrance.gates
-        )
-        assert await turn("old") == "1: first clean"
+        await turn_until(lambda: world.each[0].live.number == 2)
+        begun = {name: await turn(name) for name in "abcd"}
+        assert sorted(set(begun.values())) == ["1: first clean", "2: new clean"]
+        assert (await (await world.operator.rollback())).outcome is Outcome.LIVE
+        for name, said in begun.items():
+            if said == "1: first clean":
+                assert await turn(name) == said
+            else:
+                with pytest.raises(GenerationGone):
+                    await turn(name)

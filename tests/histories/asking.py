@@ -154,7 +154,7 @@ class Asking:
             newest = max((newest, *(said.generation for said in asked.said)))
             if asked.ended is not Ended.ANSWERED:
                 end.wait(AGAIN)
-            elif chance.random() < 0.15:
+            elif chance.random() < 0.25:
                 self._converse(end, chance)
             elif chance.random() < 0.2:  # it must not name an older generation than the answer
                 self.ask("GET", "/status")
@@ -167,7 +167,7 @@ class Asking:
             if chance.random() < 0.3:
                 wish = long_request(wish["text"], LONG[0], stream=wish["stream"])
             self.ask("POST", "/generate", wish, session=session)
-            if end.wait(chance.uniform(0, KEEP * 1.1)):
+            if end.wait(chance.choice((0, KEEP / 4, KEEP / 2, KEEP * 1.1))):
                 return
 
 
