@@ -112,7 +112,7 @@ class Entrance[E]:
 
         An older generation than `at_least` is waited out, within a timeout; then NotNewEnough.
         `exactly` names the weights that are to answer it. Those of a `session` are all answered by
-        the same, at the engine that began it while that has them. GenerationGone when none has.
+        the same, at the engine that answered it last if it can. GenerationGone when none has them.
         """
         wish = _Wish(self._is_paused, at_least, within, exactly, session)
         async with self._inside(wish) as lease:
@@ -137,9 +137,7 @@ class Entrance[E]:
         wanted = partial(self._wanted, wish)
         while True:
             came = now()
-            while wish.waits():
-                with self.pause.holding():
-                    await self._moved.wait()
+            await self._no_pause(wish)
             until += now() - came
             gate = self._gate_for(wish)
             left = max(0.0, until - now())
@@ -160,6 +158,12 @@ class Entrance[E]:
                 # Its engine was lost while it waited there: another one may answer.
                 if gate.state is not GateState.SEALED or not self.lets_in:
                     raise
+
+    async def _no_pause(self, wish: _Wish) -> None:
+        if wish.waits():
+            with self.pause.holding():
+                while wish.waits():
+                    await self._moved.wait()
 
     def _is_paused(self) -> bool:
         """True while those who come wait for a pause's end; who is refused need not."""
