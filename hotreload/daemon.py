@@ -72,6 +72,7 @@ class Daemon:
             max_held=settings.reload.max_held,
             hold_arrivals=settings.reload.while_closed == "hold",
             pause_limit=settings.server.pause_limit,
+            sessions=settings.reload.sessions,
         )
         self.slot = ServingSlot(self.entrance)
         """The start puts here what serves; the server, a scrape and systemd find it."""

@@ -14,6 +14,7 @@ HotReloadError
 │   └── NothingOfThatName      there is no such checkpoint or generation  HTTP 422
 ├── NotSaved                   a promise a restart would break            HTTP 503
 ├── NotNewEnough               what answers is older than was asked for   HTTP 409
+├── GenerationGone             the weights asked for answer no more       HTTP 409
 ├── AnswerNonfinite            the weights made NaN of a prompt           HTTP 500
 └── Busy                       another change is under way                HTTP 409
 """
@@ -193,6 +194,12 @@ class NotNewEnough(HotReloadError):
     """The generation asked for does not answer, and was waited for in vain."""
 
     code = "generation_not_live"
+
+
+class GenerationGone(HotReloadError):
+    """Exactly these weights were asked for, and answer nobody any more: to ask again is in vain."""
+
+    code = "generation_gone"
 
 
 class NotSaved(HotReloadError):

@@ -139,6 +139,11 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
             "request_seconds",
         )
     },
+    "reload.sessions": (
+        "[reload]\nsessions = 3",
+        lambda life: life.daemon.entrance.sessions.keep,
+        3,
+    ),
     "server.pause_limit": (
         "[server]\npause_limit = 3",
         lambda life: life.daemon.entrance.pause.limit,

@@ -103,9 +103,12 @@ class AttemptUnderWay:
 
     async def go_back(self, place: PastGeneration) -> None:
         """Make an earlier generation live again: by what is in memory, else from its files."""
+        left = [(each.gate, each.engine.live) for each in self._replicas]
         self.progress.version = place.version
         if not await self._take_back(place):
             await self.reload(lambda: True, place.version)  # nothing overrules a rollback
+        for gate, weights in left:
+            gate.turn_out(weights)  # no conversation goes on by what was left
 
     async def add_noise(self, noise: Noise) -> None:
         """Make a copy of the live weights with noise on it live, whatever it answers.

@@ -5,17 +5,31 @@ HTTP, weights or what an engine is.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hotreload.core.gate import AnsweredElsewhere, Bell, Gate
+from hotreload.core.gate import AnsweredElsewhere, Bell, Exactly, Gate
 from hotreload.core.pause import Pause
 from hotreload.core.rules import PAUSE_LIMIT
-from hotreload.errors import EngineLost, NotServing
+from hotreload.core.sessions import Sessions
+from hotreload.errors import EngineLost, GenerationGone, NotServing
 from hotreload.events import Publish
 from hotreload.types import Answering, GateState, Generation, Lease
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """The wish of one request about who answers it."""
+
+    waits: Callable[[], bool]
+    """True while it waits for a pause to end."""
+    at_least: int = 0
+    within: float = 0.0
+    exactly: Exactly | None = None
+    session: Hashable | None = None
 
 
 class Entrance[E]:
@@ -29,6 +43,7 @@ class Entrance[E]:
         max_held: int = 1024,
         hold_arrivals: bool = True,
         pause_limit: float = PAUSE_LIMIT,
+        sessions: float = 0.0,
     ) -> None:
         """Make a gate before each of so many engines; each is closed until weights are live there.
 
@@ -46,11 +61,14 @@ class Entrance[E]:
             max_held=max_held,
             hold_arrivals=hold_arrivals,
         )
+        self.sessions = Sessions(sessions)
+        """Conversations that stand by the weights they began with."""
         self._turn = 0
         self._ending: tuple[str, str] | None = None
 
     def renew(self, index: int) -> Gate[E]:
         """Put a new gate in the place of one that was sealed because its engine was lost."""
+        self.sessions.leave(self.gates[index])
         gate = self._gate(index, self.gates[index].max_held)
         self.gates[index] = gate
         if self._ending is not None:
@@ -82,62 +100,96 @@ class Entrance[E]:
         return [lease.engine for lease in leases] or [self.gates[0].preparer()]
 
     @asynccontextmanager
-    async def passing(self, at_least: int = 0, within: float = 0.0) -> AsyncIterator[Lease[E]]:
+    async def passing(
+        self,
+        at_least: int = 0,
+        within: float = 0.0,
+        *,
+        exactly: Exactly | None = None,
+        session: Hashable | None = None,
+    ) -> AsyncIterator[Lease[E]]:
         """Let one request through; the lease it yields says who answers, from start to end.
 
         An older generation than `at_least` is waited out, within a timeout; then NotNewEnough.
+        `exactly` names the weights that are to answer it. Those of a `session` are all answered by
+        the same, at the engine that answered it last if it can. GenerationGone when none has them.
         """
-        async with self._inside(self._is_paused, at_least, within) as lease:
+        wish = _Wish(self._is_paused, at_least, within, exactly, session)
+        async with self._inside(wish) as lease:
             yield lease
 
     @asynccontextmanager
     async def looking(self) -> AsyncIterator[Lease[E]]:
         """Let in one who looks at the engine or its weights: a swap holds him, no pause does."""
-        async with self._inside(lambda: False) as lease:
+        async with self._inside(_Wish(lambda: False)) as lease:
             yield lease
 
     @asynccontextmanager
-    async def _inside(
-        self, waits: Callable[[], bool], at_least: int = 0, within: float = 0.0
-    ) -> AsyncIterator[Lease[E]]:
+    async def _inside(self, wish: _Wish) -> AsyncIterator[Lease[E]]:
         async with AsyncExitStack() as inside:
-            gate, lease = await self._let_in(inside, waits, at_least, within)
-            with _sealed_when_lost(gate):
+            gate, lease = await self._let_in(inside, wish)
+            with self.sessions.answering(wish.session, gate, lease), _sealed_when_lost(gate):
                 yield lease
 
-    async def _let_in(
-        self, inside: AsyncExitStack, waits: Callable[[], bool], at_least: int, within: float
-    ) -> tuple[Gate[E], Lease[E]]:
+    async def _let_in(self, inside: AsyncExitStack, wish: _Wish) -> tuple[Gate[E], Lease[E]]:
         now = asyncio.get_running_loop().time
-        until = now() + within
+        until, at_least = now() + wish.within, wish.at_least
+        wanted = partial(self._wanted, wish)
         while True:
             came = now()
-            while waits():
-                with self.pause.holding():
-                    await self._moved.wait()
+            await self._no_pause(wish)
             until += now() - came
-            gate = self._best(at_least)
+            gate = self._gate_for(wish)
             left = max(0.0, until - now())
-
-            def elsewhere(gate: Gate[E] = gate) -> bool:
-                return waits() or self._lets_in_beside(gate, at_least)
-
+            elsewhere = partial(self._lets_in_elsewhere, gate, wish)
             try:
-                passing = gate.passing(at_least, left, elsewhere)
+                passing = gate.passing(at_least, left, elsewhere, wanted)
                 lease = await inside.enter_async_context(passing)
-                if not waits():
+                if not wish.waits():
                     return gate, lease
                 await inside.aclose()  # a pause began as the gate let him in
             except AnsweredElsewhere:
                 continue
+            except GenerationGone:
+                # Gone while it waited there, for a swap: another engine may have it still.
+                if gate.lease_of(wanted()) or not self._gates_with(wanted()):
+                    raise
             except NotServing:
                 # Its engine was lost while it waited there: another one may answer.
                 if gate.state is not GateState.SEALED or not self.lets_in:
                     raise
 
+    async def _no_pause(self, wish: _Wish) -> None:
+        if wish.waits():
+            with self.pause.holding():
+                while wish.waits():
+                    await self._moved.wait()
+
     def _is_paused(self) -> bool:
         """True while those who come wait for a pause's end; who is refused need not."""
         return self.pause.stands and self.lets_in
+
+    def _wanted(self, wish: _Wish) -> Sequence[Exactly]:
+        """The weights it is to be answered by; asked anew each time, as a session may begin."""
+        asked = (wish.exactly,) if wish.exactly else ()
+        return (*asked, *self.sessions.weights_of(wish.session))
+
+    def _gates_with(self, wanted: Sequence[Exactly]) -> list[Gate[E]]:
+        """List the gates behind which these weights answer: those that are open, if any is."""
+        unsealed = (gate for gate in self.gates if gate.state is not GateState.SEALED)
+        having = [gate for gate in unsealed if gate.lease_of(wanted)]
+        return [gate for gate in having if gate.state is GateState.OPEN] or having
+
+    def _gate_for(self, wish: _Wish) -> Gate[E]:
+        """The gate of the engine that has the weights it wants; a session goes where it was."""
+        wanted = self._wanted(wish)
+        having = self._gates_with(wanted) if wanted else []
+        if not having:
+            return self._best(0 if wanted else wish.at_least)
+        replica = self.sessions.replica_of(wish.session)
+        return next((gate for gate in having if gate.replica == replica), None) or (
+            self._least_busy(having)
+        )
 
     def _best(self, at_least: int) -> Gate[E]:
         """The gate of the least busy engine among those that answer now, else one to wait at."""
@@ -150,11 +202,13 @@ class Entrance[E]:
             return self._least_busy(new_enough)
         return is_open[0] if is_open else self._least_busy(unsealed)
 
-    def _lets_in_beside(self, gate: Gate[E], at_least: int) -> bool:
-        """True when a request goes in at once at another gate than this one."""
+    def _lets_in_elsewhere(self, gate: Gate[E], wish: _Wish) -> bool:
+        """True when a request is to wait at this gate no longer: for a pause, or for nothing."""
         others = (each for each in self.gates if each is not gate)
         is_open = (each for each in others if each.state is GateState.OPEN)
-        return any(not each.is_before(at_least) for each in is_open)
+        if wanted := self._wanted(wish):
+            return wish.waits() or any(each.lease_of(wanted) for each in is_open)
+        return wish.waits() or any(not each.is_before(wish.at_least) for each in is_open)
 
     def _least_busy(self, gates: Sequence[Gate[E]]) -> Gate[E]:
         """Choose the gate with the fewest inside; those that are equally busy take turns."""

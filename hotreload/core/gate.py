@@ -6,12 +6,44 @@ It knows who is inside, who waits, and who answers; nothing of HTTP, weights or 
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
-from hotreload.errors import DrainTimedOut, EngineLost, NotNewEnough, NotServing
+from hotreload.errors import (
+    DrainTimedOut,
+    EngineLost,
+    GenerationGone,
+    NotNewEnough,
+    NotServing,
+    cut,
+)
 from hotreload.events import GateChanged, Publish
 from hotreload.types import Answering, GateState, Generation, Lease, Staged
+
+
+@dataclass(frozen=True, slots=True)
+class Exactly:
+    """The weights that a request wants to be answered by, as one of its words for them says."""
+
+    number: int | None = None
+    fingerprint: str | None = None
+    weight_version: str | None = None
+
+    def fits(self, generation: Generation) -> bool:
+        """True if it is this generation."""
+        return (
+            self.number in (None, generation.number)
+            and self.fingerprint in (None, generation.fingerprint)
+            and self.weight_version in (None, generation.weight_version)
+        )
+
+    def __str__(self) -> str:
+        words = {"generation": self.number, "fingerprint": self.fingerprint}
+        words["weight_version"] = self.weight_version
+        return ", ".join(
+            f"{name} {cut(str(word))}" for name, word in words.items() if word is not None
+        )
 
 
 class Bell:
@@ -36,6 +68,10 @@ class AnsweredElsewhere(Exception):
 
 def _nowhere() -> bool:
     return False
+
+
+def _whatever_is_live() -> Sequence[Exactly]:
+    return ()
 
 
 class Gate[E]:
@@ -69,6 +105,10 @@ class Gate[E]:
         """Rings whenever it opens, closes, or another generation answers; gates may share it."""
         self._holders: dict[Lease[E], int] = {}
         """Count of requests inside under each lease; one that nobody holds is not in it."""
+        self._kept: dict[Lease[E], set[Hashable]] = {}
+        """Those for whom a lease's weights are kept, though they may not be inside now."""
+        self._closed: set[int] = set()
+        """Numbers of generations that answer those inside, and nobody else any more."""
         self._left = Bell()
         self._held_since = 0.0
 
@@ -83,19 +123,23 @@ class Gate[E]:
 
     @asynccontextmanager
     async def passing(
-        self, at_least: int = 0, within: float = 0.0, elsewhere: Callable[[], bool] = _nowhere
+        self,
+        at_least: int = 0,
+        within: float = 0.0,
+        elsewhere: Callable[[], bool] = _nowhere,
+        wanted: Callable[[], Sequence[Exactly]] = _whatever_is_live,
     ) -> AsyncIterator[Lease[E]]:
         """Let one request through; the lease it yields says who answers, from start to end.
 
         An older generation than `at_least` is waited out, within a timeout; then NotNewEnough.
-        Nobody waits here once he may go in `elsewhere`: AnsweredElsewhere.
+        Nobody waits here once he may go in `elsewhere`: AnsweredElsewhere. `wanted` is asked last:
+        who wants exactly these weights is answered by them, or hears GenerationGone.
         """
         await self._admission(elsewhere)
-        if self.is_before(at_least):
+        if self.is_before(at_least) and not wanted():
             await self._newer(at_least, within, elsewhere)
         # No await between the admission and this line: a swap cannot come in between.
-        lease = self.lease
-        assert lease is not None
+        lease = self._chosen(wanted(), at_least)
         self._holders[lease] = self._holders.get(lease, 0) + 1
         try:
             yield lease
@@ -106,6 +150,56 @@ class Gate[E]:
     def inside(self) -> int:
         """Count the requests that are being answered; for any thread."""
         return sum(self._holders.copy().values())
+
+    def lease_of(self, wanted: Sequence[Exactly]) -> Lease[E] | None:
+        """The lease that all of these fit: the live one, or one that others hold still."""
+        held = {**self._holders, **self._kept}
+        older = sorted(held, key=lambda lease: -lease.generation.number)
+        leases = [each for each in older if each.generation.number not in self._closed]
+        leases[:0] = [self.lease] if self.lease else []
+        fits = (each for each in leases if all(word.fits(each.generation) for word in wanted))
+        return next(fits, None)
+
+    def _chosen(self, wanted: Sequence[Exactly], at_least: int) -> Lease[E]:
+        assert self.lease is not None, "who is let in is answered"
+        if not wanted:
+            return self.lease
+        lease = self.lease_of(wanted)
+        if lease is not None and lease.generation.number >= at_least:
+            return lease
+        live = self.lease.generation
+        asked = [*map(str, wanted), *([f"generation {at_least} or newer"] if at_least else [])]
+        raise GenerationGone(
+            f"{' and '.join(asked)}: asked for, and answers nobody any more; live is generation "
+            f"{live.number}, fingerprint {live.fingerprint}, weight_version {live.weight_version}"
+        )
+
+    def keep(self, lease: Lease[E], who: Hashable) -> None:
+        """Keep a lease's weights for `who`, if they can be kept when others go live."""
+        if lease.weights is not None:
+            self._kept.setdefault(lease, set()).add(who)
+
+    def let_go(self, lease: Lease[E], who: Hashable) -> None:
+        """Keep them for him no longer."""
+        keepers = self._kept.get(lease, set())
+        keepers.discard(who)
+        if not keepers and self._kept.pop(lease, None) is not None:
+            self._left.ring()
+
+    def turn_out(self, weights: Staged) -> int:
+        """Keep these weights for nobody, and let nobody in by them; return for how many they were.
+
+        Those inside go on.
+        """
+        leases = [each for each in {**self._holders, **self._kept} if each.weights is weights]
+        self._closed.update(each.generation.number for each in leases)
+        turned_out = sum(len(self._kept.pop(each, ())) for each in leases)
+        self._left.ring()
+        return turned_out
+
+    def is_needed(self, weights: Staged) -> bool:
+        """True while somebody is answered by these weights, or they are kept for somebody."""
+        return any(each.weights is weights for each in (*self._holders, *self._kept))
 
     def requests_on(self, weights: Staged) -> int:
         """Count the requests that hold a lease on these weights."""
@@ -141,6 +235,7 @@ class Gate[E]:
         Nobody is held for it. Who waits for a generation that is new enough looks again.
         """
         self.lease = lease
+        self._closed.discard(lease.generation.number)
         self.moved.ring()
         self._left.ring()  # what nobody holds may be the lease of before
 

@@ -5,6 +5,7 @@ are answered by the new weights, those who came before by the old ones, to their
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +19,8 @@ from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.events import GenerationLive, Waiting
 from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Phase, Staged
+
+log = logging.getLogger("hotreload.sessions")
 
 
 class OverlappingSwitch(Switch):
@@ -126,6 +129,7 @@ class OverlappingSwitch(Switch):
                 async with self.replica.alone:
                     await self.replica.forget_previous()
             else:
+                self._turn_sessions_out()
                 await self._until_fewer_fade()
 
     @property
@@ -137,6 +141,14 @@ class OverlappingSwitch(Switch):
     def _previous_on_device(self) -> Staged | None:
         is_there = self._rules.keep_previous is KeepPrevious.DEVICE
         return self.replica.previous if is_there else None
+
+    def _turn_sessions_out(self) -> None:
+        """Keep the oldest weights for no conversation: new ones need their room."""
+        oldest = self.replica.fading[0]
+        if turned_out := self.replica.gate.turn_out(oldest.weights):
+            oldest.since = time.monotonic()  # until now somebody wanted them to answer
+            number = oldest.generations[-1].number
+            log.info("sessions.turned_out", extra={"generation": number, "sessions": turned_out})
 
     async def _until_fewer_fade(self) -> None:
         """Wait until all who began under some older weights are answered, and say for whom."""

@@ -101,9 +101,9 @@ class Replica[E: Engine]:
 
     @property
     def over(self) -> Fading | None:
-        """A set of weights that fades no longer: nobody holds a lease on it any more."""
-        unheld = (each for each in self.fading if not self.gate.requests_on(each.weights))
-        return next(unheld, None)
+        """A set of weights that fades no longer: nobody is answered by it, or needs it still."""
+        unneeded = (each for each in self.fading if not self.gate.is_needed(each.weights))
+        return next(unneeded, None)
 
     def end(self, over: Fading) -> None:
         """Count weights no longer among those that fade: they are spare, or gone."""

@@ -161,8 +161,10 @@ class Rollout:
         for switch in reversed(self.changed):
             self._progress.replica = switch.replica.index
             switch.drain_as_long_as_requests_may_run()
+            failed = switch.live
             try:
                 await _put_back_in_the_end(switch, live, unchanged)
+                switch.replica.gate.turn_out(failed)
             except Exception as fault:
                 why = f"what was live could not be put back: {type(fault).__name__}: {fault}"
                 switch.replica.lose(EngineLost(why))

@@ -113,6 +113,7 @@ class Rereading:
         reconciler.min_interval = settings.reload.min_interval
         self._entrance.allow(settings.reload.max_held)
         self._entrance.pause.limit = settings.server.pause_limit
+        self._entrance.sessions.keep = settings.reload.sessions
         for name, value in settings.server.limits:
             setattr(self._limits, name, value)
         self._limits.unknown_fields = settings.server.unknown_fields

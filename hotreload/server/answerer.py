@@ -10,12 +10,14 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from hotreload.errors import BadRequest, EngineLost, HotReloadError, shown
 from hotreload.json_fields import Fields
 from hotreload.server.bounds import Limits
+from hotreload.server.conversations import exactly_wanted, session_of
 from hotreload.server.exchange import CUT_SHORT, ended_as, generation_header, while_connected
 from hotreload.server.ports import Gate, Metrics
 from hotreload.server.problems import Json, Refused, status_of
@@ -165,8 +167,15 @@ class Answerer[P]:
                 # lends an engine for that, or says why it lets nobody in.
                 with self._gate.preparing() as preparer:
                     prepared = await preparer.prepare(asked.request)
+                headers = Headers(scope=client.scope)
+                passing = self._gate.passing(
+                    asked.at_least,
+                    self.limits.generation_seconds,
+                    exactly=exactly_wanted(headers),
+                    session=session_of(headers),
+                )
                 async with (
-                    self._gate.passing(asked.at_least, self.limits.generation_seconds) as lease,
+                    passing as lease,
                     aclosing(lease.engine.generate(prepared, lease.weights)) as items,
                 ):
                     yield lease.generation, items

@@ -17,7 +17,7 @@ from hotreload.errors import BadRequest, shown
 from hotreload.server.problems import Refused
 
 SITE_METHODS = "GET, HEAD, POST"
-READABLE_HEADERS = "X-Hotreload-Generation, X-Request-Id, Retry-After"
+READABLE_HEADERS = "X-Hotreload-Generation, X-Hotreload-Fingerprint, X-Request-Id, Retry-After"
 """Headers of an answer that a page may read, beside those every page may."""
 PREFLIGHT_SECONDS = "600"
 """The time for which a browser may remember what it was told."""

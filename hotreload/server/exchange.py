@@ -22,6 +22,7 @@ log = logging.getLogger("hotreload.server")
 access_log = logging.getLogger("hotreload.access")
 
 GENERATION_HEADER = "X-Hotreload-Generation"
+FINGERPRINT_HEADER = "X-Hotreload-Fingerprint"
 CLIENT_GONE = 499
 """Requests whose client did not wait for the answer are counted under this code."""
 CUT_SHORT = 503
@@ -81,8 +82,11 @@ def ended_as(scope: Scope, code: int) -> None:
 
 
 def generation_header(generation: Generation) -> dict[str, str]:
-    """Name the generation that made this answer."""
-    return {GENERATION_HEADER: str(generation.number)}
+    """Name the generation that made this answer, and its weights."""
+    return {
+        GENERATION_HEADER: str(generation.number),
+        FINGERPRINT_HEADER: generation.fingerprint,
+    }
 
 
 class Exchange:

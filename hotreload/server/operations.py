@@ -7,6 +7,8 @@ from dataclasses import replace
 from hotreload.server import admin, known_fields
 from hotreload.server.answer_schemas import PLAIN_TEXT, Schema, a_list, either, named
 from hotreload.server.answerer import GENERATION_NUMBER, MIN_GENERATION_HEADER
+from hotreload.server.conversations import SESSION_HEADERS, WEIGHT_VERSION_HEADER
+from hotreload.server.exchange import FINGERPRINT_HEADER, GENERATION_HEADER
 from hotreload.server.known_fields import KnownFields
 from hotreload.server.openai.response_fields import RESPONSES
 from hotreload.server.operation import (
@@ -38,6 +40,18 @@ MIN_GENERATION_PARAMETER = Parameter(
     "header",
     GENERATION_NUMBER,
     "Wait for this generation or a later one; 409 when it does not come in time.",
+)
+EXACTLY_PARAMETERS = tuple(
+    Parameter(name, "header", kind, "Be answered by exactly this one; 409 when it answers no more.")
+    for name, kind in (
+        (GENERATION_HEADER, GENERATION_NUMBER),
+        (FINGERPRINT_HEADER, STRING),
+        (WEIGHT_VERSION_HEADER, STRING),
+    )
+)
+SESSION_PARAMETERS = tuple(
+    Parameter(name, "header", STRING, "Be answered by what answered others of this name first.")
+    for name in SESSION_HEADERS
 )
 LEAVES_PARAMETER = Parameter("leaves", "query", BOOLEAN, "Name every leaf.")
 MOST_PARAMETER = Parameter(
@@ -74,7 +88,7 @@ def _asks(words: str, whole: Schema, known: KnownFields, *required: str) -> Oper
         REFUSALS_OF_ORDERS,
         body=known.taken,
         required=required,
-        parameters=(MIN_GENERATION_PARAMETER,),
+        parameters=(MIN_GENERATION_PARAMETER, *EXACTLY_PARAMETERS, *SESSION_PARAMETERS),
     )
 
 

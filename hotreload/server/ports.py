@@ -1,10 +1,11 @@
 """All the server needs of the rest of the daemon, as shapes; nothing here is implemented."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
+from hotreload.core.gate import Exactly
 from hotreload.core.pause import Running
 from hotreload.json_fields import Fields
 from hotreload.types import By, Lease, Staged
@@ -119,11 +120,18 @@ class Gate[P](Protocol):
         ...
 
     def passing(
-        self, at_least: int = 0, within: float = 0.0
+        self,
+        at_least: int = 0,
+        within: float = 0.0,
+        *,
+        exactly: Exactly | None = None,
+        session: Hashable | None = None,
     ) -> AbstractAsyncContextManager[Lease[AnsweringEngine[P]]]:
         """Wait while holding, then yield what answers; NotServing when sealed, full or booting.
 
-        An older generation than `at_least` is waited out so long; NotNewEnough when in vain.
+        An older generation than `at_least` is waited out so long; NotNewEnough when in vain. All
+        of a `session` are answered by the same weights, and by those that are `exactly` named;
+        GenerationGone when those answer no more.
         """
         ...
 

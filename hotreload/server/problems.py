@@ -17,6 +17,7 @@ from hotreload.errors import (
     Busy,
     CheckpointRejected,
     EngineLost,
+    GenerationGone,
     HotReloadError,
     NothingOfThatName,
     NotNewEnough,
@@ -32,6 +33,9 @@ from hotreload.errors import (
 RETRY_AFTER = 5
 """Seconds until a client should try again what was only put off."""
 
+DO_NOT_RETRY = {"x-should-retry": "false"}
+"""By this OpenAI's clients, which ask again after any 409, know that it would be in vain."""
+
 NAMED_WRONGLY = 422
 """The operator named something that does not exist."""
 
@@ -41,6 +45,7 @@ _STATUS: tuple[tuple[type[HotReloadError], int], ...] = (
     (Busy, 409),
     (Superseded, 409),
     (NotNewEnough, 409),
+    (GenerationGone, 409),
     (CheckpointRejected, 422),
     (SourceUnavailable, NAMED_WRONGLY),
     (TryAgain, 503),
@@ -167,6 +172,8 @@ def status_of(error: HotReloadError) -> int:
 def _headers(error: HotReloadError) -> dict[str, str]:
     if isinstance(error, Refused):
         return error.headers
+    if isinstance(error, GenerationGone):
+        return DO_NOT_RETRY
     if isinstance(error, NotServing | TryAgain) and error.retry_after is not None:
         return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
     if isinstance(error, NotNewEnough | TryAgain) and status_of(error) != NAMED_WRONGLY:

@@ -80,6 +80,13 @@ class ReloadSettings(SettingsTable):
         description="How long all probes together may take; if they take longer, the answers "
         "count as bad.",
     )
+    sessions: Seconds = Field(
+        default=0.0,
+        description="How long weights that are not live any more are kept to answer the next "
+        "request of a conversation that began with them, since its last one; the headers that name "
+        "a conversation are in rollouts.md. A checkpoint that needs their room goes before. 0: "
+        "conversations are not looked at.",
+    )
     min_interval: Seconds = Field(
         default=0.0,
         description="How long after a swap the source's next wish is left alone.",

@@ -23,6 +23,7 @@ NEED_NO_RESTART = frozenset(
         "reload.max_held",
         "reload.min_interval",
         "reload.probe_timeout",
+        "reload.sessions",
         "reload.sets",
         "reload.stage_timeout",
         "reload.validate_timeout",

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.histories.conversations import KEEP, TURNS
 from tests.histories.record import Ended, Fields, Record, Request, Said, attempt_of
 from tests.integration.running import PROMPTS, request_for
 from tests.waiting import PATIENCE
@@ -58,10 +59,11 @@ class Asking:
         *,
         is_bad: bool = False,
         read_after: float = 0,
+        session: str = "",
     ) -> Request:
         """Send it, wait for its end, and return what is recorded of it."""
         start = time.monotonic()
-        ended, status, body = self._exchange(method, route, asked, read_after)
+        ended, status, body = self._exchange(method, route, asked, read_after, session)
         known: Fields = {}
         said: tuple[Said, ...] = ()
         if route == "/generate" and ended is not Ended.REFUSED:
@@ -70,16 +72,17 @@ class Asking:
             known = _trimmed(route, body)
         fields = asked if isinstance(asked, dict) else {}
         request = Request(
-            start, time.monotonic(), route, ended, status, fields, said, known, is_bad
+            start, time.monotonic(), route, ended, status, fields, said, known, is_bad, session
         )
         self.record.requests.append(request)
         return request
 
     def _exchange(
-        self, method: str, route: str, asked: Any, read_after: float
+        self, method: str, route: str, asked: Any, read_after: float, session: str
     ) -> tuple[Ended, int | None, bytes]:
         body = asked if asked is None or isinstance(asked, bytes) else json.dumps(asked).encode()
         headers = {"Content-Type": "application/json"} if body is not None else {}
+        headers |= {"X-Session-ID": session} if session else {}
         pieces: list[bytes] = []
         status = None
         try:
@@ -151,8 +154,21 @@ class Asking:
             newest = max((newest, *(said.generation for said in asked.said)))
             if asked.ended is not Ended.ANSWERED:
                 end.wait(AGAIN)
+            elif chance.random() < 0.25:
+                self._converse(end, chance)
             elif chance.random() < 0.2:  # it must not name an older generation than the answer
                 self.ask("GET", "/status")
+
+    def _converse(self, end: threading.Event, chance: random.Random) -> None:
+        """A conversation, with pauses in which something may go live, or its time may run out."""
+        session = f"{chance.random():.12f}"
+        for _ in range(TURNS):
+            wish = request_for(chance.choice(PROMPTS), stream=chance.random() < 0.3)
+            if chance.random() < 0.3:
+                wish = long_request(wish["text"], LONG[0], stream=wish["stream"])
+            self.ask("POST", "/generate", wish, session=session)
+            if end.wait(chance.choice((0, KEEP / 4, KEEP / 2, KEEP * 1.1))):
+                return
 
 
 def long_request(prompt: str, times: int, *, stream: bool) -> Fields:

@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from tests.histories.conversations import check_conversations, is_gone
 from tests.histories.generations import (
     check_deserved,
     check_meaning,
@@ -145,6 +146,8 @@ def _wrong_refusal(request: Request) -> str | None:
         return None
     if (status, code) == (409, NOT_YET):
         return None if "min_generation" in request.asked else "none was asked for"
+    if status == 409 and is_gone(request):
+        return None if request.session else "it belonged to no conversation"
     return None if status == 503 and code in NOT_NOW else "not documented"
 
 
@@ -201,6 +204,7 @@ CHECKS: tuple[Check, ...] = (
     check_side_by_side,
     check_endings,
     check_new_enough,
+    check_conversations,
     check_history,
     check_metrics,
     check_remembered,

@@ -29,6 +29,8 @@ class Sighting:
     number: int
     identity: Identity
     where: str
+    is_of_a_conversation: bool = False
+    """It goes on by the weights it began with."""
 
 
 def sightings(record: Record) -> Iterator[Sighting]:
@@ -36,7 +38,14 @@ def sightings(record: Record) -> Iterator[Sighting]:
     for request in record.requests:
         for said in request.said:
             identity = (said.revision, said.fingerprint)
-            yield Sighting(request.start, request.end, said.generation, identity, request.route)
+            yield Sighting(
+                request.start,
+                request.end,
+                said.generation,
+                identity,
+                request.route,
+                bool(request.session),
+            )
     for look in record.looks("/status"):
         if look.fields.get("generation") is not None:
             yield Sighting(look.start, look.end, *_named(look.fields), look.route)
@@ -79,7 +88,8 @@ def check_order(record: Record) -> Iterator[str]:
             if newest is None or seen[position].number > newest.number:
                 newest = seen[position]
             position += 1
-        if newest is not None and sighting.number < newest.number:
+        is_older = newest is not None and sighting.number < newest.number
+        if newest is not None and is_older and not sighting.is_of_a_conversation:
             yield (
                 f"{sighting.where} at {sighting.start:.3f} by generation {sighting.number}, when "
                 f"{newest.where} had shown {newest.number} at {newest.end:.3f}"

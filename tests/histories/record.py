@@ -77,6 +77,8 @@ class Request:
     """The answer of a route that looks or changes, or the problem that stands for it."""
     is_bad: bool = False
     """Whether it was meant to be refused, or to be left by its client."""
+    session: str = ""
+    """The conversation it belongs to, if it named one."""
 
 
 @dataclass(frozen=True, slots=True)

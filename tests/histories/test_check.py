@@ -9,6 +9,7 @@ import pytest
 
 from hotreload.types import Mode
 from tests.histories.check import CHECKS, violations
+from tests.histories.conversations import GONE, went_on_beside_newer
 from tests.histories.record import (
     Ended,
     Fault,
@@ -194,6 +195,11 @@ def lived(place: int, **changes: Any) -> Spoil:
     return spoil
 
 
+def said_in(session: str, who: tuple[int, str, str]) -> Spoil:
+    """An answer in a conversation, while both generations answered."""
+    return added(replace(answer(21, 22, who, f"says {who[1][-1]}"), session=session))
+
+
 def both(*spoils: Spoil) -> Spoil:
     return lambda record: [spoil(record) for spoil in spoils]
 
@@ -237,6 +243,7 @@ SPOILS: dict[str, dict[str, Spoil]] = {
         "a fault of ours": added(refusal(25, ASK, 500, "internal")),
         "a lost engine": added(refusal(25, ASK, 503, "engine_lost")),
         "a good request": added(refusal(25, ASK, 400, "bad_field")),
+        "gone, in no conversation": added(refusal(25, ASK, 409, GONE)),
         "too new, and nobody asked for it": added(refusal(25, ASK, 409, NOT_YET)),
         "booting in mid-life": added(refusal(25, ASK, 503, "booting")),
         "stopping, and nobody told it": added(refusal(60, ASK, 503, "stopping")),
@@ -306,6 +313,12 @@ SPOILS: dict[str, dict[str, Spoil]] = {
         "an older one than was asked for": added(wanting(24, 2, answer(24, 25, FIRST, "says a"))),
         "refused, and it is live": added(wanting(30, 2, refusal(30, ASK, 409, NOT_YET))),
     },
+    "check_conversations": {
+        "one that changed its weights": both(said_in("talk", FIRST), said_in("talk", SECOND)),
+        "one that was refused before it began": added(
+            replace(refusal(30, ASK, 409, GONE), session="talk")
+        ),
+    },
     "check_history": {
         "an attempt left out": told("/history", attempts=[ATTEMPT_BAD, ATTEMPT_A]),
         "in another order": told("/history", attempts=[ATTEMPT_B, ATTEMPT_BAD, ATTEMPT_A]),
@@ -341,6 +354,19 @@ def test_each_check_finds_what_it_is_for(check: str, what: str) -> None:
 
 def test_every_check_has_a_record_that_it_finds_wrong() -> None:
     assert {check.__name__ for check in CHECKS} == set(SPOILS)
+
+
+def test_a_conversation_may_go_on_beside_newer_weights_and_hear_that_they_ended() -> None:
+    record = whole()
+    spoil = both(
+        said_in("talk", FIRST), added(replace(answer(23, 24, FIRST, "says a"), session="talk"))
+    )
+    spoil(record)
+    record.requests.append(replace(refusal(30, ASK, 409, GONE), session="talk"))
+    record.requests.sort(key=lambda each: each.end)
+    assert violations(record) == []
+    assert went_on_beside_newer(record)
+    assert not went_on_beside_newer(whole())
 
 
 def test_that_two_answered_at_once_is_seen() -> None:

@@ -17,6 +17,7 @@ from hotreload.tiny import write_tiny
 from hotreload.tiny.sayings import OPENERS, SAID_NUMBERS
 from hotreload.types import Mode
 from tests.histories.asking import Asking
+from tests.histories.conversations import KEEP
 from tests.histories.record import Fields, Life, Publication, Record, Request
 from tests.histories.watching import Watch
 from tests.integration.process import START_SECONDS, Process
@@ -28,6 +29,7 @@ SETTINGS = (
     "source.rescan=1",
     "reload.probe_timeout=10",
     "server.limits.generation_seconds=3",
+    f"reload.sessions={KEEP}",
 )
 DYING_SECONDS = 40
 

@@ -31,6 +31,7 @@ SOONER = {
     "> 120\n": "> 1\n",
     "[6h]) > 3": "[6h]) > 0",
     "> 300 and": "> 3 and",
+    "> 0) > 300\n": "> 0) > 1\n",
     "> 10\n": "> 2.5\n",
     "(hotreload_ready[2m])": "(hotreload_ready[1s])",
 }

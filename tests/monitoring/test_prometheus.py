@@ -22,6 +22,7 @@ from hotreload.events import (
     GenerationLive,
     LiveDrifted,
     LoaderDistrusted,
+    PauseBegan,
     SourceScanned,
     StateSaved,
     TroubleTold,
@@ -69,8 +70,9 @@ ODD = (
 )
 """What a daemon beside ours fires, which serves other weights, noisy ones at that, by hand, on a
 full disk, whose old generation does not end, whose memory and loader fail, where nothing new comes,
-requests wait, files are gone, and one of three engines does not serve and another lags behind. That
-a real one says the first four of itself, `tests/integration/test_by_hand.py` sees."""
+requests wait, somebody paused, files are gone, and one of three engines does not serve and another
+lags behind. That a real one says the first four of itself, `tests/integration/test_by_hand.py`
+sees."""
 
 
 @dataclass
@@ -218,6 +220,7 @@ def another_replica() -> Metrics:
     metrics.observe(StateSaved("no space left on the device"))
     metrics.observe(GateChanged(GateState.OPEN, 0, 0))
     metrics.observe(SourceScanned("start"))
+    metrics.observe(PauseBegan(By("pause", 0, 1, 1.0), "abort", "abort", 600.0))
     metrics.observe(LiveDrifted(NINTH, ("a leaf",)))
     metrics.observe(LoaderDistrusted("it made another leaf"))
     metrics.observe(TroubleTold("files_gone", "step_8 is gone", "copy it back"))

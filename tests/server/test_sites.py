@@ -37,7 +37,8 @@ async def test_a_page_of_a_named_site_may_ask_and_read_the_answer(tmp_path: Path
         "access-control-allow-origin": CHAT,
         "access-control-allow-methods": "GET, HEAD, POST",
         "access-control-allow-headers": "authorization, content-type, x-stainless-os",
-        "access-control-expose-headers": "X-Hotreload-Generation, X-Request-Id, Retry-After",
+        "access-control-expose-headers": "X-Hotreload-Generation, X-Hotreload-Fingerprint, "
+        "X-Request-Id, Retry-After",
         "access-control-max-age": "600",
     }
     assert answer.status_code == 200

@@ -5,7 +5,7 @@ here is told to rank 0 with the reason, and then nobody takes it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from hotreload import failpoints
 from hotreload.core.attempt import prepare
+from hotreload.core.gate import Exactly
 from hotreload.core.ports import Source
 from hotreload.core.progress import Reach, StillWanted
 from hotreload.core.recording import Attempts
@@ -270,7 +271,12 @@ class FollowerRefusal:
 
     @asynccontextmanager
     async def passing(
-        self, at_least: int = 0, within: float = 0.0
+        self,
+        at_least: int = 0,
+        within: float = 0.0,
+        *,
+        exactly: Exactly | None = None,
+        session: Hashable | None = None,
     ) -> AsyncIterator[Lease[RunningEngine]]:
         """Refuse it: nobody is answered here."""
         self._refuse()

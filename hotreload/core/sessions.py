@@ -1,0 +1,129 @@
+"""Conversations: each is answered by the weights that answered it first, or is told that it cannot.
+
+A session has a name, and stands by its first answer. It keeps the lane of its weights open for a
+while after its last request, also when others are live. It is remembered for longer than that:
+what comes under its name then is refused, and never answered by other weights in silence.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from hotreload.core.gate import Exactly, Gate
+from hotreload.types import Lease
+
+MOST_SESSIONS = 65_536
+"""The most that are remembered; beyond that the one that was used least lately is forgotten."""
+REMEMBERED_SECONDS = 3600.0
+"""A session is remembered for so long after its last answer."""
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    weights: Exactly
+    replica: int
+    """The engine that answered it last, by its index."""
+    used_at: float
+    inside: int = 0
+    kept: tuple[Gate[Any], Lease[Any]] | None = None
+    end: asyncio.TimerHandle | None = None
+
+
+class Sessions:
+    """A table of names; it knows nothing of where they come from."""
+
+    def __init__(self, keep: float = 0.0) -> None:
+        self.keep = keep
+        """Seconds for which a lane is kept after a session's last request; 0: there are none."""
+        self._by_name: OrderedDict[Hashable, _Session] = OrderedDict()
+        """Those that were used least lately come first."""
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def weights_of(self, name: Hashable | None) -> Sequence[Exactly]:
+        """The weights that the session goes on by; none, where it is new."""
+        session = self._found(name)
+        return () if session is None else (session.weights,)
+
+    def replica_of(self, name: Hashable | None) -> int | None:
+        """The engine that answered it last."""
+        session = self._found(name)
+        return None if session is None else session.replica
+
+    @contextmanager
+    def answering(
+        self, name: Hashable | None, gate: Gate[Any], lease: Lease[Any]
+    ) -> Iterator[None]:
+        """Answer a request of the session by this lease; its first one binds it."""
+        if name is None or not self.keep:
+            yield
+            return
+        session = self._found(name) or self._new(name, gate, lease)
+        session.replica = gate.replica
+        session.inside += 1
+        self._keep(session, gate, lease)
+        self._use(name, session)
+        try:
+            yield
+        finally:
+            session.inside -= 1
+            self._use(name, session)
+            if not session.inside:
+                loop = asyncio.get_running_loop()
+                session.end = loop.call_later(self.keep, _let_go, session)
+
+    def leave(self, gate: Gate[Any]) -> None:
+        """Keep nothing of an engine that was lost."""
+        for session in self._by_name.values():
+            if session.kept is not None and session.kept[0] is gate:
+                session.kept = None
+
+    def _found(self, name: Hashable | None) -> _Session | None:
+        return self._by_name.get(name) if self.keep else None
+
+    def _new(self, name: Hashable, gate: Gate[Any], lease: Lease[Any]) -> _Session:
+        self._forget_some()
+        weights = Exactly(fingerprint=lease.generation.fingerprint)
+        self._by_name[name] = session = _Session(weights, gate.replica, _now())
+        return session
+
+    def _keep(self, session: _Session, gate: Gate[Any], lease: Lease[Any]) -> None:
+        if session.kept != (gate, lease):
+            _let_go(session)
+        elif session.end is not None:
+            session.end.cancel()
+        gate.keep(lease, session)
+        session.kept, session.end = (gate, lease), None
+
+    def _use(self, name: Hashable, session: _Session) -> None:
+        session.used_at = _now()
+        if self._by_name.get(name) is session:
+            self._by_name.move_to_end(name)
+
+    def _forget_some(self) -> None:
+        """Make room for one more: forget those of long ago, and the oldest of too many."""
+        while self._by_name:
+            name, oldest = next(iter(self._by_name.items()))
+            is_old = oldest.used_at + max(REMEMBERED_SECONDS, self.keep) < _now()
+            if oldest.inside or not (is_old or len(self) >= MOST_SESSIONS):
+                return
+            del self._by_name[name]
+            _let_go(oldest)
+
+
+def _let_go(session: _Session) -> None:
+    """Keep its lane open no longer."""
+    if session.end is not None:
+        session.end.cancel()
+    if session.kept is not None:
+        gate, lease = session.kept
+        gate.let_go(lease, session)
+    session.end = session.kept = None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

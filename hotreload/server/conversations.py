@@ -1,0 +1,43 @@
+"""The headers by which a request says which weights are to answer it, and whose turn it is."""
+
+from collections.abc import Hashable
+from hashlib import sha256
+
+from starlette.datastructures import Headers
+
+from hotreload.core.gate import Exactly
+from hotreload.errors import BadRequest, shown
+from hotreload.server.exchange import FINGERPRINT_HEADER, GENERATION_HEADER
+
+WEIGHT_VERSION_HEADER = "X-Hotreload-Weight-Version"
+SESSION_HEADERS = (
+    "X-Session-Affinity",
+    "X-Multi-Turn-Session-Id",
+    "X-Session-ID",
+    "X-SMG-Routing-Key",
+)
+"""Each names a conversation. Fireworks' clients and OpenCode send the first two, prime-rl and SkyRL
+the third, slime and miles the last: a uuid for each sample."""
+
+
+def exactly_wanted(headers: Headers) -> Exactly | None:
+    """Return the weights that the request asks for; None where any will do."""
+    number = headers.get(GENERATION_HEADER)
+    fingerprint = headers.get(FINGERPRINT_HEADER)
+    version = headers.get(WEIGHT_VERSION_HEADER)
+    if number is fingerprint is version is None:
+        return None
+    if number is not None and not (number.isascii() and number.isdigit() and len(number) < 20):
+        words = f"{GENERATION_HEADER} must be the number of a generation, not {shown(number)}"
+        raise BadRequest(words, code="bad_field", param=GENERATION_HEADER)
+    return Exactly(None if number is None else int(number), fingerprint, version)
+
+
+def session_of(headers: Headers) -> Hashable | None:
+    """Return a name for the conversation that the request belongs to; None where it tells none.
+
+    A digest, so that no name is long: thousands are remembered.
+    """
+    named = ((header, headers.get(header)) for header in SESSION_HEADERS)
+    header, name = next((each for each in named if each[1]), (None, None))
+    return None if header is None else sha256(f"{header}: {name}".encode()).digest()

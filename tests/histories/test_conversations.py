@@ -1,0 +1,28 @@
+"""A history of conversations: checkpoints go live beside them, and nothing is wrong in it."""
+
+from pathlib import Path
+
+import pytest
+
+from hotreload.types import Mode
+from tests.histories.conversations import is_gone, went_on_beside_newer
+from tests.histories.drive import judged
+from tests.histories.faults import BY_NAME
+
+pytestmark = pytest.mark.real_engine
+
+SEED = 3
+PLAN = (
+    *(["a good checkpoint"] * 4),
+    "operator: roll back",
+    "three in a row",
+    "clients: long answers",
+    *(["a good checkpoint"] * 3),
+)
+
+
+def test_no_conversation_changes_its_weights_in_silence(tmp_path: Path) -> None:
+    record = judged(tmp_path, SEED, (BY_NAME[name] for name in PLAN), modes=(Mode.OVERLAP,))
+    assert len({request.session for request in record.requests if request.session}) > 5
+    assert went_on_beside_newer(record)
+    assert any(is_gone(request) for request in record.requests)

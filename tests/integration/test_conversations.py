@@ -1,0 +1,148 @@
+"""Conversations on the real engine, while checkpoints go live under load."""
+
+import asyncio
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.integration.running import (
+    Load,
+    Running,
+    mixed,
+    one_daemon,
+    one_daemon_marks,
+    request_for,
+)
+from tests.waiting import turn_until
+
+pytestmark = one_daemon_marks()
+
+running = one_daemon("reload.sessions=1", "reload.sets=3")
+FLIPS = 6
+TURNS = 3
+GONE = (409, "generation_gone")
+
+
+@dataclass
+class Talk:
+    """What came of each turn: the fingerprint that answered, or the refusal."""
+
+    prints: list[str] = field(default_factory=list)
+    generations: list[int] = field(default_factory=list)
+    refusals: list[tuple[int, str]] = field(default_factory=list)
+
+
+async def turn(running: Running, talk: Talk, session: str, **headers: str) -> Any:
+    async with running.client() as client:
+        named = {"x-multi-turn-session-id": session, **headers}
+        answer = await client.post("/generate", json=request_for("Who serves?"), headers=named)
+    told = answer.json()
+    if answer.status_code != 200:
+        talk.refusals.append((answer.status_code, told["code"]))
+        assert answer.headers["x-should-retry"] == "false"
+        return None
+    meta = told["meta_info"]
+    assert answer.headers["X-Hotreload-Fingerprint"] == meta["fingerprint"]
+    talk.prints.append(meta["fingerprint"])
+    talk.generations.append(meta["generation"])
+    return meta["generation"], told["text"]
+
+
+async def no_old_lane(running: Running) -> None:
+    """Until the last one has ended."""
+    await turn_until(lambda: not running.daemon.slot.replicas().first.fading)
+
+
+class Talks:
+    """Clients that hold one conversation of three turns after the other."""
+
+    def __init__(self, running: Running) -> None:
+        self.running = running
+        self.talks: list[Talk] = []
+        self.answers: list[tuple[int, str]] = []
+        self.enough = asyncio.Event()
+
+    async def client(self, number: int) -> None:
+        """Some let no time pass between two turns, some so much that their weights may be gone."""
+        pauses = itertools.cycle((0.01, 0.3, 0.15, 1.2) if number % 2 else (0.01,))
+        for talk_number in itertools.count():
+            if self.enough.is_set():
+                return
+            talk = Talk()
+            self.talks.append(talk)
+            for _ in range(TURNS):
+                told = await turn(self.running, talk, f"{number}-{talk_number}")
+                if told is None:
+                    break
+                self.answers.append(told)
+                await asyncio.sleep(next(pauses))
+
+
+async def test_every_turn_of_a_conversation_is_answered_by_one_fingerprint_or_refused(
+    running: Running,
+) -> None:
+    talks = Talks(running)
+    async with asyncio.TaskGroup() as tasks, Load(running, clients=4).on() as load:
+        for number in range(6):
+            tasks.create_task(talks.client(number))
+        for number in range(2, 2 + FLIPS):
+            await running.attempted(running.drop(number))
+            await asyncio.sleep(0.8)
+        talks.enough.set()
+    assert load.failures == []
+    assert mixed(load.answers + talks.answers, running.generations) == []
+    assert [talk for talk in talks.talks if len(set(talk.prints)) > 1] == []
+    assert {refusal for talk in talks.talks for refusal in talk.refusals} <= {GONE}
+    whole = [talk for talk in talks.talks if len(talk.prints) == TURNS]
+    across = [talk for talk in talks.talks if len(talk.prints) > 1]
+    assert len(whole) >= FLIPS
+    assert any(went_on_after_a_flip(running, talk) for talk in across)
+    # When nobody speaks any more the last old lane ends.
+    await no_old_lane(running)
+
+
+def went_on_after_a_flip(running: Running, talk: Talk) -> bool:
+    return talk.generations[-1] < running.live.number
+
+
+async def test_who_names_weights_is_answered_by_them_while_their_lane_is_open(
+    running: Running,
+) -> None:
+    talk, before = Talk(), running.live
+    assert await turn(running, talk, "begins")
+    await running.attempted(running.drop(20))
+    exact = {"X-Hotreload-Fingerprint": before.fingerprint}
+    assert await turn(running, talk, "", **exact)
+    assert set(talk.prints) == {before.fingerprint}
+    await no_old_lane(running)
+    assert await turn(running, talk, "begins") is None
+    assert await turn(running, talk, "", **exact) is None
+    assert talk.refusals == [GONE, GONE]
+
+
+async def test_a_rollback_is_followed_by_nobody_who_began_with_what_it_left(
+    running: Running,
+) -> None:
+    talk, left = Talk(), running.live.fingerprint
+    assert await turn(running, talk, "bad")
+    async with running.client() as client:
+        assert (await client.post("/admin/rollback", json={})).status_code == 200
+    assert await turn(running, talk, "bad") is None
+    assert await turn(running, talk, "good")
+    assert (talk.prints[0], talk.refusals) == (left, [GONE])
+    assert talk.prints[1] != left
+
+
+@pytest.mark.parametrize("pause", ["/pause_generation", "/pause?mode=keep"])
+async def test_a_conversation_goes_on_after_a_trainers_pause(running: Running, pause: str) -> None:
+    talk = Talk()
+    assert await turn(running, talk, pause)
+    async with running.client() as client:
+        await client.post(pause, json={"mode": "in_place"})
+        held = asyncio.create_task(turn(running, talk, pause))
+        await running.until(lambda: running.daemon.entrance.pause.held == 1)
+        await client.post("/continue_generation", json={})
+    assert await held
+    assert len(set(talk.prints)) == 1
