@@ -412,9 +412,9 @@ async def test_a_trainers_folder_is_taken_where_folders_are_allowed_and_no_other
     source = hub_source(hub, tmp_path / "cache", folders=[tmp_path / "runs"])
     revision = await source.resolve(str(theirs))
     assert (revision.label, await source.fetch(revision)) == ("step_7", theirs)
-    for name in (elsewhere, tmp_path / "runs" / "link", tmp_path / "runs" / ".." / "elsewhere"):
+    for place in (elsewhere, tmp_path / "runs" / "link", tmp_path / "runs" / ".." / "elsewhere"):
         with pytest.raises(BadRequest, match=r"\[server\] update_roots allows more"):
-            await source.resolve(str(name))
+            await source.resolve(str(place))
     with pytest.raises(NothingOfThatName):
         await source.resolve(str(tmp_path / "runs" / "gone"))
 
