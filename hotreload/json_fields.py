@@ -58,7 +58,7 @@ def attempt_fields(attempt: Attempt) -> Fields:
         "pause_seconds": round(attempt.pause_seconds, 6),
         "finished_at": iso(attempt.finished_at),
         "generation": attempt.generation,
-        "weight_version": attempt.weight_version,
+        "weight_version": attempt.version or None,
         "rolled_back": attempt.rolled_back,
         "by": attempt.by and by_fields(attempt.by),
         **loading_fields(attempt.loading),

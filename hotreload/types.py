@@ -26,13 +26,12 @@ class By:
     verb: str
     """reload, rollback, perturb, version, pin or unpin; START for what a start tried."""
     uid: int | None
-    """The user and the process that the kernel names; None for who came over TCP."""
     pid: int | None
     at: float
     """Wall-clock seconds."""
     reason: str = ""
     address: str = ""
-    """The place from which they came over TCP, with an admin key; empty for who did not."""
+    """The place they came from over TCP, with an admin key: the kernel names no user then."""
     route: str = ""
     """The route of another server's API that they asked by; empty for our own."""
 
@@ -74,10 +73,7 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor's shape and its dtype in safetensors' spelling (`BF16`, `F32`).
-
-    `shape` is None where an engine can name a tensor but not say what shape its file has.
-    """
+    """A tensor's shape, None where an engine cannot tell it, and its dtype (`BF16`, `F32`)."""
 
     shape: tuple[int, ...] | None
     dtype: str
@@ -105,10 +101,7 @@ class TensorBytes:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint, on the local disk or in memory, that passed every check.
-
-    Only `checks` makes one.
-    """
+    """A checkpoint, on disk or in memory, that passed every check; only `checks` makes one."""
 
     revision: Revision
     path: Path
@@ -133,12 +126,10 @@ def holds_weights(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The served model, as far as a checkpoint must match it to be loadable by a leaf swap.
-
-    It has no tensors while only the side files of the model are known.
-    """
+    """The served model, as far as a checkpoint must match it to be loadable by a leaf swap."""
 
     tensors: Mapping[str, TensorSpec] = field(repr=False)
+    """None while only the side files of the model are known."""
     config: Mapping[str, Any] = field(repr=False)
     side_files: Mapping[str, str] = field(repr=False)
     """Digests of the side files the engine booted with (tokenizer, template …), by file name."""
@@ -334,13 +325,7 @@ class Attempt:
     unproven: str = ""
     """The reason why a dry run could not ask the probes."""
     version: str = ""
-    """The name that whoever ordered its weights has for them."""
-
-    @property
-    def weight_version(self) -> str | None:
-        """The version of its weights; None for those that nobody named and that never answered."""
-        number = None if self.generation is None else str(self.generation)
-        return self.version or number
+    """The version of its weights; empty for those that nobody named and that never answered."""
 
     @property
     def is_of_a_start(self) -> bool:

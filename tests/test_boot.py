@@ -193,6 +193,27 @@ async def test_the_last_good_generation_comes_first(machine: Machine) -> None:
     assert machine.started == ["step_1"]
 
 
+@pytest.mark.parametrize("is_newest", [True, False], ids=["its number", "a new number"])
+async def test_weights_come_back_with_the_version_that_their_trainer_gave_them(
+    machine: Machine, is_newest: bool
+) -> None:
+    live = Generation(3, GOOD, "fp-good", 0.0, version="run/7")
+    machine.ledger.went_live(live, str(machine.source.folder / GOOD.label))
+    machine.ledger.numbers_given = 3 if is_newest else 5
+    back = await machine.run()
+    assert (back.number, back.weight_version) == (3 if is_newest else 6, "run/7")
+    assert machine.attempts[-1].generation == back.number
+    assert [each.version for each in machine.ledger.generations][-1] == "run/7"
+
+
+async def test_other_bytes_under_a_known_name_are_not_what_the_trainer_named(
+    machine: Machine,
+) -> None:
+    live = Generation(3, GOOD, "others", 0.0, version="run/7")
+    machine.ledger.went_live(live, str(machine.source.folder / GOOD.label))
+    assert (await machine.run()).weight_version == "4"
+
+
 async def test_what_fails_the_checks_never_reaches_the_engine(machine: Machine) -> None:
     machine.unfit = {"step_1"}
     assert await machine.first() == "step_2"

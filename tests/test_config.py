@@ -104,6 +104,13 @@ def test_paths_in_a_file_start_at_its_folder_and_others_where_we_stand(
     assert settings.server.api_keys_file == tmp_path / "k"
     assert settings.source.path == here / "ckpt"
     assert settings.state.directory == Path("/home/op/state")
+    roots = "[server]\nupdate_roots = ['out', '~/runs', '/mnt']\n"
+    assert read(tmp_path, roots).settings.server.update_roots == (
+        tmp_path / "out",
+        Path("/home/op/runs"),
+        Path("/mnt"),
+    )
+    assert read(tmp_path, "", "server.update_roots=['o']").settings.checkpoint_roots == [here / "o"]
     assert settings.server.socket == Path("/run/hotreload/hotreload.sock")
 
 

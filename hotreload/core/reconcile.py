@@ -121,12 +121,12 @@ class Reconciler:
 
     def unattempted(self, order: Order, outcome: Outcome, reason: Reason | None) -> Attempt:
         """The answer to an order that needs no attempt; it is not part of the history."""
-        number = self._replicas.live.number if outcome is Outcome.LIVE else None
+        live = self._replicas.live if outcome is Outcome.LIVE else None
+        number = live.number if live is not None else None
+        version = live.weight_version if live is not None else order.version
         at = self._wall()
-        dry = order.is_dry_run
-        version = self._replicas.live.version if outcome is Outcome.LIVE else order.version
         ended = Attempt(order.revision, outcome, reason, {}, 0.0, at, number, by=order.by)
-        return replace(ended, dry_run=dry, version=version)
+        return replace(ended, dry_run=order.is_dry_run, version=version)
 
     # --- the loop ----------------------------------------------------------------------
 

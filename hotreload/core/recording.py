@@ -146,8 +146,9 @@ class Attempts:
     def _described(
         self, progress: AttemptProgress, error: BaseException | None, policy: AttemptPolicy
     ) -> Attempt:
+        live = progress.generation
         outcome, reason = Outcome.PASSED if policy.dry_run else Outcome.LIVE, None
-        if error is not None and progress.generation is None:
+        if error is not None and live is None:
             outcome, reason = self._judgement_of(progress.revision, error)
         elif isinstance(error, Exception):  # the weights are live in spite of it
             log.error("reload.untidy", exc_info=error)
@@ -158,14 +159,14 @@ class Attempts:
             phases=progress.phases,
             pause_seconds=progress.pause_seconds,
             finished_at=self.wall(),
-            generation=progress.generation.number if progress.generation else None,
+            generation=live.number if live is not None else None,
             rolled_back=progress.rolled_back,
             fingerprints=progress.fingerprints,
             by=policy.by,
             loading=progress.loading,
             dry_run=policy.dry_run,
             unproven=progress.unproven,
-            version=progress.version,
+            version=live.weight_version if live is not None else progress.version,
         )
 
     def _judgement_of(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:

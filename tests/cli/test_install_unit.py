@@ -275,6 +275,7 @@ def test_an_engine_on_the_cpu_is_given_no_devices(tmp_path: Path) -> None:
     [
         ("[source]\npath = '/home/ml/checkpoints'", "ProtectHome=read-only"),
         ("[engine]\nmodel = '/tmp/model'", "PrivateTmp=no"),
+        ("[server]\nupdate_roots = ['/tmp/runs']", "PrivateTmp=no"),
         ("[state]\ndirectory = '/mnt/disk/state'", "ReadWritePaths=/mnt/disk/state"),
         ("[source]\ncache = '/mnt/disk/hub'", "ReadWritePaths=/mnt/disk/hub"),
         ("[source]\ncache = '/home/ml/hub'", "ProtectHome=read-only"),

@@ -34,7 +34,7 @@ async def test_an_order_names_what_it_makes_live(tmp_path: Path, mode: Mode, eng
     async with world.running():
         assert versions(world) == {"1"}
         attempt = await (await world.operator.reload(ONE.label, version="step/7"))
-        assert (attempt.outcome, attempt.weight_version) == (Outcome.LIVE, "step/7")
+        assert (attempt.outcome, attempt.version) == (Outcome.LIVE, "step/7")
     assert versions(world) == {"step/7"}
     assert world.ledger.history[0].version == "step/7"
 
@@ -44,7 +44,7 @@ async def test_weights_that_nobody_names_are_known_by_their_number(world: World)
     async with world.running():
         await (await world.operator.reload(ONE.label, version="7"))
         unnamed = await (await world.operator.reload(TWO.label))
-    assert (unnamed.weight_version, versions(world)) == ("3", {"3"})
+    assert (unnamed.version, versions(world)) == ("3", {"3"})
 
 
 async def test_a_refused_order_tells_the_version_and_changes_none(world: World) -> None:
@@ -52,7 +52,7 @@ async def test_a_refused_order_tells_the_version_and_changes_none(world: World) 
     world.steps.faults["probe"] = [ValueError("bad")]
     async with world.running():
         attempt = await (await world.operator.reload(ONE.label, version="7"))
-    assert (attempt.outcome, attempt.weight_version) == (Outcome.REJECTED, "7")
+    assert (attempt.outcome, attempt.version) == (Outcome.REJECTED, "7")
     assert versions(world) == {"1"}
 
 
@@ -64,7 +64,7 @@ async def test_a_rollback_brings_back_the_version(tmp_path: Path, keep: KeepPrev
         await (await world.operator.reload(ONE.label, version="7"))
         await (await world.operator.reload(TWO.label, version="8"))
         back = await (await world.operator.rollback())
-    assert (back.generation, back.weight_version, versions(world)) == (4, "7", {"7"})
+    assert (back.generation, back.version, versions(world)) == (4, "7", {"7"})
 
 
 async def test_a_version_survives_a_restart_with_its_weights(world: World) -> None:
@@ -101,13 +101,13 @@ async def test_what_is_live_already_gets_the_version_that_is_ordered(world: Worl
     async with world.running():
         await goes_live(world, ONE)
         attempt = await (await world.operator.reload(ONE.label, version="7"))
-        assert (attempt.outcome, attempt.generation, attempt.weight_version) == (
+        assert (attempt.outcome, attempt.generation, attempt.version) == (
             Outcome.LIVE,
             2,
             "7",
         )
         again = await (await world.operator.reload(ONE.label))
-    assert (again.weight_version, versions(world), len(world.attempts)) == ("7", {"7"}, 1)
+    assert (again.version, versions(world), len(world.attempts)) == ("7", {"7"}, 1)
 
 
 async def test_what_the_source_had_begun_goes_live_under_the_version_that_is_ordered(
@@ -117,7 +117,7 @@ async def test_what_the_source_had_begun_goes_live_under_the_version_that_is_ord
         await stuck_in(world, "stage", ONE)
         promise = await world.operator.reload(ONE.label, version="7")
         go_on(world, "stage")
-        assert (await promise).weight_version == "7"
+        assert (await promise).version == "7"
     live = [each.generation for each in world.happened if isinstance(each, GenerationLive)]
     assert [each.weight_version for each in live] == ["7"]
 
@@ -133,7 +133,7 @@ async def test_one_revision_is_not_ordered_by_two_names_at_once(world: World) ->
         with pytest.raises(Busy):
             await world.operator.reload(ONE.label, version="8")
         go_on(world, "stage")
-        assert (await first).weight_version == "7"
+        assert (await first).version == "7"
 
 
 async def test_a_full_disk_keeps_no_trainer_from_naming_weights(world: World) -> None:

@@ -11,11 +11,21 @@ import pytest
 from hotreload.errors import DeviceUnavailable
 from hotreload.hosts import hearing
 from hotreload.hosts.beats import Beats
-from hotreload.hosts.bounds import MOST_NUMBER, MOST_TEXT, NotBelieved, number, revision_of, words
+from hotreload.hosts.bounds import (
+    MOST_NUMBER,
+    MOST_TEXT,
+    NotBelieved,
+    live_of,
+    live_words,
+    number,
+    revision_of,
+    words,
+)
 from hotreload.hosts.engine.joined import SignedStore, signed_for_this_life
 from hotreload.hosts.hearing import MOST_DOUBTS, Doubts
 from hotreload.hosts.upstream.store import Store
 from hotreload.hosts.vote import Ballot, Chair, Follower, Step
+from hotreload.types import Generation, Revision, Staged
 from tests.hosts.memory import MemoryStore
 from tests.hosts.test_store import KINDS
 from tests.waiting import TICK, turn_until
@@ -199,6 +209,15 @@ def test_numbers_have_bounds(value: Any) -> None:
     with pytest.raises(NotBelieved):
         number(value)
     assert (number("12"), number(12)) == (12, 12)
+
+
+def test_the_version_of_what_is_live_reaches_every_rank() -> None:
+    own = Staged(Revision("id", "step_7"), None, "fp", {"leaf": 1}, 8)
+    live = Generation(7, own.revision, "fp", 1.5, own.leaves, own.bytes, "run/7")
+    said = live_words(live)
+    assert (live_of(said, own), live_of(said, own).version) == (live, "run/7")
+    with pytest.raises(NotBelieved):
+        live_of({**said, "version": "x" * 10_000}, own)
 
 
 def test_texts_have_bounds_and_write_no_lines_of_their_own() -> None:

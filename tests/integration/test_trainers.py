@@ -109,7 +109,7 @@ async def rolling_out(trainer: Trainer) -> AsyncIterator[list[tuple[str, str]]]:
             enough.set()
 
 
-def with_logprobs(trainer: Trainer) -> dict[str, bool]:
+def with_logprobs(trainer: Trainer) -> dict[str, Any]:
     """What trainers ask for in each rollout; engine 0.0.2 has none, and it is refused there."""
     return {"return_logprob": True} if trainer.running.engine.capabilities.logprobs else {}
 
@@ -182,8 +182,8 @@ async def test_miles(trainer: Trainer) -> None:
         answer = await trainer.asks("POST", path, {"selector": "all"})
         assert (answer.status_code, answer.json()["success"]) == (400, False)
     # the last of N, sglang_engine.py:636-648
-    body = {"new_version": "8b", "abort_all_requests": False}
-    assert (await trainer.raises("POST", "/update_weight_version", body))["new_version"] == "8b"
+    named = {"new_version": "8b", "abort_all_requests": False}
+    assert (await trainer.raises("POST", "/update_weight_version", named))["new_version"] == "8b"
     assert (await trainer.rollout())["meta_info"]["weight_version"] == "8b"
     # W, sglang_engine.py:534-541
     check = {"action": "checksum", "allow_quant_error": False, "selector": "all"}
@@ -212,7 +212,7 @@ async def test_areal(trainer: Trainer) -> None:
         "skip_special_tokens": True,
         "frequency_penalty": 0.0,
     }
-    more = {"image_data": [], "stream": False, **with_logprobs(trainer)}
+    more: dict[str, Any] = {"image_data": [], "stream": False, **with_logprobs(trainer)}
     said = await trainer.rollout(**more, sampling_params=sampling)
     assert_logprobs(trainer, said)
     assert (said["text"], said["meta_info"]["weight_version"]) == (words(9), number)

@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub.utils._http import reset_sessions
 
 from hotreload import threads
-from hotreload.errors import BadRequest, SourceUnavailable
+from hotreload.errors import BadRequest, NothingOfThatName, SourceUnavailable
 from hotreload.sources import huggingface
 from hotreload.sources.hub import client
 from tests.hub.local_hub import REPO, LocalHub, local_hub
@@ -398,6 +398,25 @@ async def test_the_models_folder_can_be_gone_back_to(hub: LocalHub, tmp_path: Pa
     assert revision.label == "model"
     assert await source.fetch(revision) == model
     assert source.content_of(revision) == revision.id
+
+
+async def test_a_trainers_folder_is_taken_where_folders_are_allowed_and_no_other(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    theirs, elsewhere = tmp_path / "runs" / "step_7", tmp_path / "elsewhere"
+    for folder in (theirs, elsewhere):
+        folder.mkdir(parents=True)
+        for name, data in checkpoint("step 7").items():
+            (folder / name).write_bytes(data)
+    (tmp_path / "runs" / "link").symlink_to(elsewhere)
+    source = hub_source(hub, tmp_path / "cache", folders=[tmp_path / "runs"])
+    revision = await source.resolve(str(theirs))
+    assert (revision.label, await source.fetch(revision)) == ("step_7", theirs)
+    for place in (elsewhere, tmp_path / "runs" / "link", tmp_path / "runs" / ".." / "elsewhere"):
+        with pytest.raises(BadRequest, match=r"\[server\] update_roots allows more"):
+            await source.resolve(str(place))
+    with pytest.raises(NothingOfThatName):
+        await source.resolve(str(tmp_path / "runs" / "gone"))
 
 
 # --- the token -----------------------------------------------------------------------------
