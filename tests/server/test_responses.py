@@ -202,7 +202,7 @@ async def test_an_engine_lost_in_mid_stream_raises_in_the_client(
         ({"text": {"verbosity": "low"}}, "text.verbosity", "leave it out"),
         ({"text": {"format": {"type": "xml"}}}, "text.format", "must be"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "no tools of its own"),
-        ({"tools": [{**FLAT, "strict": True}]}, "tools[0].strict", "only with tool_choice"),
+        ({"tools": [{**FLAT, "strict": 1}]}, "tools[0].strict", "true or false"),
         ({"tools": [{**FLAT, "name": "a b"}]}, "tools[0].name", "letters"),
         ({"metadata": {"a": 1}}, "metadata", "strings"),
         ({"metadata": {str(n): "" for n in range(17)}}, "metadata", "up to 16"),
