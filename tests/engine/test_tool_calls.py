@@ -23,6 +23,8 @@ from hotreload.engine.upstream.tool_calls import known_parsers, parse_with, stri
 from hotreload.errors import BadRequest, ConfigError
 from tests.engine.test_prompts import CAN, HELLO, LIMITS, with_template
 
+pytestmark = pytest.mark.real_engine
+
 Tool = dict[str, Any]
 ARGUMENTS = {
     "type": "object",
