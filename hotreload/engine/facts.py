@@ -8,7 +8,7 @@ from hotreload.engine.answering.sampling import GRAMMARS
 from hotreload.engine.answering.tool_calls import ToolCalling
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.engine.upstream.parts import Parts
-from hotreload.engine.upstream.tool_calls import known_parsers, parse_with
+from hotreload.engine.upstream.tool_calls import known_parsers, parse_with, strict_tag
 from hotreload.engine.versions import installed
 
 
@@ -44,8 +44,9 @@ def calling_of(parts: Parts, tokenizer: Any, can: Capabilities) -> ToolCalling:
     """Find out how its model calls tools; ConfigError for a parser that this release has not."""
     asked = getattr(parts.engine.server_args, "tool_call_parser", None)
     template = getattr(tokenizer, "chat_template", None)
-    known = known_parsers()
-    return ToolCalling(template, known, parse_with, grammars=can.grammars, asked=asked)
+    return ToolCalling(
+        template, known_parsers(), parse_with, strict_tag, grammars=can.grammars, asked=asked
+    )
 
 
 def limits_of(parts: Parts) -> EngineLimits:

@@ -19,9 +19,11 @@ from hotreload.engine.answering.tool_calls import (
     format_of,
     schema_of,
 )
-from hotreload.engine.upstream.tool_calls import known_parsers, parse_with
+from hotreload.engine.upstream.tool_calls import known_parsers, parse_with, strict_tag
 from hotreload.errors import BadRequest, ConfigError
 from tests.engine.test_prompts import CAN, HELLO, LIMITS, with_template
+
+pytestmark = pytest.mark.real_engine
 
 Tool = dict[str, Any]
 ARGUMENTS = {
@@ -70,9 +72,12 @@ def as_json(text: str) -> list[dict[str, str]]:
     return [{"name": call["name"], "arguments": json.dumps(call["arguments"])}]
 
 
-def calling(template: str | None = None, *, known: Any = ("qwen25",), **more: Any) -> ToolCalling:
+def calling(
+    template: str | None = None, *, known: Any = ("qwen25",), tag: str | None = None, **more: Any
+) -> ToolCalling:
     template = TEMPLATES["qwen25"] if template is None else template
-    return ToolCalling(template, frozenset(known), lambda *_: as_json, **{"grammars": True, **more})
+    more = {"grammars": True, **more}
+    return ToolCalling(template, frozenset(known), lambda *_: as_json, lambda *_: tag, **more)
 
 
 def asked(**more: Any) -> dict[str, Any]:
@@ -210,6 +215,33 @@ def test_who_must_call_is_held_to_it_by_a_grammar() -> None:
     assert none.value.param == "tool_choice"
     with pytest.raises(BadRequest, match="not together with a format of the answer"):
         calling().arranged(asked(tool_choice="required", sampling_params={"regex": "a"}))
+
+
+STRICT: Tool = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+
+
+def test_strict_tools_are_held_to_their_schemas_or_refused() -> None:
+    request, _ = calling(tag="<tag>").arranged(asked(tools=[WEATHER, STRICT]))
+    assert request["sampling_params"] == {"structural_tag": "<tag>"}
+    assert request["template_args"] == {"enable_thinking": False}
+    own = asked(tools=[STRICT], template_args={"enable_thinking": True})
+    assert calling(tag="<tag>").arranged(own)[0]["template_args"] == {"enable_thinking": True}
+    with pytest.raises(BadRequest, match='leave strict out, or use tool_choice "required"'):
+        calling(tag=None).arranged(asked(tools=[STRICT]))
+    with pytest.raises(BadRequest, match=r"leave strict out$"):
+        calling(tag="<tag>", grammars=False).arranged(asked(tools=[STRICT]))
+    with pytest.raises(BadRequest, match="not together with a format of the answer"):
+        calling(tag="<tag>").arranged(asked(tools=[STRICT], sampling_params={"regex": "a"}))
+    assert calling().arranged(asked(tools=[STRICT], tool_choice="required"))[1] is ListedCalls
+
+
+@pytest.mark.parametrize("parser", sorted(known_parsers()))
+def test_only_calls_in_json_have_a_grammar(parser: str) -> None:
+    tag = strict_tag(parser, [WEATHER, STRICT])
+    assert (tag is not None) == (parser == "qwen25")
+    if tag is not None:
+        held, free = [each["schema"] for each in json.loads(tag)["structures"]][::-1]
+        assert (held, free) == (ARGUMENTS, {})
 
 
 def test_what_schemas_refer_to_is_found_from_the_root_of_theirs() -> None:

@@ -1,7 +1,9 @@
 """/v1/responses by OpenAI's own client: text in and out, and nothing is kept."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import openai
@@ -9,9 +11,10 @@ import pytest
 from openai.types.responses import Response
 
 from hotreload.errors import BadRequest, EngineLost
+from tests.server.fuzz import fuzz
 from tests.server.test_openai import client_of, refused
 from tests.server.test_tools import CALLS, CITY, SHOWN_TIME, WEATHER
-from tests.server.world import World
+from tests.server.world import FIRST, World
 
 PATH = "/v1/responses"
 FLAT: Any = {"type": "function", "name": "get_weather", "parameters": CITY, "strict": False}
@@ -202,7 +205,7 @@ async def test_an_engine_lost_in_mid_stream_raises_in_the_client(
         ({"text": {"verbosity": "low"}}, "text.verbosity", "leave it out"),
         ({"text": {"format": {"type": "xml"}}}, "text.format", "must be"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "no tools of its own"),
-        ({"tools": [{**FLAT, "strict": True}]}, "tools[0].strict", "only with tool_choice"),
+        ({"tools": [{**FLAT, "strict": 1}]}, "tools[0].strict", "true or false"),
         ({"tools": [{**FLAT, "name": "a b"}]}, "tools[0].name", "letters"),
         ({"metadata": {"a": 1}}, "metadata", "strings"),
         ({"metadata": {str(n): "" for n in range(17)}}, "metadata", "up to 16"),
@@ -234,3 +237,9 @@ async def test_what_the_engine_cannot_do_is_named_as_it_was_written(
     world.engine.steps.faults["prepare"] = BadRequest(f"{cannot}: no", param=cannot)
     status, error = await refused(world, PATH, {"input": "x"} | given)
     assert (status, error["param"], error["message"]) == (400, named, f"{named}: no")
+
+
+async def test_schemathesis_finds_answers_and_refusals_as_they_are_described(world: World) -> None:
+    world.go_live(replace(FIRST, number=2**53))  # as new as any that is asked for
+    seen = await asyncio.to_thread(fuzz, world.path, examples=20, only=PATH)
+    assert seen[f"POST {PATH}"] >= {200, 400}

@@ -117,6 +117,14 @@ async def test_how_a_tool_is_chosen_reaches_the_engine(
     assert {name: asked[name] for name in asked if name.startswith("tool")} == reaches
 
 
+async def test_a_strict_tool_is_the_engines_to_keep(
+    world: World, client: openai.AsyncOpenAI
+) -> None:
+    strict: Any = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    await client.chat.completions.create(model="model", messages=HELLO, tools=[strict])
+    assert world.engine.requests[0]["tools"] == [strict]
+
+
 async def test_one_call_at_most_where_the_client_wants_no_more(
     world: World, client: openai.AsyncOpenAI
 ) -> None:
@@ -178,9 +186,9 @@ def calling(function: Any, **more: Any) -> dict[str, Any]:
             "JSON schema",
         ),
         (
-            {"tools": [{"type": "function", "function": {"name": "a", "strict": True}}]},
+            {"tools": [{"type": "function", "function": {"name": "a", "strict": "yes"}}]},
             "tools[0].function.strict",
-            "only with tool_choice",
+            "true or false",
         ),
         ({"tools": [WEATHER], "tool_choice": NAMED}, "tool_choice", "names none of the tools"),
         ({"tools": [WEATHER], "tool_choice": "any"}, "tool_choice", "must be"),

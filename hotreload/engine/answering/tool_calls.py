@@ -19,6 +19,8 @@ Parse = Callable[[str], list[Call]]
 """Reads the calls out of the text of one; none if it is none."""
 ParseWith = Callable[[str, Sequence[dict[str, Any]]], Parse]
 """Makes that of the name of a parser and the tools."""
+StrictTag = Callable[[str, Sequence[dict[str, Any]]], str | None]
+"""Makes of the same the structural tag that strict tools need, if it can be had."""
 
 CALL_BEGINS, CALL_ENDS = "<tool_call>", "</tool_call>"
 """They stand round a call in every format that a parser of upstream's reads."""
@@ -123,6 +125,7 @@ class ToolCalling:
         template: object,
         parsers: Set[str],
         parse_with: ParseWith,
+        strict_tag: StrictTag,
         *,
         grammars: bool,
         asked: str | None = None,
@@ -134,6 +137,7 @@ class ToolCalling:
         self._template = _text_of(template)
         self._parsers = parsers
         self._parse_with = parse_with
+        self._strict_tag = strict_tag
         self._grammars = grammars
         self._parser = asked or format_of(self._template)
 
@@ -149,7 +153,10 @@ class ToolCalling:
         choice = request.get("tool_choice") or "auto"
         rest = {name: request[name] for name in request.keys() - {"tool_choice"}}
         if choice == "auto":
-            return rest, partial(WrittenCalls, self._parse_with(self._readable(), tools))
+            parser = self._readable()
+            if any(tool["function"].get("strict") for tool in tools):
+                rest |= self._held(parser, tools, rest)
+            return rest, partial(WrittenCalls, self._parse_with(parser, tools))
         sampling = self._listing(rest["sampling_params"], tools, choice)
         return {**rest, "sampling_params": sampling}, ListedCalls
 
@@ -169,6 +176,22 @@ class ToolCalling:
             words = f"this model writes its calls as {self._parser}, and {have}; leave tools out, "
             raise bad("tools", f"{words}or serve it by a release that can", UNSUPPORTED)
         return self._parser
+
+    def _held(
+        self, parser: str, tools: Sequence[dict[str, Any]], request: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Parameters of a request that hold the calls which the model writes to their schemas."""
+        tag = self._strict_tag(parser, tools) if self._grammars else None
+        if tag is None:
+            words = "nothing holds the calls that this model writes to a schema; leave strict out"
+            words += ', or use tool_choice "required"' if self._grammars else ""
+            raise bad("tools", words, UNSUPPORTED)
+        sampling = request["sampling_params"]
+        if grammar_of(sampling) is not None:
+            raise bad("tools", "strict ones not together with a format of the answer")
+        # The tag lets no token through that stands for the beginning of a thought.
+        arguments = {"enable_thinking": False, **(request.get("template_args") or {})}
+        return {"sampling_params": {**sampling, "structural_tag": tag}, "template_args": arguments}
 
     def _listing(
         self, sampling: Mapping[str, Any], tools: Sequence[dict[str, Any]], choice: str

@@ -43,6 +43,21 @@ def parse_with(
     return parse
 
 
+def strict_tag(parser: str, tools: Sequence[dict[str, Any]]) -> str | None:
+    """Make the grammar that holds calls to the schemas of strict tools; None where there is none.
+
+    It is a structural tag: beside calls the model says what it likes.
+    """
+    from sgl_jax.srt.entrypoints.openai.protocol import Tool
+    from sgl_jax.srt.function_call.function_call_parser import FunctionCallParser
+
+    found = FunctionCallParser([Tool(**tool) for tool in tools], parser)
+    if not found.detector.supports_structural_tag():
+        return None
+    tag: str = found.get_structure_tag().model_dump_json(by_alias=True)
+    return tag
+
+
 def _is_of(call: dict[str, str], names: set[str]) -> bool:
     try:
         return call["name"] in names and isinstance(json.loads(call["arguments"]), dict)

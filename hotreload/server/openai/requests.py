@@ -20,6 +20,7 @@ _ENGINE_NAMES = {
     **{f"sampling_params.{theirs}": ours for ours, (theirs, _) in SAMPLING.items()},
     "sampling_params.max_new_tokens": "max_tokens",
     "sampling_params.json_schema": "response_format",
+    "sampling_params.structural_tag": "tools",
     "max_new_tokens": "max_tokens",
     "return_logprob": "logprobs",
     "top_logprobs_num": "logprobs",

@@ -26,7 +26,6 @@ def asked_tools(fields: Fields) -> Fields:
     if not tools:
         raise refused("tool_choice", "needs tools")
     if choice == "auto":
-        _check_none_strict(fields["tools"])
         return {"tools": tools}
     if choice == "required":
         one = fields.get("parallel_tool_calls") is False
@@ -66,17 +65,11 @@ def _tool(tool: Any, path: str) -> Fields:
         if not isinstance(description, str):
             raise refused(f"{path}.description", "must be a string")
         told["description"] = description
+    if not isinstance(function.get("strict") or False, bool):
+        raise refused(f"{path}.strict", "must be true or false")
+    if function.get("strict"):
+        told["strict"] = True
     parameters = function.get("parameters") or NO_PARAMETERS
     if not isinstance(parameters, dict):
         raise refused(f"{path}.parameters", "must be a JSON schema, an object")
     return {"type": "function", "function": {**told, "parameters": parameters}}
-
-
-def _check_none_strict(tools: list[Fields]) -> None:
-    """Refuse to promise what nothing holds the model to."""
-    for at, tool in enumerate(tools):
-        if tool["function"].get("strict"):
-            path = f"tools[{at}].function.strict"
-            raise refused(
-                path, 'only with tool_choice "required" or a named function; leave it out'
-            )
