@@ -4,7 +4,7 @@ Each sequence is the one that the named project's code makes, with what that rea
 and what would make it give up. The trainers send no `Authorization` of their own; an HTTP proxy
 beside them, or their client's default headers, add the admin key.
 
-Steps that pause generation and end the pause stand as comments, by the number of their step.
+That a trainer which dies after its pause holds nobody for ever is shown in test_sglang_routes.py.
 """
 
 import asyncio
@@ -91,14 +91,18 @@ async def trainer(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tra
 
 @asynccontextmanager
 async def rolling_out(trainer: Trainer) -> AsyncIterator[list[tuple[str, str]]]:
-    """Rollouts without end beside the block; each is kept as its version and its text."""
+    """Rollouts without end beside the block; each is kept as its version and its text.
+
+    One that the trainer's pause has aborted is begun anew, as trainers do.
+    """
     heard: list[tuple[str, str]] = []
     enough = asyncio.Event()
 
     async def go_on() -> None:
         while not enough.is_set():
             answer = await trainer.rollout()
-            heard.append((answer["meta_info"]["weight_version"], answer["text"]))
+            if answer["meta_info"]["finish_reason"]["type"] != "abort":
+                heard.append((answer["meta_info"]["weight_version"], answer["text"]))
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(4):
@@ -122,6 +126,11 @@ def assert_logprobs(trainer: Trainer, answer: Any) -> None:
         assert all(logprob <= 0 and type(token) is int for logprob, token in pairs)
 
 
+async def is_paused(trainer: Trainer) -> bool:
+    paused: bool = (await trainer.raises("GET", "/is_paused"))["is_paused"]
+    return paused
+
+
 async def test_slime(trainer: Trainer) -> None:
     """THUDM/slime 624b824a898ab0ec1fcb4d373004c7f3852bf515: `_reload_rollout_weights_from_disk`."""
     # D1, slime/backends/sglang_utils/external.py:74-120: discovery, int() of what is there
@@ -132,7 +141,9 @@ async def test_slime(trainer: Trainer) -> None:
     before = await trainer.rollout()
     async with rolling_out(trainer) as heard:
         folder = trainer.writes(7, "weight_v000007")
-        # U1, slime/ray/actor_group.py:244; sglang_engine.py:423-428: POST /pause_generation {}
+        # U1, slime/ray/actor_group.py:244; sglang_engine.py:423-428
+        assert (await trainer.asks("POST", "/pause_generation", {})).is_success
+        assert await is_paused(trainer)
         # U2, actor_group.py:245; sglang_engine.py:270-289: until it is 200
         assert (await trainer.asks("GET", "/flush_cache")).status_code == 200
         # U3, actor_group.py:246-254; sglang_engine.py:358-370: raises, and reads JSON
@@ -144,7 +155,9 @@ async def test_slime(trainer: Trainer) -> None:
         assert told["weight_version"] == "7"
         # U5, actor_group.py:267-268: the folder is removed, before U6
         shutil.rmtree(folder)
-        # U6, actor_group.py:269; sglang_engine.py:430-435: POST /continue_generation {}
+        # U6, actor_group.py:269; sglang_engine.py:430-435
+        assert await is_paused(trainer)
+        assert (await trainer.asks("POST", "/continue_generation", {})).is_success
         after = await trainer.rollout(**with_logprobs(trainer), sampling_params=SLIMES)
     # R, slime/rollout/sglang_rollout.py:94-108,152-221; slime/utils/types.py:397-416
     assert (after["text"], after["meta_info"]["weight_version"]) == (words(7), "7")
@@ -166,14 +179,16 @@ async def test_slime(trainer: Trainer) -> None:
 async def test_miles(trainer: Trainer) -> None:
     """radixark/miles 31f1ca961a94cb860cec3b2dea34ec332bfa8f76: delta.py, and its evaluation."""
     folder = trainer.writes(8, "miles_8")
-    # U1, megatron_utils/update_weight/update_weight_from_distributed/delta.py:252:
-    # POST /pause_generation {"mode": "retract"}
+    # U1, megatron_utils/update_weight/update_weight_from_distributed/delta.py:252
+    paused = await trainer.raises("POST", "/pause_generation", {"mode": "retract"})
+    assert (paused["success"], paused["mode_applied"]) == (True, "finish")
     # U2, delta.py:254; sglang_engine.py:445-463
     assert (await trainer.asks("GET", "/flush_cache")).status_code == 200
     # U3, delta.py:256-265; sglang_engine.py:557-571; common.py:432-450: success must be true
     body = {"model_path": str(folder), "weight_version": "8"}
     assert (await trainer.raises("POST", "/update_weights_from_disk", body))["success"] is True
-    # U4, delta.py:266: POST /continue_generation {}
+    # U4, delta.py:266
+    assert (await trainer.raises("POST", "/continue_generation", {}))["success"] is True
     # E, ray/rollout/eval_fleet.py:62-90; sglang_engine.py:499-508
     assert (await trainer.raises("GET", "/model_info"))["weight_version"] == "8"
     assert (await trainer.rollout())["meta_info"]["weight_version"] == "8"
@@ -195,13 +210,15 @@ async def test_areal(trainer: Trainer) -> None:
     # H, sglang_remote.py:281
     assert (await trainer.asks("GET", "/health")).is_success
     folder = trainer.writes(9, "areal_9")
-    # U1, sglang_remote.py:273; infra/remote_inf_engine.py:1204-1212: POST /pause_generation {}
+    # U1, sglang_remote.py:273; infra/remote_inf_engine.py:1204-1212
+    await trainer.raises("POST", "/pause_generation", {})
     # U2, sglang_remote.py:148-159; remote_inf_engine.py:1331-1352: no version; 4xx is tried thrice
     body = {"model_path": str(folder), "abort_all_requests": True}
     answer = await trainer.asks("POST", "/update_weights_from_disk", body)
     assert answer.is_success
     assert answer.headers["content-type"] == "application/json"
-    # U3, sglang_remote.py:277; 1214-1218: POST /continue_generation {}
+    # U3, sglang_remote.py:277; 1214-1218
+    await trainer.raises("POST", "/continue_generation", {})
     number = str(trainer.running.live.number)
     # R, sglang_remote.py:56-127; remote_inf_engine.py:787-858; io_struct.py:39; cli_args.py:189
     sampling = {
@@ -226,13 +243,15 @@ async def test_prime_rl(trainer: Trainer) -> None:
     models = (await trainer.raises("GET", "/v1/models"))["data"]
     assert "tiny" in [each["id"] for each in models]
     folder = trainer.writes(10, "step_10")
-    # U1, client.py:208-260: POST /pause?mode=keep&clear_cache=false
+    # U1, client.py:208-260
+    assert (await trainer.asks("POST", "/pause?mode=keep&clear_cache=false")).status_code == 200
     # U1b, client.py:302-306: a mark inside the folder
     (folder / "NCCL_READY").touch()
     # U2, client.py:308-318: the status is all that it reads; 4xx raises at once
     answer = await trainer.asks("POST", "/update_weights", {"weight_dir": str(folder)})
     assert (answer.status_code, answer.json()["status"]) == (200, "ok")
-    # U3, client.py:263-271,319-320: POST /resume
+    # U3, client.py:263-271,319-320
+    assert (await trainer.asks("POST", "/resume")).status_code == 200
     # R, orchestrator/dispatcher.py:520, envs.py:87-92, without its cache_salt
     chat = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 12}
     said = await trainer.asks("POST", "/v1/chat/completions", chat, **{"X-Session-ID": "t1"})
@@ -247,7 +266,8 @@ async def test_skyrl(trainer: Trainer) -> None:
     """NovaSky-AI/SkyRL a9564572eb8e91076be43c1bd5e4615e3de17265: remote_inference_client.py."""
     # W, …/inference_servers/remote_inference_client.py:1358-1400: a body with GET
     assert (await trainer.raises("GET", "/get_world_size", {}))["world_size"] == 1
-    # U1, remote_inference_client.py:985-1009: POST /pause?mode=keep&clear_cache=false
+    # U1, remote_inference_client.py:985-1009
+    assert (await trainer.asks("POST", "/pause?mode=keep&clear_cache=false")).status_code == 200
     # U2, :1086-1099; its body is none that vLLM reads
     body = {"reset_running_requests": True}
     answer = await trainer.asks("POST", "/reset_prefix_cache", body)
@@ -258,7 +278,9 @@ async def test_skyrl(trainer: Trainer) -> None:
         refused = await trainer.asks("POST", path, {"method": "skyrl_start_weight_update"})
         assert refused.status_code == 400
         assert path in refused.json()["error"]["message"]  # :1451-1468
-    # U6, delta_strategy.py:79-87: POST /resume
+    # U6, delta_strategy.py:79-87
+    assert (await trainer.asks("POST", "/resume")).status_code == 200
+    assert not await is_paused(trainer)
     # K, :827-892
     asked = {"model": "tiny", "prompt": "hi", "add_special_tokens": True}
     tokens = (await trainer.raises("POST", "/tokenize", asked))["tokens"]

@@ -169,10 +169,13 @@ async def test_guidellm_has_no_failed_request(tmp_path: Path) -> None:
         await ran(
             running,
             guidellm,
-            *("benchmark", "run", "--target", base_url(running).removesuffix("/v1")),
-            *("--profile", "concurrent", "--rate", 4, "--max-requests", 40),
-            *("--processor", tmp_path / "tiny", "--data", "prompt_tokens=16,output_tokens=16"),
-            *("--output-path", file),
+            *("run", "--backend", f"kind=openai_http,target={base_url(running)[:-3]}"),
+            *("--profile", "kind=concurrent,streams=[4]"),
+            *("--constraint", "kind=max_requests,count=40"),
+            *("--tokenizer", f"kind=huggingface_auto,model={tmp_path / 'tiny'}"),
+            *("--data", "kind=synthetic_text,prompt_tokens=16,output_tokens=16"),
+            *("--output", f"kind=json,path={file}"),
+            "--disable-console",
         )
     told: Any = json.loads(file.read_text())
     (totals,) = (each["metrics"]["request_totals"] for each in told["benchmarks"])
