@@ -155,7 +155,6 @@ def is_lacking(wish: dict[str, Any], can: Can) -> bool:
         (asked & GRAMMARS.keys() and not can.grammars)
         or (wish.get("return_logprob") is True and not can.logprobs)
         or asked & {"logit_bias", "nonsense", "stream_interval", "lora_path"}
-        or sampling.get("n", 1) not in (1, None)
     )
 
 

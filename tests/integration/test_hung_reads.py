@@ -137,7 +137,8 @@ async def test_a_folder_that_hangs_while_it_is_looked_at_is_told_and_the_rest_is
 
 def said_last(running: Running) -> str | None:
     waits = [event for event in running.happened if isinstance(event, Waiting)]
-    return [each.waiting_for for each in waits if each.who == "source"][-1]
+    said = [each.waiting_for for each in waits if each.who == "source"]
+    return said[-1] if said else None
 
 
 async def test_told_to_stop_while_a_look_hangs_it_stops_all_the_same(

@@ -5,10 +5,12 @@ OpenAI's own is in test_openai.py, upstream's benchmark in test_bench_serving.py
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from pydantic import SecretStr
@@ -94,10 +96,14 @@ async def through_flips(running: Running, ways: list[Ask]) -> list[list[str]]:
     return said
 
 
-async def test_litellm_and_langchain_are_served_through_ten_flips(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "true")
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    """Leave none of what litellm puts there: daemons of later tests would be imported anew."""
+    with patch.dict(os.environ, LITELLM_LOCAL_MODEL_COST_MAP="true"):
+        yield
+
+
+async def test_litellm_and_langchain_are_served_through_ten_flips(tmp_path: Path) -> None:
     running = Running(tmp_path, NAMED, f"server.tcp={free_address()}")
     running.drop(1)
     async with running.serving():

@@ -210,19 +210,18 @@ async def test_areal(trainer: Trainer) -> None:
     # H, sglang_remote.py:281
     assert (await trainer.asks("GET", "/health")).is_success
     folder = trainer.writes(9, "areal_9")
-    # U1, sglang_remote.py:273; infra/remote_inf_engine.py:1204-1212
-    await trainer.raises("POST", "/pause_generation", {})
-    # U2, sglang_remote.py:148-159; remote_inf_engine.py:1331-1352: no version; 4xx is tried thrice
-    # Those under way end as soon as the order is taken, each with what it has.
     endless = {**SAMPLING, "max_new_tokens": 200, "ignore_eos": True}
     rollout = trainer.rollout(sampling_params=endless, **with_logprobs(trainer))
     under_way = asyncio.create_task(rollout)
     await turn_until(lambda: trainer.running.daemon.entrance.inside == 1)
-    body = {"model_path": str(folder), "abort_all_requests": True}
-    answer = await trainer.asks("POST", "/update_weights_from_disk", body)
+    # U1, sglang_remote.py:273; infra/remote_inf_engine.py:1204-1212
+    await trainer.raises("POST", "/pause_generation", {})
     ended = await under_way
     assert ended["meta_info"]["finish_reason"]["type"] in ("abort", "length")
     assert_logprobs(trainer, ended)  # RuntimeError without them, unless it never began
+    # U2, sglang_remote.py:148-159; remote_inf_engine.py:1331-1352: no version; 4xx is tried thrice
+    body = {"model_path": str(folder), "abort_all_requests": True}
+    answer = await trainer.asks("POST", "/update_weights_from_disk", body)
     assert answer.is_success
     assert answer.headers["content-type"] == "application/json"
     # U3, sglang_remote.py:277; 1214-1218
