@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,20 +98,19 @@ def address_of(process: Process) -> str:
 async def test_nobody_fails_through_ten_flips_and_a_restart_and_no_breaker_opens(
     daemons: list[Process], tmp_path: Path
 ) -> None:
-    router = Router(tmp_path, *map(address_of, daemons))
-    with router.running():
+    router, (one, other) = Router(tmp_path, *map(address_of, daemons)), daemons
+    with router.running(), ExitStack() as second_life:  # which ends when nobody asks any more
         await asyncio.to_thread(router.until_all_are_well)
         assert router.models() == {"tiny"}
         async with Load(router, 4).on() as load:
             await through_flips(daemons, load)
             assert router.opened() == set()
-            one, other = daemons
             assert await asyncio.to_thread(one.stop) == 0
             await more_answers(load)
-            with one.running():
-                await asyncio.to_thread(router.until_all_are_well)
-                await more_answers(load)
-                await turn_until(lambda: has_answered(one), pause=TICK)
+            await asyncio.to_thread(second_life.enter_context, one.running())
+            await asyncio.to_thread(router.until_all_are_well)
+            await more_answers(load)
+            await turn_until(lambda: has_answered(one), pause=TICK)
         assert address_of(other) not in router.opened()
     assert load.failures == []
     assert not_said_by(load.answers, labels_of(daemons)) == []
