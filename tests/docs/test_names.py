@@ -50,6 +50,31 @@ def test_the_readme_gives_eight_guarantees_that_stand_among_the_others() -> None
     assert shown <= set(NAMED_TEST.findall(PAGES["docs/guarantees.md"]))
 
 
+def is_at_night(file: str, name: str) -> bool:
+    """Whether neither `make test` nor CI runs any case of it."""
+    body = ast.parse((ROOT / file).read_text()).body
+    marks = [mark for node in body for mark in marks_of(node, name)]
+    return "pytest.mark.at_night" in map(ast.unparse, marks)
+
+
+def marks_of(node: ast.stmt, name: str) -> list[ast.expr]:
+    """The marks of this test, or of all tests of the file; a case of several is none."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() if node.name == name:
+            return node.decorator_list
+        case ast.Assign(targets=[ast.Name(id="pytestmark")], value=ast.List(elts=marks)):
+            return marks
+    return []
+
+
+def test_what_only_the_night_shows_is_said_to_be_shown_then() -> None:
+    """The page promised that `make test` runs them all."""
+    page = PAGES["docs/guarantees.md"]
+    said = set(re.findall(rf"{NAMED_TEST.pattern} \(night\)", page))
+    assert said == {each for each in NAMED_TEST.findall(page) if is_at_night(*each)}
+    assert [each for each in NAMED_TEST.findall(PAGES["README.md"]) if is_at_night(*each)] == []
+
+
 @EACH_PAGE
 def test_every_file_it_names_exists(page: str) -> None:
     named = re.compile(rf"[`(]((?:{FOLDERS})/[\w./-]*)")
