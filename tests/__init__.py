@@ -1,7 +1,12 @@
 """The tests' own helpers tell what was compared, as a test itself does, when an assert fails."""
 
-import pkgutil
+from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite(*(f"tests.{each.name}" for each in pkgutil.iter_modules(__path__)))
+HERE = Path(__file__).parent
+# Each by its name: that of this package would come too late, it is being imported. Most folders
+# have no __init__.py, so pkgutil does not know them.
+pytest.register_assert_rewrite(
+    *(f"tests.{each.stem}" for each in HERE.iterdir() if each.is_dir() or each.suffix == ".py")
+)

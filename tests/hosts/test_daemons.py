@@ -157,7 +157,6 @@ def make_older(process: Process) -> None:
     (process.folder / "state" / "number").unlink()
 
 
-@pytest.mark.at_night
 def test_a_follower_with_an_older_ledger_says_the_same_again_and_dies_over_the_next(
     lived: Daemons,
 ) -> None:
@@ -180,7 +179,6 @@ def test_a_rank_that_is_too_slow_is_named_and_not_waited_for(lived: Daemons) -> 
         lived.until_ended_by(0)
 
 
-@pytest.mark.at_night
 def test_rank_0_with_an_older_ledger_gives_no_number_again_and_stops_with_the_follower(
     lived: Daemons,
 ) -> None:
