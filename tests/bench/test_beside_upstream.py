@@ -20,8 +20,8 @@ import httpx
 import pytest
 
 from tests.bench.figures import median, noise
+from tests.integration.openai_clients import free_address
 from tests.integration.process import START_SECONDS, Process
-from tests.integration.test_openai import free_address
 from tests.integration.upstreams_benchmark import benchmarked
 from tests.waiting import look_until
 

@@ -1,169 +1,30 @@
-"""OpenAI's own client against a whole daemon on the real engine: before, during and after swaps."""
+"""What OpenAI's and Hugging Face's own clients can ask of a whole daemon on the real engine."""
 
 import asyncio
-import itertools
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import ValidationError
 
 from hotreload.engine.capabilities import Capabilities
-from hotreload.server.listening import bind_tcp
-from hotreload.types import Outcome
-from tests.integration.running import ENGINE_ARGS, PROMPTS, Running, mixed
+from tests.integration.openai_clients import (
+    NAMED,
+    free_address,
+    hello,
+    one_generation,
+    openai_client,
+    whole_chat,
+)
+from tests.integration.running import ENGINE_ARGS, Running
 from tests.server.fuzz import fuzz
-from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.real_engine
 
-NAMED = "server.model_name=tiny"
 KEY = "a-key-of-24-characters-1"
-SWAPS = 6
-
-
-def hello(prompt: str = "Who serves?") -> Any:
-    return [{"role": "user", "content": prompt}]
-
-
-@asynccontextmanager
-async def openai_client(
-    running: Running, *, on_tcp: bool = False
-) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The client; it tries nothing twice."""
-    transport = None if on_tcp else httpx2.AsyncHTTPTransport(uds=str(running.socket))
-    async with openai.AsyncOpenAI(
-        base_url=f"http://{running.settings.server.tcp if on_tcp else 'hotreload'}/v1",
-        api_key="none",
-        max_retries=0,
-        timeout=PATIENCE,
-        http_client=httpx2.AsyncClient(transport=transport),
-    ) as client:
-        yield client
-
-
-@dataclass
-class OpenAILoad:
-    """Clients in a closed loop: chats and completions, whole and streamed, on both sockets."""
-
-    running: Running
-    clients: int = 8
-    answers: list[tuple[int, str]] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-
-    @asynccontextmanager
-    async def on(self) -> AsyncIterator[None]:
-        enough = asyncio.Event()
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(self.clients):
-                tasks.create_task(self._client(number, enough))
-            try:
-                yield
-            finally:
-                enough.set()
-
-    async def _client(self, number: int, enough: asyncio.Event) -> None:
-        prompts = itertools.cycle(PROMPTS[number % len(PROMPTS) :] + PROMPTS)
-        ask = (whole_chat, streamed_chat, whole_completion, streamed_completion)[number % 4]
-        async with openai_client(self.running, on_tcp=number >= self.clients // 2) as client:
-            while not enough.is_set():
-                try:
-                    self.answers.append(await ask(client, next(prompts)))
-                except Exception as failure:
-                    self.failures.append(f"{type(failure).__name__}: {failure}")
-
-
-async def whole_chat(client: openai.AsyncOpenAI, prompt: str) -> tuple[int, str]:
-    raw = await client.chat.completions.with_raw_response.create(
-        model="tiny", messages=hello(prompt), temperature=0
-    )
-    answer = raw.parse()
-    assert raw.headers["X-Hotreload-Generation"] == str(generation_of(answer))
-    return generation_of(answer), answer.choices[0].message.content or ""
-
-
-async def whole_completion(client: openai.AsyncOpenAI, prompt: str) -> tuple[int, str]:
-    answer = await client.completions.create(model="tiny", prompt=prompt, temperature=0)
-    return generation_of(answer), answer.choices[0].text
-
-
-async def streamed_chat(client: openai.AsyncOpenAI, prompt: str) -> tuple[int, str]:
-    stream = await client.chat.completions.create(
-        model="tiny", messages=hello(prompt), temperature=0, stream=True
-    )
-    chunks = [chunk async for chunk in stream]
-    assert chunks[-1].choices[0].finish_reason == "stop"
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-    return one_generation(chunks), text
-
-
-async def streamed_completion(client: openai.AsyncOpenAI, prompt: str) -> tuple[int, str]:
-    stream = await client.completions.create(
-        model="tiny", prompt=prompt, temperature=0, stream=True
-    )
-    chunks = [chunk async for chunk in stream]
-    return one_generation(chunks), "".join(chunk.choices[0].text for chunk in chunks)
-
-
-def generation_of(answer: Any) -> int:
-    number: int = answer.hotreload["generation"]
-    return number
-
-
-def one_generation(chunks: list[Any]) -> int:
-    (number,) = {generation_of(chunk) for chunk in chunks}
-    return number
-
-
-def free_address() -> str:
-    with bind_tcp("127.0.0.1:0") as found:
-        return f"127.0.0.1:{found.getsockname()[1]}"
-
-
-async def test_the_client_is_served_before_during_and_after_swaps(tmp_path: Path) -> None:
-    running = Running(tmp_path, NAMED, f"server.tcp={free_address()}")
-    running.drop(1)
-    async with running.serving(), openai_client(running) as client:
-        assert await whole_chat(client, "before") == (running.live.number, "served by step 1")
-        first, load = running.live.number, OpenAILoad(running)
-        async with load.on():
-            for number in range(2, 2 + SWAPS):
-                attempt = await running.attempted(running.drop(number))
-                assert attempt.outcome is Outcome.LIVE, attempt
-        said = f"served by step {1 + SWAPS}"
-        assert await whole_chat(client, "after") == (first + SWAPS, said)
-        assert generation_of(await client.models.retrieve("tiny")) == first + SWAPS
-    assert load.failures == []
-    assert mixed(load.answers, running.generations) == []
-    assert {number for number, _ in load.answers} >= set(range(first, first + SWAPS))
-
-
-async def test_a_client_waits_for_the_weights_it_asks_for(tmp_path: Path) -> None:
-    running = Running(tmp_path, NAMED)
-    running.drop(1)
-    async with running.serving(), openai_client(running) as client:
-        wanted = running.live.number + 1
-        ask = {"model": "tiny", "messages": hello(), "temperature": 0}
-        asking = asyncio.create_task(
-            client.chat.completions.create(
-                **ask, extra_headers={"X-Hotreload-Min-Generation": str(wanted)}
-            )
-        )
-        gate = running.daemon.entrance.gates[0]
-        async with asyncio.timeout(PATIENCE):
-            while gate.awaiting == 0:  # noqa: ASYNC110 it has no event
-                await asyncio.sleep(0.01)
-        running.drop(2)
-        answer: Any = await asking
-    assert generation_of(answer) == wanted
-    assert answer.choices[0].message.content == "served by step 2"
 
 
 async def test_what_this_engine_can_and_what_it_cannot(tmp_path: Path) -> None:
@@ -275,11 +136,11 @@ async def refuses(client: openai.AsyncOpenAI, param: str, **more: Any) -> None:
     assert f"{param}: " in caught.value.message
 
 
-async def test_a_seed_decides_what_is_drawn(tmp_path: Path) -> None:
+async def test_a_seed_decides_what_is_drawn_and_a_chat_needs_a_template(tmp_path: Path) -> None:
     args = ENGINE_ARGS.removesuffix("}") + ",enable_deterministic_sampling=true}"
     random_weights = ("engine.boot=dummy", "source.pattern=none")
     running = Running(tmp_path, NAMED, f"engine.args={args}", *random_weights)
-    running.drop(1)
+    take_the_template_away(running.drop(1))
     async with running.serving(), openai_client(running) as client:
         drawn = [
             [choice.text for choice in answer.choices]
@@ -288,21 +149,18 @@ async def test_a_seed_decides_what_is_drawn(tmp_path: Path) -> None:
                 await client.completions.create(model="tiny", prompt="x", seed=seed, n=2)
             ]
         ]
+        with pytest.raises(openai.BadRequestError, match="no chat template") as caught:
+            await client.chat.completions.create(model="tiny", messages=hello())
+        assert (caught.value.code, caught.value.param) == ("no_chat_template", "messages")
     assert drawn[0] == drawn[1]
     assert len({text for texts in drawn for text in texts}) == 4
 
 
-async def test_a_model_without_a_chat_template_says_what_to_do(tmp_path: Path) -> None:
-    running = Running(tmp_path, NAMED)
-    config = running.drop(1) / "tokenizer_config.json"
+def take_the_template_away(model: Path) -> None:
+    config = model / "tokenizer_config.json"
     fields = json.loads(config.read_text())
     del fields["chat_template"]
     config.write_text(json.dumps(fields))
-    async with running.serving(), openai_client(running) as client:
-        with pytest.raises(openai.BadRequestError, match="no chat template") as caught:
-            await client.chat.completions.create(model="tiny", messages=hello())
-        assert (caught.value.code, caught.value.param) == ("no_chat_template", "messages")
-        assert (await whole_completion(client, "x"))[1] == "served by step 1"
 
 
 async def test_schemathesis_finds_no_500_and_nothing_undescribed_on_the_real_engine(
@@ -312,7 +170,8 @@ async def test_schemathesis_finds_no_500_and_nothing_undescribed_on_the_real_eng
     running = Running(tmp_path, NAMED, *quick)
     running.drop(1)
     async with running.serving():
-        seen = await asyncio.to_thread(fuzz, running.socket, examples=5)
+        asks_the_engine = ("/generate", "/v1")
+        seen = await asyncio.to_thread(fuzz, running.socket, examples=5, only=asks_the_engine)
         assert running.is_open
         assert await running.ask()
     assert set().union(*seen.values()) >= {200, 400, 404}

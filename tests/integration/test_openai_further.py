@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 
 from hotreload.tiny.sayings import opener_id, word_id
+from tests.integration.openai_clients import hello, openai_client
 from tests.integration.running import Running, one_daemon_marks
-from tests.integration.test_openai import hello, openai_client
 
 pytestmark = one_daemon_marks()
 

@@ -1,4 +1,7 @@
-"""The real sglang-router before two daemons, while checkpoints go live and one of them restarts."""
+"""The real sglang-router before two daemons, while checkpoints go live and one of them restarts.
+
+By day their engines are of words: the router asks the daemons, and never sees an engine.
+"""
 
 import asyncio
 import re
@@ -12,16 +15,16 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.process import START_SECONDS, Process
+from tests.integration.openai_clients import free_address
+from tests.integration.process import OF_WORDS, REAL, START_SECONDS, Process
 from tests.integration.running import Load, not_said_by
-from tests.integration.test_openai import free_address
 from tests.waiting import TICK, look_until, turn_until
-
-pytestmark = pytest.mark.real_engine
 
 FLIPS = 10
 LOOKS_EVERY = 1
 """Seconds after which the router asks each daemon for its health."""
+TRIES_AGAIN = 1
+"""Seconds after which it tries a daemon again whose breaker opened, because it was restarted."""
 
 
 class Router:
@@ -37,6 +40,7 @@ class Router:
             *("--host", host, "--port", port),
             *("--prometheus-host", host, "--prometheus-port", metrics_port),
             *("--policy", "round_robin", "--health-check-interval-secs", str(LOOKS_EVERY)),
+            *("--cb-timeout-duration-secs", str(TRIES_AGAIN)),
         ]
 
     @contextmanager
@@ -74,18 +78,21 @@ class Router:
         return {re.findall('worker="([^"]*)"', each)[0] for each in moves if 'to="open"' in each}
 
 
-@pytest.fixture
-def daemons(tmp_path: Path) -> Iterator[list[Process]]:
+@pytest.fixture(
+    params=[OF_WORDS, pytest.param(REAL, marks=[pytest.mark.at_night, pytest.mark.real_engine])]
+)
+def daemons(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[Process]]:
     """Two, each with its own checkpoints and over TCP."""
-    both = [made(tmp_path / name) for name in ("one", "other")]
+    both = [made(tmp_path / name, request.param) for name in ("one", "other")]
     with both[0].begun(), both[1].running():
         both[0].until(lambda: both[0].get("/readyz"), START_SECONDS)
         yield both
 
 
-def made(folder: Path) -> Process:
+def made(folder: Path, command: str) -> Process:
     folder.mkdir()
-    process = Process(folder, "server.model_name=tiny", f"server.tcp={free_address()}")
+    named = ("server.model_name=tiny", f"server.tcp={free_address()}")
+    process = Process(folder, *named, command=command)
     process.drop(1)
     return process
 

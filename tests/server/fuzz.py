@@ -65,7 +65,11 @@ def session_on(path: Path) -> requests.Session:
 
 
 def fuzz(
-    at: Path | str, *, examples: int, only: str = "", headers: Mapping[str, str] | None = None
+    at: Path | str,
+    *,
+    examples: int,
+    only: str | tuple[str, ...] = "",
+    headers: Mapping[str, str] | None = None,
 ) -> dict[str, set[int]]:
     """Ask every operation, as it is described and not; return the statuses each answered with.
 

@@ -18,8 +18,8 @@ import pytest
 
 from hotreload.engine.versions import installed
 from hotreload.types import Outcome
+from tests.integration.openai_clients import NAMED, free_address
 from tests.integration.running import Running
-from tests.integration.test_openai import NAMED, free_address
 
 pytestmark = [pytest.mark.soak, pytest.mark.real_engine, pytest.mark.timeout(7200)]
 
