@@ -4,10 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.source import EACH_MODULE, tree_of
 
-PACKAGE = Path(__file__).parent.parent / "hotreload"
-MODULES = sorted(PACKAGE.rglob("*.py"))
 QUESTIONS = frozenset({"What", "Whether", "How", "Who", "Whoever", "Why", "Where", "Nobody"})
 """A sentence that begins so must be read to its end before one knows what it is about."""
 
@@ -26,9 +24,9 @@ def first_word(words: str) -> str:
     return words.split(maxsplit=1)[0].rstrip(",:;.?") if words.strip() else ""
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
+@EACH_MODULE
 def test_a_docstring_begins_with_a_verb_or_a_noun(module: Path) -> None:
-    told = docstrings_of(ast.parse(module.read_text()))
+    told = docstrings_of(tree_of(module))
     questions = {line: words for line, words in told if first_word(words) in QUESTIONS}
     assert questions == {}
 

@@ -5,10 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.source import EACH_MODULE, MODULES, PACKAGE, nodes_of
 
-PACKAGE = Path(__file__).parent.parent / "hotreload"
-MODULES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 NAME = re.compile(r"[a-z_]+\.[a-z_]+")
 GIVEN = {
@@ -20,7 +18,7 @@ HANDING_OVER = {"daemon.py": {"by"}}
 
 
 def calls_in(module: Path) -> Iterator[ast.Call]:
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in nodes_of(module):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             yield node
 
@@ -39,7 +37,7 @@ def names_in(module: Path) -> Iterator[ast.expr]:
             yield from call.args[-1:]
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
+@EACH_MODULE
 def test_a_line_of_log_is_named_and_not_told(module: Path) -> None:
     for name in names_in(module):
         if isinstance(name, ast.Constant):

@@ -29,9 +29,8 @@ from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import LimitSettings, ProbeSettings, Settings
 from hotreload.settings.source import SourceSettings
 from hotreload.sources.options import FolderOptions, HubOptions
+from tests.source import MODULES, PACKAGE, nodes_of
 
-PACKAGE = Path(__file__).parent.parent / "hotreload"
-MODULES = sorted(PACKAGE.rglob("*.py"))
 BAD_CONFIG = 78
 
 # --- the engine's arguments --------------------------------------------------------------
@@ -69,13 +68,13 @@ def test_other_arguments_are_handed_on(tmp_path: Path) -> None:
 
 
 def strings_of(module: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in nodes_of(module):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
 
 def attributes_of(module: Path) -> set[str]:
-    nodes = ast.walk(ast.parse(module.read_text()))
+    nodes = nodes_of(module)
     return {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 

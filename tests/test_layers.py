@@ -2,13 +2,13 @@
 
 import ast
 from collections.abc import Iterator, Set
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "hotreload"
-MODULES = sorted(PACKAGE.rglob("*.py"))
+from tests.source import EACH_MODULE, MODULES, PACKAGE, nodes_of, tree_of
 
 FACTS = {
     "checkpoint.file_names",
@@ -178,7 +178,7 @@ def is_within(room: str, rooms: Set[str]) -> bool:
 
 def imports_of(module: Path) -> Iterator[str]:
     """All that it imports, also for types alone and inside of functions."""
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in nodes_of(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -189,11 +189,12 @@ def imports_of(module: Path) -> Iterator[str]:
 
 def layers_imported_by(module: Path) -> set[str]:
     """The rooms it needs; the package itself lends every room its version."""
-    known = {name_of(module) for module in MODULES} - {"hotreload"}
-    return {room_of(name) for name in modules_imported_by(module, known)}
+    return {room_of(name) for name in modules_imported_by(module, known_names())}
 
 
-EACH_MODULE = pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
+@cache
+def known_names() -> Set[str]:
+    return {name_of(module) for module in MODULES} - {"hotreload"}
 
 
 @EACH_MODULE
@@ -231,7 +232,7 @@ def test_settings_are_read_where_parts_are_made_and_by_the_command_line_alone(mo
 
 @EACH_MODULE
 def test_who_alone_makes_a_value_makes_it_alone(module: Path) -> None:
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in nodes_of(module):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             made_in = MADE_IN.get(node.func.id)
             assert made_in is None or is_within(layer_of(module), made_in), ast.unparse(node)
@@ -247,7 +248,7 @@ def name_of(module: Path) -> str:
 
 def modules_imported_by(module: Path, known: Set[str]) -> Iterator[str]:
     """Those it needs: of `from package import name` the package only if it has the name itself."""
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in nodes_of(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom):
@@ -282,7 +283,7 @@ CALLED_AFTER_WHAT_STANDS_BEHIND = PACKAGE / "server" / "ports.py"
 
 def names_made_by(module: Path) -> Iterator[str]:
     """Its own public classes, constants and types."""
-    for node in ast.parse(module.read_text()).body:
+    for node in tree_of(module).body:
         match node:
             case ast.ClassDef(name=name):
                 yield name

@@ -17,11 +17,10 @@ from hotreload.server.app import create_app
 from hotreload.sources.passing import AFTER
 from hotreload.troubles import TROUBLES
 from hotreload.types import Outcome
-from tests.docs.pages import ROOT, first_cells, section, words_in
+from tests.docs.pages import first_cells, section, words_in
 from tests.docs.tables import GENERATED
 from tests.monitoring.rules import ALERTS
-
-SOURCES = sorted((ROOT / "hotreload").rglob("*.py"))
+from tests.source import MODULES, nodes_of
 
 
 @pytest.mark.parametrize("name", GENERATED)
@@ -120,8 +119,8 @@ def codes_in_source() -> set[str]:
     )
     found = {each.code for kind in kinds for each in (kind, *kind.__subclasses__())}
     found.remove(errors.TryAgain.code)  # only those below it are raised
-    for module in SOURCES:
-        for node in ast.walk(ast.parse(module.read_text())):
+    for module in MODULES:
+        for node in nodes_of(module):
             if isinstance(node, ast.Call):
                 found |= set(_codes_of(node))
     return found
