@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hotreload.core.progress import AttemptProgress, telling_how_far
+from hotreload.engine.compile_cache import JAX_VARIABLE, CompileCache
 from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.quiet import Quiet
@@ -25,6 +27,7 @@ from hotreload.life.model_files import copy_side_files, keep_model, kept_model
 from hotreload.life.rereading import Rereading, probes_of
 from hotreload.life.running import RunningEngine
 from hotreload.life.warming import warm
+from hotreload.settings.engine import COMPILED
 from hotreload.settings.load import Settings
 from hotreload.threads import deadline, in_thread, uninterrupted
 from hotreload.types import Checkpoint, HowFar, Phase
@@ -113,7 +116,7 @@ async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> Sgl
     if model is None:
         raise TryAgain(f"the model's files are gone from {state}")
     assert isinstance(twin, SglangEngine), "what a daemon starts is one"
-    options = _engine_options(settings, model)
+    options = engine_options(settings, model)
     engine = await SglangEngine.start(
         replace(options, first_device=index * settings.engine.tp),
         terms=_terms(settings, state / "staging"),
@@ -143,7 +146,7 @@ async def _warm(engine: MadeEngine, settings: Settings, progress: AttemptProgres
     engine.count_anew()
 
 
-def _engine_options(settings: Settings, model: Path, load_format: str = "auto") -> EngineOptions:
+def engine_options(settings: Settings, model: Path, load_format: str = "auto") -> EngineOptions:
     """Return what the operator decided about every engine."""
     engine = settings.engine
     return EngineOptions(
@@ -155,7 +158,18 @@ def _engine_options(settings: Settings, model: Path, load_format: str = "auto") 
         args=engine.args,
         tool_call_parser=settings.server.tool_call_parser,
         engines=engine.replicas,
+        compile_cache=_compile_cache(settings),
     )
+
+
+def _compile_cache(settings: Settings) -> CompileCache | None:
+    """The place where programs are kept, unless whoever started us has told JAX so."""
+    chosen = settings.engine.compile_cache
+    if chosen == "off" or os.environ.get(JAX_VARIABLE):
+        return None
+    if chosen == "auto":
+        return CompileCache(settings.state.directory / COMPILED, is_default=True)
+    return CompileCache(Path(chosen))
 
 
 @asynccontextmanager
@@ -170,13 +184,13 @@ async def to_start_from(
     copies = await asyncio.to_thread(_folder_for_copies, settings.state.directory, need)
     asked = {"terms": _terms(settings, copies / "staging"), "probes": probes_of(settings)}
     if weights is None:
-        options = _engine_options(settings, model, load_format="dummy")
+        options = engine_options(settings, model, load_format="dummy")
         yield {**asked, "options": options, "revision": RANDOM_WEIGHTS}
         return
     within = settings.reload.stage_timeout
     async with _copied(model, weights, copies / "boot", within, progress) as folder:
         with _naming(settings, model, folder):
-            options = _engine_options(settings, folder)
+            options = engine_options(settings, folder)
             yield {**asked, "options": options, "revision": weights.revision, "checkpoint": weights}
 
 

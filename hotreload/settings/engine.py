@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from hotreload.owned_args import refused_args
-from hotreload.settings.kinds import AtLeastOne, Deadline, Location, MeetingPoint, SettingsTable
+from hotreload.settings.kinds import (
+    AtLeastOne,
+    CompileCachePlace,
+    Deadline,
+    Location,
+    MeetingPoint,
+    SettingsTable,
+)
+
+COMPILED = "compiled"
+"""The folder in [state] directory where `compile_cache = "auto"` keeps programs."""
 
 
 class EngineSettings(SettingsTable):
@@ -110,6 +120,13 @@ class EngineSettings(SettingsTable):
     warm_timeout: Deadline = Field(
         default=120.0,
         description="How long that may take: after this the start begins no further batch.",
+    )
+    compile_cache: CompileCachePlace = Field(
+        default="auto",
+        description="Where compiled programs are kept for the next start: auto is compiled in "
+        "[state] directory, off keeps none, a path is a folder of your own. Who can write there "
+        "runs code in the daemon, so a folder that others may use is refused. Where "
+        "JAX_COMPILATION_CACHE_DIR is set, that decides.",
     )
     args: Mapping[str, Any] = Field(
         default_factory=dict,

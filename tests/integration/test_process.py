@@ -5,7 +5,6 @@ Where nothing hangs on the engine there is one of words in it.
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -113,14 +112,17 @@ def test_what_answers_badly_at_the_start_is_passed_over_by_the_next_one(tmp_path
 def test_a_compilation_cache_torn_by_a_kill_costs_a_compilation_and_no_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, shared = tmp_path / "jax", Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or "none")
-    if shared.is_dir():  # or the first start compiles for long what is there already
-        shutil.copytree(shared, cache)
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(cache))
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     process = Process(tmp_path)
     process.drop(1)
     with process.running():
         assert process.stop() == 0
+    (cache,) = (tmp_path / "state" / "compiled").iterdir()
+    assert cache.stat().st_mode & 0o777 == 0o700
+    compiled = {each.name for each in cache.glob("*-cache")}
+    with process.running():
+        assert process.stop() == 0
+    assert {each.name for each in cache.glob("*-cache")} == compiled
     for entry in sorted(cache.glob("*-cache"))[::4]:  # a start reads many
         os.truncate(entry, entry.stat().st_size // 2)
     with process.running():
