@@ -14,6 +14,7 @@ from hotreload import threads
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
 from hotreload.core.progress import AttemptProgress
+from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.compile_cache import CompileCache
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
@@ -31,8 +32,9 @@ from tests.waiting import PATIENCE, turn_until
 class Started:
     """What starts here: it is neither warmed nor asked anything."""
 
-    def count_anew(self) -> None:
-        """It counts nothing."""
+    def sizes_to_compile(self, most: int, longest: int) -> list[BatchSize]:
+        """It must be asked, for which nobody wishes here."""
+        return []
 
 
 def served(folder: Path) -> tuple[Path, Checkpoint]:

@@ -38,6 +38,18 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchSize:
+    """A size that an engine pads batches to: what it compiles for."""
+
+    is_prompt: bool
+    requests: int
+    tokens: int
+    """Tokens that are computed at a time."""
+    cached: int
+    """Places in the KV pool that the batch names."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineLimits:
     """Limits of how large things may be in this engine."""
 

@@ -19,12 +19,14 @@ from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.answering.tool_calls import ToldCalls
+from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.switching import SwitchingEngine
 from hotreload.engine.upstream import build, frozen, recompiles
 from hotreload.engine.upstream.between import BetweenSteps
 from hotreload.engine.upstream.nonfinite_logits import Withheld
 from hotreload.engine.upstream.parts import Parts, built, taken_apart, watched
+from hotreload.engine.upstream.rehearsal import find_rehearsal
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.leaves import signature
@@ -57,6 +59,7 @@ class SglangEngine(SwitchingEngine):
         self._tasks: list[asyncio.Task[None]] = []
         self._compiled = recompiles.Counting(parts.running_scheduler.serving)
         self._withheld = Withheld()
+        self._rehearsal = find_rehearsal(parts.running_scheduler)
         tokenizer = facts.tokenizer_of(parts)
         grammars = grammars_of(self._scheduler.scheduler, tokenizer)
         self.limits = facts.limits_of(parts)
@@ -208,6 +211,22 @@ class SglangEngine(SwitchingEngine):
         """Number of prompts that the engine is busy with."""
         return self._front.under_way
 
+    def sizes_to_compile(self, most: int, longest: int) -> Sequence[BatchSize]:
+        """Sizes of batches that it can compile for beside its answers, the smallest first.
+
+        Of up to so many requests, and of prompts of so many tokens; none where it must be asked.
+        """
+        found = self._rehearsal.sizes(most, longest) if self._rehearsal and most else ()
+        return sorted(found, key=lambda size: size.tokens)
+
+    async def compile_for(self, size: BatchSize) -> None:
+        """Compile for a size of batches; nothing is computed, and those under way go on."""
+        self._watch.check()
+        assert self._rehearsal is not None, "there are no sizes where there is none"
+        compiling = partial(self._rehearsal.compile_for, size)
+        name = "compiling for a size of batches"
+        await in_thread(lambda cancel: compiling(), leave_as=name, is_read=False)
+
     def count_anew(self) -> None:
         """Forget what the start asked by itself: from now on it is clients who are counted."""
         self._withheld = Withheld()
@@ -242,7 +261,7 @@ class SglangEngine(SwitchingEngine):
         self.drop_references()
         if self._shadow_pool is not None:
             self._shadow_pool.free()
-        del self._scheduler, self._shadow_pool, self._front, self._between
+        del self._scheduler, self._shadow_pool, self._front, self._between, self._rehearsal
         await uninterrupted(taken_apart(self._parts))
 
     @asynccontextmanager

@@ -12,7 +12,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hotreload.core.progress import AttemptProgress, telling_how_far
 from hotreload.engine.compile_cache import JAX_VARIABLE, CompileCache
@@ -26,7 +26,7 @@ from hotreload.life.checking import Checking
 from hotreload.life.model_files import copy_side_files, keep_model, kept_model
 from hotreload.life.rereading import Rereading, probes_of
 from hotreload.life.running import RunningEngine
-from hotreload.life.warming import warm
+from hotreload.life.warming import LONGEST, warm
 from hotreload.settings.engine import COMPILED
 from hotreload.settings.load import Settings
 from hotreload.threads import deadline, in_thread, uninterrupted
@@ -35,15 +35,7 @@ from hotreload.types import Checkpoint, HowFar, Phase
 log = logging.getLogger("hotreload.boot")
 
 
-class MadeEngine(RunningEngine, Protocol):
-    """An engine that a start made, and that no request has reached yet."""
-
-    def count_anew(self) -> None:
-        """Forget what the start asked by itself: from now on it is clients who are counted."""
-        ...
-
-
-MakeEngine = Callable[..., Awaitable[MadeEngine]]
+MakeEngine = Callable[..., Awaitable[RunningEngine]]
 """Makes an engine as `SglangEngine.start` does, and takes what that takes."""
 
 
@@ -94,7 +86,7 @@ async def start_engine(
     weights: Checkpoint | None,
     progress: AttemptProgress,
     make: MakeEngine | None = None,
-) -> MadeEngine:
+) -> RunningEngine:
     """Start the engine the settings describe: the model's config and tokenizer, these weights.
 
     What it was started with is the model of later starts, too, where none is configured.
@@ -130,7 +122,7 @@ async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> Sgl
 
 
 @asynccontextmanager
-async def _closed_if_broken_off(engine: MadeEngine) -> AsyncIterator[None]:
+async def _closed_if_broken_off(engine: RunningEngine) -> AsyncIterator[None]:
     """A stop may come before anybody else knows of the engine."""
     try:
         yield
@@ -139,11 +131,11 @@ async def _closed_if_broken_off(engine: MadeEngine) -> AsyncIterator[None]:
         raise
 
 
-async def _warm(engine: MadeEngine, settings: Settings, progress: AttemptProgress) -> None:
-    """Compile what the first requests need; from then on it is clients who are counted."""
+async def _warm(engine: RunningEngine, settings: Settings, progress: AttemptProgress) -> None:
+    """Compile what the first requests need, unless that can be done beside those who are served."""
     most, within = settings.engine.warm_batches, settings.engine.warm_timeout
-    await warm(engine, progress, most=most, within=within)
-    engine.count_anew()
+    if not engine.sizes_to_compile(most, LONGEST):
+        await warm(engine, progress, most=most, within=within)
 
 
 def engine_options(settings: Settings, model: Path, load_format: str = "auto") -> EngineOptions:

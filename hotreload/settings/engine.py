@@ -113,13 +113,14 @@ class EngineSettings(SettingsTable):
     )
     warm_batches: Annotated[int, Field(strict=True, ge=0, le=512)] = Field(
         default=32,
-        description="For batches of how many requests the start compiles before anybody is let in: "
-        "1, 2, 4 … up to this, and longer prompts. With 0 the first batch of each size waits for "
+        description="For batches of how many requests is compiled before they come: 1, 2, 4 … up "
+        "to this, and longer prompts; beside those who are served, or before anybody is let in "
+        "where the engine must be asked for it. With 0 the first batch of each size waits for "
         "that, and so does everybody beside it.",
     )
     warm_timeout: Deadline = Field(
         default=120.0,
-        description="How long that may take: after this the start begins no further batch.",
+        description="How long that may take: after this no further size is begun.",
     )
     compile_cache: CompileCachePlace = Field(
         default="auto",

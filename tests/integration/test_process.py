@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,6 +130,24 @@ def test_a_compilation_cache_torn_by_a_kill_costs_a_compilation_and_no_engine(
         assert process.ask()["text"] == words(1)
         assert "Error reading persistent compilation cache entry" in process.log.read_text()
         assert process.stop() == 0
+
+
+def test_it_swaps_and_stops_while_it_compiles_for_larger_batches(tmp_path: Path) -> None:
+    """Nobody waits for what is compiled beside those who are served: no swap, and no stop."""
+    process = Process(tmp_path, "engine.warm_batches=2", command=OF_WORDS)
+    process.drop(1)
+    with process.running("warming=hang"):
+        process.until(lambda: warming(process) == {"done": 0, "total": 2})
+        assert process.ask()["text"] == words(1)
+        process.drop(2)
+        process.until(lambda: process.get("/status")["label"] == "step_2")
+        assert process.ask()["text"] == words(2)
+        assert warming(process) == {"done": 0, "total": 2}
+        assert process.stop() == 0
+
+
+def warming(process: Process) -> Any:
+    return process.get("/status")["replicas"][0]["warming"]
 
 
 def test_a_model_that_answers_badly_is_a_wrong_setting(tmp_path: Path) -> None:
