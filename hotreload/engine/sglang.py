@@ -5,6 +5,7 @@ exchanges, answers serve. Knows nothing of gates, wishes, or files before they w
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
@@ -65,6 +66,8 @@ class SglangEngine(SwitchingEngine):
         self.limits = facts.limits_of(parts)
         self.capabilities = facts.capabilities_of(parts, grammars=grammars is not None)
         calling = facts.calling_of(parts, tokenizer, self.capabilities)
+        self.start_seconds: Mapping[str, float] = {}
+        """Time that building it took: upstream's part, and what we made of that."""
         self._prompts = Prompts(tokenizer, self.limits, self.capabilities, grammars, calling)
         self._canaries = Canaries(probes, self._prompts)
 
@@ -87,12 +90,16 @@ class SglangEngine(SwitchingEngine):
         With a `twin`, a running engine of the same model, nothing is read: what is live there once
         this one is built is copied, under its name. TryAgain when that engine has ended.
         """
-        watch = EngineWatch()
+        watch, began = EngineWatch(), time.monotonic()
         options = options if twin is None else replace(options, load_format="dummy")
         parts = await built(partial(build.build, options, watch.report))
         first = named(revision) if twin is None else twin._lent()
         make = partial(cls, parts, watch, probes=probes, terms=terms)
-        return await cls._begun(make, parts, watch, first, checkpoint)
+        upstreams = time.monotonic() - began
+        engine = await cls._begun(make, parts, watch, first, checkpoint)
+        ours = time.monotonic() - began - upstreams
+        engine.start_seconds = {"upstream": round(upstreams, 3), "ours": round(ours, 3)}
+        return engine
 
     @classmethod
     async def _begun(
@@ -185,7 +192,7 @@ class SglangEngine(SwitchingEngine):
 
     def facts(self) -> dict[str, Any]:
         """Tell what runs, and on what, for people and logs."""
-        return facts.facts_of(self._parts)
+        return {**facts.facts_of(self._parts), "start_seconds": self.start_seconds}
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
         """Every tensor a checkpoint must have; a shape is None where it cannot be derived."""

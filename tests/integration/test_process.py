@@ -150,6 +150,20 @@ def warming(process: Process) -> Any:
     return process.get("/status")["replicas"][0]["warming"]
 
 
+def test_a_start_tells_what_it_took(tmp_path: Path) -> None:
+    process = Process(tmp_path, command=OF_WORDS)
+    process.drop(1)
+    with process.running("probing=delay:0.3"):
+        process.until(lambda: process.said("boot.answers"))
+        (told,) = process.said("boot.answers")
+        (attempt,) = process.get("/history")["attempts"]
+        assert process.stop() == 0
+    steps = {name: round(took, 3) for name, took in attempt["phases"].items()}
+    assert {name: told[name] for name in steps} == steps
+    assert {"fetching", "validating", "staging", "building", "probing"} == steps.keys()
+    assert sum(steps.values()) < told["seconds"]
+
+
 def test_a_model_that_answers_badly_is_a_wrong_setting(tmp_path: Path) -> None:
     process = Process(tmp_path, command=OF_WORDS)
     process.drop(1, "gibberish")
