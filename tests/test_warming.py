@@ -201,6 +201,18 @@ async def test_an_attempt_goes_before_the_next_size_and_waits_for_none() -> None
     assert behind.engine.compiled == SIZES
 
 
+async def test_what_weights_are_proven_with_waits_for_no_attempt_which_needs_it() -> None:
+    behind = Behind()
+    proving = BatchSize(False, 1, 1, 8, is_shadow=True)
+    behind.engine.sizes = [proving, *SIZES]
+    async with behind.changing:
+        running = asyncio.create_task(behind.run())
+        await turn_until(lambda: Told(3, 1, 4) in behind.told)
+        assert behind.engine.compiled == [proving]
+    await running
+    assert behind.engine.compiled == [proving, *SIZES]
+
+
 async def test_what_cannot_be_compiled_so_costs_the_first_batch_and_no_engine() -> None:
     behind = Behind()
     behind.steps.faults["compile"] = [KeyError("another engine")]

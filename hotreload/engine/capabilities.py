@@ -47,6 +47,8 @@ class BatchSize:
     """Tokens that are computed at a time."""
     cached: int
     """Places in the KV pool that the batch names."""
+    is_shadow: bool = False
+    """True for one in the pool in which weights are proven, where that has a size of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NoReturn, Self
 
 from hotreload.engine import facts
+from hotreload.engine.ahead import Ahead
 from hotreload.engine.answering.answers import Answer, Answers, all_ended
 from hotreload.engine.answering.canaries import Canaries
 from hotreload.engine.answering.grammars import grammars_of
@@ -60,7 +61,7 @@ class SglangEngine(SwitchingEngine):
         self._tasks: list[asyncio.Task[None]] = []
         self._compiled = recompiles.Counting(parts.running_scheduler.serving)
         self._withheld = Withheld()
-        self._rehearsal = find_rehearsal(parts.running_scheduler)
+        self._ahead = Ahead(find_rehearsal(parts.running_scheduler))
         tokenizer = facts.tokenizer_of(parts)
         grammars = grammars_of(self._scheduler.scheduler, tokenizer)
         self.limits = facts.limits_of(parts)
@@ -162,6 +163,16 @@ class SglangEngine(SwitchingEngine):
             self._withheld.note()
             raise
 
+    async def stage(self, checkpoint: Checkpoint) -> Staged:
+        """Load a checkpoint where spare weights wait, once it could be proven at once."""
+        await self._ahead.until_ready_to_prove()
+        return await super().stage(checkpoint)
+
+    async def twin(self, staged: Staged) -> Staged:
+        """Stage what another engine holds as `staged`, once it could be proven at once."""
+        await self._ahead.until_ready_to_prove()
+        return await super().twin(staged)
+
     async def prove(self, staged: Staged) -> None:
         """Ask staged weights every canary prompt, in a lane that nobody else is answered in."""
         async with self._shadow(staged) as lane:
@@ -221,18 +232,15 @@ class SglangEngine(SwitchingEngine):
     def sizes_to_compile(self, most: int, longest: int) -> Sequence[BatchSize]:
         """Sizes of batches that it can compile for beside its answers, the smallest first.
 
-        Of up to so many requests, and of prompts of so many tokens; none where it must be asked.
+        Of up to so many requests, and of prompts of so many tokens; first those that the first
+        checkpoint is proven with. None where it must be asked.
         """
-        found = self._rehearsal.sizes(most, longest) if self._rehearsal and most else ()
-        return sorted(found, key=lambda size: size.tokens)
+        return self._ahead.sizes(most, longest)
 
     async def compile_for(self, size: BatchSize) -> None:
         """Compile for a size of batches; nothing is computed, and those under way go on."""
         self._watch.check()
-        assert self._rehearsal is not None, "there are no sizes where there is none"
-        compiling = partial(self._rehearsal.compile_for, size)
-        name = "compiling for a size of batches"
-        await in_thread(lambda cancel: compiling(), leave_as=name, is_read=False)
+        await self._ahead.compile_for(size)
 
     def count_anew(self) -> None:
         """Forget what the start asked by itself: from now on it is clients who are counted."""
@@ -268,7 +276,8 @@ class SglangEngine(SwitchingEngine):
         self.drop_references()
         if self._shadow_pool is not None:
             self._shadow_pool.free()
-        del self._scheduler, self._shadow_pool, self._front, self._between, self._rehearsal
+        self._ahead.drop_references()
+        del self._scheduler, self._shadow_pool, self._front, self._between
         await uninterrupted(taken_apart(self._parts))
 
     @asynccontextmanager
@@ -298,10 +307,16 @@ class SglangEngine(SwitchingEngine):
             self._tasks.append(self.compare_with(checkpoint))
 
     async def _ready_shadow(self) -> None:
-        """Compile what weights are proven with: the first checkpoint must not wait for that."""
-        self._decide_where_to_prove(self._canaries.longest)
+        """Decide where weights are proven; what must be asked for that is compiled here.
+
+        Or the first checkpoint would have all wait for it.
+        """
+        longest = self._canaries.longest
+        self._decide_where_to_prove(longest)
         pool = self._shadow_pool
-        if pool is not None and pool.has_own_programs and not self.cannot_overlap:
+        if pool is None or not pool.has_own_programs or self.cannot_overlap:
+            return
+        if not self._ahead.can_prove_in(pool, longest):
             with suppress(ProbeFailed):  # the start says what its weights answer
                 await self.prove(self.live)
 

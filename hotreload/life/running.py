@@ -32,7 +32,8 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
     def sizes_to_compile(self, most: int, longest: int) -> Sequence[BatchSize]:
         """Sizes of batches that it can compile for beside its answers, the smallest first.
 
-        Of up to so many requests, and of prompts of so many tokens. None where it must be asked.
+        Of up to so many requests, and of prompts of so many tokens; first those that the first
+        checkpoint is proven with. None where it must be asked.
         """
         ...
 

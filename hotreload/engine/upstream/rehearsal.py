@@ -150,7 +150,11 @@ class Rehearsal:
         self._client = scheduler.tp_worker
         self._worker = getattr(self._client, "worker", self._client)
         self._way = way
-        self._program = program
+        self._program = self._shadows = program
+
+    def also_in(self, pool: Any) -> None:
+        """Compile for this pool, too, in which weights are proven; it is only described."""
+        self._shadows = self._program.with_pool(pool)
 
     def sizes(self, most: int, longest: int) -> Iterator[BatchSize]:
         """Yield the sizes of batches of up to so many requests, then of prompts of so many tokens.
@@ -171,7 +175,8 @@ class Rehearsal:
         """Compile all that a batch of this size asks for; blocks, in any thread."""
         from sgl_jax.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
 
-        client, way, worker = self._client, self._way, self._stand_in()
+        program = self._shadows if size.is_shadow else self._program
+        client, way, worker = self._client, self._way, self._stand_in(program)
         mode = ForwardMode.EXTEND if size.is_prompt else ForwardMode.DECODE
         batch = way.batch(worker, size, mode)
         told = way.sampling(worker, batch)
@@ -183,14 +188,14 @@ class Rehearsal:
         if is_overlapped:
             way.note(client, batch, tokens)
 
-    def _stand_in(self) -> Any:
+    def _stand_in(self, program: "Program") -> Any:
         """A copy of the worker that computes nothing, and changes nothing of what serves."""
         runner = copy.copy(self._worker.model_runner)
-        vars(runner).update(self._program.described())
+        vars(runner).update(program.described())
         vars(runner).pop("sample", None)  # ours: it would count steps of the one that serves
         note_nonfinite(runner)
         runner.attn_backend = copy.copy(runner.attn_backend)
-        runner._forward = lambda *given: self._way.computed(self._program.compiled(*given))
+        runner._forward = lambda *given: self._way.computed(program.compiled(*given))
         worker = copy.copy(self._worker)
         vars(worker).pop("forward_batch_generation", None)  # ours: it would bind weights
         worker.worker = worker
@@ -209,6 +214,15 @@ class Program:
         self._pool = jax.tree.map(_described, model_runner.token_to_kv_pool)
         pools = getattr(model_runner, "memory_pools", None)  # the newer engine's holder of them
         self._pools = None if pools is None else jax.tree.map(_described, pools)
+
+    def with_pool(self, pool: Any) -> "Program":
+        """The same for another KV pool, which is described."""
+        made = copy.copy(self)
+        made._pool = pool
+        if self._pools is not None:
+            pools = {**self._pools._pools, "token_to_kv_pool": pool}
+            made._pools = type(self._pools)(**pools)
+        return made
 
     def described(self) -> dict[str, Any]:
         """The attributes of a model runner that stand for what it computes with."""
