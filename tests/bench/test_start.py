@@ -58,7 +58,7 @@ class Daemon(Process):
     def __init__(self, folder: Path, model: Path) -> None:
         args = ",".join(f"{name}={value}" for name, value in ARGS.items())
         sets = (f"engine.model={model}", f"engine.args={{{args}}}", "engine.warm_batches=16")
-        super().__init__(folder, *sets, "checks.nonfinite=reject")
+        super().__init__(folder, *sets)
         self.checkpoints.mkdir(parents=True, exist_ok=True)
 
     def first_answer(self) -> tuple[float, dict[str, Any]]:
