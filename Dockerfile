@@ -8,14 +8,12 @@
 # docs/installing.md says how to run it.
 
 FROM python:3.12-slim AS base
-# Programs are compiled into /var/cache/hotreload, so that a restart reads what was compiled.
 ENV PYTHONUNBUFFERED=1 \
     PIP_NO_CACHE_DIR=1 \
-    HOTRELOAD_CONFIG=/etc/hotreload/hotreload.toml \
-    JAX_COMPILATION_CACHE_DIR=/var/cache/hotreload
+    HOTRELOAD_CONFIG=/etc/hotreload/hotreload.toml
 RUN useradd --system --home-dir /var/lib/hotreload hotreload \
     && install -d -o hotreload -g hotreload \
-        /etc/hotreload /run/hotreload /var/lib/hotreload /var/cache/hotreload
+        /etc/hotreload /run/hotreload /var/lib/hotreload
 WORKDIR /opt/hotreload
 COPY pyproject.toml README.md LICENSE constraints.txt constraints-0.1.txt ./
 COPY hotreload hotreload
@@ -34,7 +32,7 @@ RUN pip install --constraint "$CONSTRAINTS" '.[tpu]' "$ENGINE"
 FROM installed-cpu AS cpu
 ENV JAX_PLATFORMS=cpu
 USER hotreload
-VOLUME ["/var/lib/hotreload", "/var/cache/hotreload"]
+VOLUME ["/var/lib/hotreload"]
 # A start may compile for minutes; from then on an answer within seconds is the rule.
 HEALTHCHECK --start-period=30m CMD ["hotreload", "status", "--wait=ready", "--timeout=5"]
 # SIGTERM lets requests under way be answered, for 30 seconds: docker stop --time 45.
@@ -43,6 +41,6 @@ CMD ["hotreload", "serve"]
 FROM installed-tpu AS tpu
 # The device files of a TPU belong to root: what runs as another user needs them by --device.
 USER hotreload
-VOLUME ["/var/lib/hotreload", "/var/cache/hotreload"]
+VOLUME ["/var/lib/hotreload"]
 HEALTHCHECK --start-period=30m CMD ["hotreload", "status", "--wait=ready", "--timeout=5"]
 CMD ["hotreload", "serve"]

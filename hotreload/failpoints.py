@@ -31,7 +31,7 @@ POINTS = {
     "saved": "the state file says how the attempt ended",
     "ended": "nobody is answered by the old weights, and they are there",
     "building": "the engine is about to be built, when the daemon starts",
-    "warming": "it is built, and about to compile for usual batches; only where that is asked for",
+    "warming": "about to compile for usual batches, by asking them or for each size beside answers",
     "resting": "the scheduler has nothing to do, which it sees once a second; in its thread",
 }
 """Every point, in the order an attempt passes them; those from `ended` on are no part of one."""

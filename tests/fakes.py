@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from zlib import crc32
 
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.capabilities import EngineLimits
+from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.errors import (
     AnswerNonfinite,
     BadRequest,
@@ -94,6 +94,9 @@ class FakeEngine(FakeAnswers):
         """Checksums of live leaves that are no longer what went live."""
         self.recompiles = 0
         self.limits = EngineLimits(vocabulary=300, input_tokens=200, total_tokens=256, at_once=6)
+        self.sizes: list[BatchSize] = []
+        """What it says that it can compile for."""
+        self.compiled: list[BatchSize] = []
         self.spares: list[Staged] = []
         self.old: list[Staged] = []
         """What answers older requests still."""
@@ -115,6 +118,16 @@ class FakeEngine(FakeAnswers):
         self.is_closed = False
         self.judged_by: tuple[list[Probe], float | None] = ([], None)
         """What it was told last to judge later weights by."""
+
+    def sizes_to_compile(self, most: int, longest: int) -> Sequence[BatchSize]:
+        return [each for each in self.sizes if most and each.tokens <= longest]
+
+    async def compile_for(self, size: BatchSize) -> None:
+        await self.steps.pass_through("compile")
+        self.compiled.append(size)
+
+    def count_anew(self) -> None:
+        self.recompiles = 0
 
     @property
     def load(self) -> EngineLoad:

@@ -14,12 +14,14 @@ from hotreload import threads
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
 from hotreload.core.progress import AttemptProgress
+from hotreload.engine.capabilities import BatchSize
+from hotreload.engine.compile_cache import CompileCache
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream import build, parts
 from hotreload.errors import ConfigError
 from hotreload.events import PhaseEntered, Progress, Publish
-from hotreload.life.start_engine import start_engine
+from hotreload.life.start_engine import engine_options, start_engine
 from hotreload.settings.load import Settings
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint, Phase, Revision
@@ -30,8 +32,9 @@ from tests.waiting import PATIENCE, turn_until
 class Started:
     """What starts here: it is neither warmed nor asked anything."""
 
-    def count_anew(self) -> None:
-        """It counts nothing."""
+    def sizes_to_compile(self, most: int, longest: int) -> list[BatchSize]:
+        """It must be asked, for which nobody wishes here."""
+        return []
 
 
 def served(folder: Path) -> tuple[Path, Checkpoint]:
@@ -100,6 +103,25 @@ async def test_each_setting_of_the_engine_reaches_it(
     assert given["terms"].spool == tmp_path / "state" / "staging"
     assert (given["model"], given["load_format"]) == (tmp_path, "dummy")
     assert given["tool_call_parser"] == "mimo"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "told_to_jax", "kept"),
+    [
+        (None, "", CompileCache(Path("/state/compiled"), is_default=True)),
+        ("off", "", None),
+        ("/far/away", "", CompileCache(Path("/far/away"))),
+        (None, "/by/jax", None),
+        ("/far/away", "/by/jax", None),
+    ],
+)
+def test_programs_are_kept_unless_jax_was_told_where(
+    chosen: str | None, told_to_jax: str, kept: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", told_to_jax)
+    engine = {"compile_cache": chosen} if chosen else {}
+    settings = Settings.model_validate({"engine": engine, "state": {"directory": "/state"}})
+    assert engine_options(settings, Path("/model")).compile_cache == kept
 
 
 async def test_a_start_tells_how_much_is_copied_and_that_the_engine_is_built(

@@ -1,17 +1,23 @@
-"""What a start compiles before anybody is let in; the engine here notes what it is asked."""
+"""What is compiled for the first batches of each size; the engine here notes what it is asked."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from hotreload.core.gate import Gate
 from hotreload.core.progress import AttemptProgress
-from hotreload.engine.capabilities import EngineLimits
+from hotreload.core.replica import Replica
+from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost
 from hotreload.events import Event, PhaseEntered, Progress
-from hotreload.life.warming import Batch, batches, warm
-from hotreload.types import Phase, Revision
-from tests.fakes import FakeEngine, Steps
+from hotreload.events import Warming as Told
+from hotreload.life.running import RunningEngine
+from hotreload.life.warming import Batch, batches, compile_behind, warm
+from hotreload.types import Generation, Phase, Revision
+from tests.fakes import HANG, FakeEngine, Steps
+from tests.waiting import turn_until
 
 REVISION = Revision("good", "step_1")
 LONG = EngineLimits(vocabulary=300, input_tokens=5000, total_tokens=6000, at_once=64)
@@ -127,3 +133,108 @@ async def test_an_engine_that_is_lost_in_it_ends_the_start() -> None:
     warming.engine.steps.faults["generate"] = EngineLost("the scheduler thread died")
     with pytest.raises(EngineLost):
         await warming.run()
+
+
+# --- beside those who are served -----------------------------------------------------------------
+
+SIZES = [BatchSize(False, count, count, count * 8) for count in (1, 2, 4)]
+
+
+class Behind:
+    """An engine that serves and can compile for these sizes, and what was told meanwhile."""
+
+    def __init__(self) -> None:
+        self.steps = Steps()
+        self.engine = FakeEngine(self.steps, REVISION)
+        self.engine.sizes = SIZES
+        self.changing = asyncio.Lock()
+        self.told: list[Event] = []
+
+    async def run(self, most: int = 4, within: float = 100.0) -> None:
+        live = Generation(1, REVISION, "", 0.0)
+        gate: Gate[RunningEngine] = Gate(publish=self.told.append, replica=3)
+        await compile_behind(
+            Replica(self.engine, gate, live),
+            changing=self.changing,
+            most=most,
+            within=within,
+            publish=self.told.append,
+        )
+
+
+async def test_beside_its_answers_it_compiles_for_each_size_and_asks_nothing() -> None:
+    behind = Behind()
+    await behind.run()
+    assert behind.engine.compiled == SIZES
+    assert behind.engine.requests == []
+    far = [Told(3, done, 3) for done in range(3)]
+    assert behind.told == [*far, Told(3, 3, 3, is_over=True)]
+
+
+async def test_off_it_compiles_for_nothing_and_says_nothing() -> None:
+    behind = Behind()
+    await behind.run(most=0)
+    assert (behind.engine.compiled, behind.told) == ([], [])
+
+
+async def test_no_size_is_begun_after_its_time() -> None:
+    behind = Behind()
+    await behind.run(within=0.0)
+    assert behind.engine.compiled == []
+    assert behind.told == [Told(3, 0, 3, is_over=True)]
+
+
+async def test_an_attempt_goes_before_the_next_size_and_waits_for_none() -> None:
+    behind = Behind()
+    await behind.changing.acquire()
+    running = asyncio.create_task(behind.run())
+    await turn_until(lambda: behind.told != [])
+    assert behind.engine.compiled == []
+    behind.steps.faults["compile"] = HANG
+    behind.changing.release()
+    await behind.steps.entered["compile"].wait()
+    async with behind.changing:  # it may begin although one is compiled for
+        behind.steps.released["compile"].set()
+        await turn_until(lambda: behind.engine.compiled != [])
+        del behind.steps.faults["compile"]
+    await running
+    assert behind.engine.compiled == SIZES
+
+
+async def test_what_weights_are_proven_with_waits_for_no_attempt_which_needs_it() -> None:
+    behind = Behind()
+    proving = BatchSize(False, 1, 1, 8, is_shadow=True)
+    behind.engine.sizes = [proving, *SIZES]
+    async with behind.changing:
+        running = asyncio.create_task(behind.run())
+        await turn_until(lambda: Told(3, 1, 4) in behind.told)
+        assert behind.engine.compiled == [proving]
+    await running
+    assert behind.engine.compiled == [proving, *SIZES]
+
+
+async def test_what_cannot_be_compiled_so_costs_the_first_batch_and_no_engine() -> None:
+    behind = Behind()
+    behind.steps.faults["compile"] = [KeyError("another engine")]
+    await behind.run()
+    assert behind.engine.compiled == []
+    assert behind.told[-1] == Told(3, 0, 3, is_over=True)
+
+
+async def test_a_loss_meanwhile_is_heard() -> None:
+    behind = Behind()
+    behind.steps.faults["compile"] = EngineLost("the scheduler thread died")
+    with pytest.raises(EngineLost):
+        await behind.run()
+    assert behind.told[-1] == Told(3, 0, 3, is_over=True)
+
+
+async def test_a_stop_ends_it_at_once() -> None:
+    behind = Behind()
+    behind.steps.faults["compile"] = HANG
+    running = asyncio.create_task(behind.run())
+    await behind.steps.entered["compile"].wait()
+    running.cancel()
+    await asyncio.wait({running})
+    assert running.cancelled()
+    assert behind.told[-1] == Told(3, 0, 3, is_over=True)

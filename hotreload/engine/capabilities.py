@@ -38,6 +38,20 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchSize:
+    """A size that an engine pads batches to: what it compiles for."""
+
+    is_prompt: bool
+    requests: int
+    tokens: int
+    """Tokens that are computed at a time."""
+    cached: int
+    """Places in the KV pool that the batch names."""
+    is_shadow: bool = False
+    """True for one in the pool in which weights are proven, where that has a size of its own."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineLimits:
     """Limits of how large things may be in this engine."""
 

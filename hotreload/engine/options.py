@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hotreload.engine.compile_cache import CompileCache
 from hotreload.types import Revision
 
 RANDOM_WEIGHTS = Revision("random", "random weights")
@@ -28,3 +29,5 @@ class EngineOptions:
     first_device: int = 0
     engines: int = 1
     """Number of engines in all: there must be devices for each."""
+    compile_cache: CompileCache | None = None
+    """The place of compiled programs; None where the process decides that, as for any JAX."""

@@ -5,6 +5,7 @@ exchanges, answers serve. Knows nothing of gates, wishes, or files before they w
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
@@ -12,6 +13,7 @@ from functools import partial
 from typing import Any, NoReturn, Self
 
 from hotreload.engine import facts
+from hotreload.engine.ahead import Ahead
 from hotreload.engine.answering.answers import Answer, Answers, all_ended
 from hotreload.engine.answering.canaries import Canaries
 from hotreload.engine.answering.grammars import grammars_of
@@ -19,12 +21,14 @@ from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.answering.tool_calls import ToldCalls
+from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.switching import SwitchingEngine
 from hotreload.engine.upstream import build, frozen, recompiles
 from hotreload.engine.upstream.between import BetweenSteps
 from hotreload.engine.upstream.nonfinite_logits import Withheld
 from hotreload.engine.upstream.parts import Parts, built, taken_apart, watched
+from hotreload.engine.upstream.rehearsal import find_rehearsal
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.leaves import signature
@@ -57,11 +61,14 @@ class SglangEngine(SwitchingEngine):
         self._tasks: list[asyncio.Task[None]] = []
         self._compiled = recompiles.Counting(parts.running_scheduler.serving)
         self._withheld = Withheld()
+        self._ahead = Ahead(find_rehearsal(parts.running_scheduler))
         tokenizer = facts.tokenizer_of(parts)
         grammars = grammars_of(self._scheduler.scheduler, tokenizer)
         self.limits = facts.limits_of(parts)
         self.capabilities = facts.capabilities_of(parts, grammars=grammars is not None)
         calling = facts.calling_of(parts, tokenizer, self.capabilities)
+        self.start_seconds: Mapping[str, float] = {}
+        """Time that building it took: upstream's part, and what we made of that."""
         self._prompts = Prompts(tokenizer, self.limits, self.capabilities, grammars, calling)
         self._canaries = Canaries(probes, self._prompts)
 
@@ -84,12 +91,16 @@ class SglangEngine(SwitchingEngine):
         With a `twin`, a running engine of the same model, nothing is read: what is live there once
         this one is built is copied, under its name. TryAgain when that engine has ended.
         """
-        watch = EngineWatch()
+        watch, began = EngineWatch(), time.monotonic()
         options = options if twin is None else replace(options, load_format="dummy")
         parts = await built(partial(build.build, options, watch.report))
         first = named(revision) if twin is None else twin._lent()
         make = partial(cls, parts, watch, probes=probes, terms=terms)
-        return await cls._begun(make, parts, watch, first, checkpoint)
+        upstreams = time.monotonic() - began
+        engine = await cls._begun(make, parts, watch, first, checkpoint)
+        ours = time.monotonic() - began - upstreams
+        engine.start_seconds = {"upstream": round(upstreams, 3), "ours": round(ours, 3)}
+        return engine
 
     @classmethod
     async def _begun(
@@ -152,6 +163,16 @@ class SglangEngine(SwitchingEngine):
             self._withheld.note()
             raise
 
+    async def stage(self, checkpoint: Checkpoint) -> Staged:
+        """Load a checkpoint where spare weights wait, once it could be proven at once."""
+        await self._ahead.until_ready_to_prove()
+        return await super().stage(checkpoint)
+
+    async def twin(self, staged: Staged) -> Staged:
+        """Stage what another engine holds as `staged`, once it could be proven at once."""
+        await self._ahead.until_ready_to_prove()
+        return await super().twin(staged)
+
     async def prove(self, staged: Staged) -> None:
         """Ask staged weights every canary prompt, in a lane that nobody else is answered in."""
         async with self._shadow(staged) as lane:
@@ -182,7 +203,7 @@ class SglangEngine(SwitchingEngine):
 
     def facts(self) -> dict[str, Any]:
         """Tell what runs, and on what, for people and logs."""
-        return facts.facts_of(self._parts)
+        return {**facts.facts_of(self._parts), "start_seconds": self.start_seconds}
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
         """Every tensor a checkpoint must have; a shape is None where it cannot be derived."""
@@ -207,6 +228,19 @@ class SglangEngine(SwitchingEngine):
     def under_way(self) -> int:
         """Number of prompts that the engine is busy with."""
         return self._front.under_way
+
+    def sizes_to_compile(self, most: int, longest: int) -> Sequence[BatchSize]:
+        """Sizes of batches that it can compile for beside its answers, the smallest first.
+
+        Of up to so many requests, and of prompts of so many tokens; first those that the first
+        checkpoint is proven with. None where it must be asked.
+        """
+        return self._ahead.sizes(most, longest)
+
+    async def compile_for(self, size: BatchSize) -> None:
+        """Compile for a size of batches; nothing is computed, and those under way go on."""
+        self._watch.check()
+        await self._ahead.compile_for(size)
 
     def count_anew(self) -> None:
         """Forget what the start asked by itself: from now on it is clients who are counted."""
@@ -242,6 +276,7 @@ class SglangEngine(SwitchingEngine):
         self.drop_references()
         if self._shadow_pool is not None:
             self._shadow_pool.free()
+        self._ahead.drop_references()
         del self._scheduler, self._shadow_pool, self._front, self._between
         await uninterrupted(taken_apart(self._parts))
 
@@ -272,10 +307,16 @@ class SglangEngine(SwitchingEngine):
             self._tasks.append(self.compare_with(checkpoint))
 
     async def _ready_shadow(self) -> None:
-        """Compile what weights are proven with: the first checkpoint must not wait for that."""
-        self._decide_where_to_prove(self._canaries.longest)
+        """Decide where weights are proven; what must be asked for that is compiled here.
+
+        Or the first checkpoint would have all wait for it.
+        """
+        longest = self._canaries.longest
+        self._decide_where_to_prove(longest)
         pool = self._shadow_pool
-        if pool is not None and pool.has_own_programs and not self.cannot_overlap:
+        if pool is None or not pool.has_own_programs or self.cannot_overlap:
+            return
+        if not self._ahead.can_prove_in(pool, longest):
             with suppress(ProbeFailed):  # the start says what its weights answer
                 await self.prove(self.live)
 

@@ -34,6 +34,7 @@ from hotreload.events.running import (
     SourceScanned,
     StateSaved,
     TroubleTold,
+    Warming,
 )
 
 __all__ = [
@@ -67,5 +68,6 @@ __all__ = [
     "StateSaved",
     "TroubleTold",
     "Waiting",
+    "Warming",
     "event_fields",
 ]

@@ -75,6 +75,20 @@ class ReplicaMoved(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Warming(Event):
+    """An engine that serves has compiled for so many sizes of batches, of those it is to."""
+
+    replica: int
+    done: int
+    total: int
+    is_over: bool = False
+    """True once no more are compiled for."""
+
+    name = "engine.warming"
+    level = DEBUG
+
+
+@dataclass(frozen=True, slots=True)
 class Leaving(Event):
     """The daemon was told to stop; requests inside the gate are still answered."""
 

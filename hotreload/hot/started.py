@@ -105,6 +105,8 @@ async def _proven_or_ended(started: Started) -> None:
         if started.path is not None:  # random weights have no answers to be judged by
             async with probes_within(FIRST_ANSWER_SECONDS):
                 await started.engine.probe()
+        for size in started.engine.sizes_to_compile(0, 0):  # or the first `stage` waits for it
+            await started.engine.compile_for(size)
     except BaseException:
         await started.end()
         raise

@@ -23,6 +23,7 @@ from hotreload.settings.credentials import (
     read_keys,
     read_secret,
 )
+from hotreload.settings.engine import COMPILED
 from hotreload.settings.load import Loaded, load, missing_to_serve
 from hotreload.settings.sections import Settings
 from hotreload.socket_names import LONGEST_SOCKET_PATH
@@ -35,7 +36,7 @@ CHECK_SECONDS = 10.0
 
 SPECIAL_TOKENS = 8
 """A tokenizer adds no more to a text than these: one that begins it, and one that ends it."""
-OUR_FOLDERS = ("boot", "staging", "hub", KEPT_MODEL)
+OUR_FOLDERS = ("boot", "staging", "hub", COMPILED, KEPT_MODEL)
 """Folders that the daemon makes in the state folder, and clears."""
 
 

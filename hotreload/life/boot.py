@@ -40,6 +40,7 @@ from hotreload.life.candidates import (
 )
 from hotreload.life.first_switch import FirstSwitch
 from hotreload.life.mounts import first_missing, mounted, tell_of_missing
+from hotreload.life.process_age import seconds_since_exec
 from hotreload.life.running import RunningEngine
 from hotreload.life.served_by import UNFIT_MODEL, served_from
 from hotreload.life.start_troubles import Gone
@@ -105,6 +106,7 @@ class Start:
         while True:
             try:
                 await self._answer()
+                self._tell_what_it_took()
                 return
             except ConfigError as unfit:
                 missing = await self._missing_mount() if unfit.code == UNFIT_MODEL else None
@@ -114,6 +116,12 @@ class Start:
             self._attempts.publish(Waiting(f"{missing} to be mounted", "start"))
             await mounted(missing, self._missing_mount)
             self._attempts.publish(Waiting(None, "start"))
+
+    def _tell_what_it_took(self) -> None:
+        """Requests are let in: say how long they had to wait, and for what."""
+        attempt = self._attempts.ledger.history[0]
+        phases = {phase.value: round(took, 3) for phase, took in attempt.phases.items()}
+        log.info("boot.answers", extra={"seconds": round(seconds_since_exec(), 3), **phases})
 
     async def _missing_mount(self) -> Path | None:
         if not self._awaited:

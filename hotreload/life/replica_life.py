@@ -168,6 +168,7 @@ class ReplicaLife:
             raise TryAgain(f"it cannot do what the others do: {engine.cannot_overlap}")
         await _catch_up(engine, live, shared.replicas.first.engine)
         await self._prove(engine, live, shared.probe_within(), "[reload] probe_timeout")
+        engine.count_anew()  # what its first answers compiled nobody waited for
         replica = Replica(engine, shared.entrance.renew(self._index), live, mode)
         shared.by_index[self._index] = replica
         replica.open()

@@ -6,7 +6,7 @@ from typing import NoReturn, Protocol
 from hotreload.core.ports import Engine
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.capabilities import EngineLimits
+from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.server.ports import AnsweringEngine
 from hotreload.types import EngineLoad, TensorSpec
 
@@ -27,6 +27,22 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
     @property
     def load(self) -> EngineLoad:
         """Its load of requests, as it was a moment ago; for any thread."""
+        ...
+
+    def sizes_to_compile(self, most: int, longest: int) -> Sequence[BatchSize]:
+        """Sizes of batches that it can compile for beside its answers, the smallest first.
+
+        Of up to so many requests, and of prompts of so many tokens; first those that the first
+        checkpoint is proven with. None where it must be asked.
+        """
+        ...
+
+    async def compile_for(self, size: BatchSize) -> None:
+        """Compile for a size of batches; nothing is computed, and those under way go on."""
+        ...
+
+    def count_anew(self) -> None:
+        """Forget what the start asked by itself: from now on it is clients who are counted."""
         ...
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:

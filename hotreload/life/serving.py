@@ -37,6 +37,7 @@ from hotreload.life.served_by import served_by_now
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.start_engine import Engines
 from hotreload.life.start_troubles import Doubt, Gone
+from hotreload.life.warming import compile_behind
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
 from hotreload.threads import uninterrupted
@@ -128,6 +129,7 @@ class ServingLife:
 
     def begin(self, engine: RunningEngine, live: Generation) -> None:
         """Let requests in to the first engine; `run` must run as long as its gate is open."""
+        engine.count_anew()  # the first answer compiled, and may have been none
         self._started()  # once more: what XLA installs, it may install with the probe's programs
         settings = self._rereading.settings
         chosen = chosen_mode(Mode(settings.reload.mode), engine)
@@ -174,6 +176,7 @@ class ServingLife:
                 settings=settings,
                 reconciler=reconciler,
                 operator=operator,
+                changing=replicas.changing,
                 publish=self._publish,
             ),
             publish=self._publish,
@@ -202,6 +205,7 @@ def tasks_of(
     settings: Settings,
     reconciler: Reconciler,
     operator: Operator,
+    changing: asyncio.Lock,
     publish: Publish,
 ) -> Mapping[str, Run]:
     """Gather all that must run as long as this engine serves; EngineLost ends it."""
@@ -216,6 +220,14 @@ def tasks_of(
         ),
         "close drained generations": partial(
             close_drained_generations, replica, keep=keep, publish=publish
+        ),
+        "compile for batches": partial(
+            compile_behind,
+            replica,
+            changing=changing,
+            most=settings.engine.warm_batches,
+            within=settings.engine.warm_timeout,
+            publish=publish,
         ),
         **verifying(settings, replica, publish),
     }

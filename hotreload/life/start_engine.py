@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -11,9 +12,10 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hotreload.core.progress import AttemptProgress, telling_how_far
+from hotreload.engine.compile_cache import JAX_VARIABLE, CompileCache
 from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.quiet import Quiet
@@ -24,7 +26,8 @@ from hotreload.life.checking import Checking
 from hotreload.life.model_files import copy_side_files, keep_model, kept_model
 from hotreload.life.rereading import Rereading, probes_of
 from hotreload.life.running import RunningEngine
-from hotreload.life.warming import warm
+from hotreload.life.warming import LONGEST, warm
+from hotreload.settings.engine import COMPILED
 from hotreload.settings.load import Settings
 from hotreload.threads import deadline, in_thread, uninterrupted
 from hotreload.types import Checkpoint, HowFar, Phase
@@ -32,15 +35,7 @@ from hotreload.types import Checkpoint, HowFar, Phase
 log = logging.getLogger("hotreload.boot")
 
 
-class MadeEngine(RunningEngine, Protocol):
-    """An engine that a start made, and that no request has reached yet."""
-
-    def count_anew(self) -> None:
-        """Forget what the start asked by itself: from now on it is clients who are counted."""
-        ...
-
-
-MakeEngine = Callable[..., Awaitable[MadeEngine]]
+MakeEngine = Callable[..., Awaitable[RunningEngine]]
 """Makes an engine as `SglangEngine.start` does, and takes what that takes."""
 
 
@@ -91,7 +86,7 @@ async def start_engine(
     weights: Checkpoint | None,
     progress: AttemptProgress,
     make: MakeEngine | None = None,
-) -> MadeEngine:
+) -> RunningEngine:
     """Start the engine the settings describe: the model's config and tokenizer, these weights.
 
     What it was started with is the model of later starts, too, where none is configured.
@@ -113,7 +108,7 @@ async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> Sgl
     if model is None:
         raise TryAgain(f"the model's files are gone from {state}")
     assert isinstance(twin, SglangEngine), "what a daemon starts is one"
-    options = _engine_options(settings, model)
+    options = engine_options(settings, model)
     engine = await SglangEngine.start(
         replace(options, first_device=index * settings.engine.tp),
         terms=_terms(settings, state / "staging"),
@@ -127,7 +122,7 @@ async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> Sgl
 
 
 @asynccontextmanager
-async def _closed_if_broken_off(engine: MadeEngine) -> AsyncIterator[None]:
+async def _closed_if_broken_off(engine: RunningEngine) -> AsyncIterator[None]:
     """A stop may come before anybody else knows of the engine."""
     try:
         yield
@@ -136,14 +131,14 @@ async def _closed_if_broken_off(engine: MadeEngine) -> AsyncIterator[None]:
         raise
 
 
-async def _warm(engine: MadeEngine, settings: Settings, progress: AttemptProgress) -> None:
-    """Compile what the first requests need; from then on it is clients who are counted."""
+async def _warm(engine: RunningEngine, settings: Settings, progress: AttemptProgress) -> None:
+    """Compile what the first requests need, unless that can be done beside those who are served."""
     most, within = settings.engine.warm_batches, settings.engine.warm_timeout
-    await warm(engine, progress, most=most, within=within)
-    engine.count_anew()
+    if not engine.sizes_to_compile(most, LONGEST):
+        await warm(engine, progress, most=most, within=within)
 
 
-def _engine_options(settings: Settings, model: Path, load_format: str = "auto") -> EngineOptions:
+def engine_options(settings: Settings, model: Path, load_format: str = "auto") -> EngineOptions:
     """Return what the operator decided about every engine."""
     engine = settings.engine
     return EngineOptions(
@@ -155,7 +150,18 @@ def _engine_options(settings: Settings, model: Path, load_format: str = "auto") 
         args=engine.args,
         tool_call_parser=settings.server.tool_call_parser,
         engines=engine.replicas,
+        compile_cache=_compile_cache(settings),
     )
+
+
+def _compile_cache(settings: Settings) -> CompileCache | None:
+    """The place where programs are kept, unless whoever started us has told JAX so."""
+    chosen = settings.engine.compile_cache
+    if chosen == "off" or os.environ.get(JAX_VARIABLE):
+        return None
+    if chosen == "auto":
+        return CompileCache(settings.state.directory / COMPILED, is_default=True)
+    return CompileCache(Path(chosen))
 
 
 @asynccontextmanager
@@ -170,13 +176,13 @@ async def to_start_from(
     copies = await asyncio.to_thread(_folder_for_copies, settings.state.directory, need)
     asked = {"terms": _terms(settings, copies / "staging"), "probes": probes_of(settings)}
     if weights is None:
-        options = _engine_options(settings, model, load_format="dummy")
+        options = engine_options(settings, model, load_format="dummy")
         yield {**asked, "options": options, "revision": RANDOM_WEIGHTS}
         return
     within = settings.reload.stage_timeout
     async with _copied(model, weights, copies / "boot", within, progress) as folder:
         with _naming(settings, model, folder):
-            options = _engine_options(settings, folder)
+            options = engine_options(settings, folder)
             yield {**asked, "options": options, "revision": weights.revision, "checkpoint": weights}
 
 

@@ -1,18 +1,23 @@
-"""Compiles at the start what the first requests need: batches of the usual sizes, long prompts.
+"""Compiles what the first requests need: batches of the usual sizes, long prompts.
 
-A program is compiled when a batch of a new size first comes, and everybody waits for it. So batches
-are asked before anybody is let in, on the way of any request: that compiles what serves requests.
+A program is compiled when a batch of a new size first comes, and everybody waits for it. So it is
+compiled before, beside those who are served and without computing anything. An engine that cannot
+do that is asked such batches before anybody is let in, on the way of any request.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from hotreload import failpoints
 from hotreload.core.progress import AttemptProgress, telling_how_far
-from hotreload.engine.capabilities import EngineLimits
+from hotreload.core.replica import Replica
+from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.errors import AnswerNonfinite, EngineLost
+from hotreload.events import Publish, Warming
 from hotreload.life.running import RunningEngine
 from hotreload.types import HowFar, Phase
 
@@ -24,6 +29,57 @@ ANSWER_TOKENS = 8
 """Tokens of each answer: so many that all of a batch are answered at a time for a while."""
 LONGER = (96, 192, 384)
 """Tokens of prompts that are computed at a time: engines pad them to 128, 256 and 512."""
+LONGEST = 512
+"""The most tokens of such a prompt, with what it is padded by."""
+
+
+async def compile_behind(
+    replica: Replica[RunningEngine],
+    *,
+    changing: asyncio.Lock,
+    most: int,
+    within: float,
+    publish: Publish,
+) -> None:
+    """Have an engine that serves compile for batches of up to `most` requests, the small first.
+
+    An attempt goes first: none is begun while `changing` is held, nor after `within` seconds of
+    compiling.
+    """
+    engine = replica.engine
+    sizes = engine.sizes_to_compile(most, LONGEST)
+    if not sizes:
+        return
+    done, spent = 0, 0.0
+    try:
+        while done < len(sizes) and spent < within:
+            publish(Warming(replica.index, done, len(sizes)))
+            await failpoints.reach(Phase.WARMING)
+            if not sizes[done].is_shadow:  # what an attempt needs itself waits for none
+                async with changing:
+                    pass
+            began = time.monotonic()
+            if not await _is_compiled(engine, sizes[done]):
+                break
+            done, spent = done + 1, spent + time.monotonic() - began
+    finally:
+        publish(Warming(replica.index, done, len(sizes), is_over=True))
+    told = {"sizes": done, "of": len(sizes), "seconds": round(spent, 3), "replica": replica.index}
+    log.info("boot.warmed", extra=told)
+
+
+async def _is_compiled(engine: RunningEngine, size: BatchSize) -> bool:
+    try:
+        await engine.compile_for(size)
+    except EngineLost:
+        raise
+    except Exception as fault:  # the first such batch compiles for itself: no reason to end
+        log.warning("boot.not_warmed", extra={"size": str(size), "why": str(fault)})
+        return False
+    return True
+
+
+# --- by asking -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,12 +53,20 @@ def _replicas(replicas: ReplicasNow) -> Iterator[Metric]:
         "How often an engine that was lost was started again, beside the others.",
         labels=["replica"],
     )
+    warming = GaugeMetricFamily(
+        "hotreload_sizes_to_compile",
+        "Sizes of batches that an engine still compiles for, beside those who are served.",
+        labels=["replica"],
+    )
     for index, each in enumerate(replicas.all):
+        done, total = each.warming or (0, 0)
+        warming.add_metric([str(index)], total - done)
         live = each.live  # the loop may change it meanwhile
         number.add_metric([str(index)], live.number if live else 0)
         restarts.add_metric([str(index)], each.restarts)
     yield number
     yield restarts
+    yield warming
 
 
 def _integrity(integrity: Integrity) -> Iterator[Metric]:

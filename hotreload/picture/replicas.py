@@ -18,6 +18,7 @@ from hotreload.events import (
     GenerationNamed,
     ModeChosen,
     ReplicaMoved,
+    Warming,
 )
 from hotreload.json_fields import Fields
 from hotreload.types import GateState, Generation, Mode, Outcome, ReplicaState
@@ -36,6 +37,9 @@ class ReplicaNow:
     restarts: int = 0
     gate: GateState = GateState.SEALED
     live: Generation | None = None
+    warming: tuple[int, int] | None = None
+    """For how many sizes of batches, of how many, it has compiled; None when it compiles no more.
+    """
     fading: list[Generation] = field(default_factory=list)
     """Generations that were live in it and still answer, newest first."""
 
@@ -53,6 +57,7 @@ class ReplicaNow:
         self.reason = reason
         if state is not ReplicaState.SERVING:
             self.gate, self.live, self.fading = GateState.SEALED, None, []
+            self.warming = None
 
     def went_live(self, generation: Generation, mode: Mode | None) -> None:
         """Note what answers; by overlap the one before does too, until its end is told."""
@@ -70,6 +75,7 @@ class ReplicaNow:
             "reason": self.reason,
             "again_in": left,
             "restarts": self.restarts,
+            "warming": self.warming and dict(zip(("done", "total"), self.warming, strict=True)),
         }
 
 
@@ -105,6 +111,8 @@ class ReplicasNow:
                 self.all[replica].went_live(generation, self.mode)
                 if all(each.live in (None, generation) for each in self.all):
                     self._went_live(generation)
+            case Warming(replica, done, total, is_over):
+                self.all[replica].warming = None if is_over else (done, total)
             case GenerationNamed(generation):
                 for each in self.all:
                     each.live = generation if each.live == generation else each.live

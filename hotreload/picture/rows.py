@@ -69,6 +69,9 @@ def _now(status: Fields) -> Iterator[Fields]:
         yield {**_row("revision", named(status)), "whole": status["revision"]}
         yield _row("fingerprint", plain(status["fingerprint"]))
         yield _row("live since", status["live_since"])
+    if warming := [each["warming"] for each in status.get("replicas", ()) if each.get("warming")]:
+        done, total = (sum(each[name] for each in warming) for name in ("done", "total"))
+        yield _row("warming", f"compiled for {done} of {total} sizes of batches", "wait")
     for trouble in status.get("troubles", ()):
         yield _row("trouble", "\n".join(_trouble(trouble)), "bad")
     if loading := status.get("loading"):

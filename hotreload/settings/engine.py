@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from hotreload.owned_args import refused_args
-from hotreload.settings.kinds import AtLeastOne, Deadline, Location, MeetingPoint, SettingsTable
+from hotreload.settings.kinds import (
+    AtLeastOne,
+    CompileCachePlace,
+    Deadline,
+    Location,
+    MeetingPoint,
+    SettingsTable,
+)
+
+COMPILED = "compiled"
+"""The folder in [state] directory where `compile_cache = "auto"` keeps programs."""
 
 
 class EngineSettings(SettingsTable):
@@ -103,13 +113,21 @@ class EngineSettings(SettingsTable):
     )
     warm_batches: Annotated[int, Field(strict=True, ge=0, le=512)] = Field(
         default=32,
-        description="For batches of how many requests the start compiles before anybody is let in: "
-        "1, 2, 4 … up to this, and longer prompts. With 0 the first batch of each size waits for "
+        description="For batches of how many requests is compiled before they come: 1, 2, 4 … up "
+        "to this, and longer prompts; beside those who are served, or before anybody is let in "
+        "where the engine must be asked for it. With 0 the first batch of each size waits for "
         "that, and so does everybody beside it.",
     )
     warm_timeout: Deadline = Field(
         default=120.0,
-        description="How long that may take: after this the start begins no further batch.",
+        description="How long that may take: after this no further size is begun.",
+    )
+    compile_cache: CompileCachePlace = Field(
+        default="auto",
+        description="Where compiled programs are kept for the next start: auto is compiled in "
+        "[state] directory, off keeps none, a path is a folder of your own. Who can write there "
+        "runs code in the daemon, so a folder that others may use is refused. Where "
+        "JAX_COMPILATION_CACHE_DIR is set, that decides.",
     )
     args: Mapping[str, Any] = Field(
         default_factory=dict,

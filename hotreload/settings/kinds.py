@@ -3,7 +3,7 @@
 import re
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
@@ -42,6 +42,15 @@ def _path(value: Path) -> Path:
         return value.expanduser()
     except RuntimeError as error:
         raise ValueError(f"{value}: {error}") from error
+
+
+def _named_unless_word(value: object) -> object:
+    if value in ("auto", "off"):
+        return value
+    named = _named(value)
+    if "/" not in str(named) and not str(named).startswith("~"):
+        raise ValueError(f"{value!r} is neither auto nor off; a folder that lies here is ./{value}")
+    return _path(Path(str(named)))
 
 
 def _mode(value: object) -> object:
@@ -105,6 +114,7 @@ Deadline = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 AtLeastOne = Annotated[int, Field(strict=True, ge=1)]
 Location = Annotated[Path, BeforeValidator(_named), AfterValidator(_path)]
+CompileCachePlace = Annotated[Literal["auto", "off"] | Path, BeforeValidator(_named_unless_word)]
 FileMode = Annotated[
     int, BeforeValidator(_mode), PlainSerializer("{:04o}".format, when_used="json")
 ]

@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload.engine.answering.probe import Probe
+from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.sets import StagingOptions
@@ -98,6 +99,7 @@ class FakeCase:
         self._fake = FakeEngine(Steps(), Revision("1", "step_1"))
         self._fake.spares_wait_on_host = spares_wait_on_host
         self._fake.cannot_overlap = "one set at a time" if spares_wait_on_host else None
+        self._fake.sizes = [BatchSize(False, 1, 1, 8), BatchSize(True, 4, 64, 32)]
 
     @property
     def engine(self) -> RunningEngine:
@@ -404,6 +406,18 @@ async def test_many_swaps_hold_no_more_than_one_set(engine_case: EngineCase) -> 
         await engine.release(await engine.exchange(await engine.stage(checkpoints[swap % 2])))
     assert await engine_case.answer() == answer
     assert await engine_case.held() == before
+
+
+async def test_compiling_for_a_size_of_batches_changes_no_answer_and_holds_up_nobody(
+    engine_case: EngineCase,
+) -> None:
+    engine, before = engine_case.engine, await engine_case.answer()
+    engine.count_anew()
+    for size in engine.sizes_to_compile(1, 64):
+        await engine.compile_for(size)
+    assert await engine_case.answer() == before
+    assert engine.recompiles == 0
+    assert engine.sizes_to_compile(0, 64) == []
 
 
 async def test_bad_weights_fail_the_probe_and_a_rollback_leaves_no_trace(

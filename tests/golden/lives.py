@@ -33,6 +33,7 @@ from hotreload.events import (
     StateSaved,
     TroubleTold,
     Waiting,
+    Warming,
 )
 from hotreload.picture.picture import Rank
 from hotreload.troubles import TROUBLES
@@ -108,12 +109,17 @@ BOOTS = (
             OPEN,
             AttemptFinished(STARTED, FIRST),
             StateSaved(),
+            Warming(0, 3, 8),
         ),
         went(FIRST),
     ),
 )
 RELOADS = (
-    Scene("a newer one is not whole yet", (Waiting("2 of 4 shards of step_2"),), counts),
+    Scene(
+        "a newer one is not whole yet",
+        (Warming(0, 8, 8, is_over=True), Waiting("2 of 4 shards of step_2")),
+        counts,
+    ),
     Scene(
         "it is fetched",
         (

@@ -32,13 +32,6 @@ from tests.hosts.test_meeting import Met
 from tests.waiting import turn_until
 
 
-class RankOfWords(FakeRank):
-    """One rank's part of an engine of words."""
-
-    def count_anew(self) -> None:
-        """Nothing was asked by the start."""
-
-
 class Hosts:
     """Rank 0 and rank 1; what `faults` say the build of a rank ends with."""
 
@@ -47,7 +40,7 @@ class Hosts:
         self.store = MemoryStore()
         self.left: list[int] = []
         self.faults: dict[int, HotReloadError] = {}
-        self.engines: dict[int, RankOfWords] = {}
+        self.engines: dict[int, FakeRank] = {}
         self.sets: dict[int, list[str]] = {0: [], 1: []}
         for rank in (0, 1):
             write_tiny(self.of(rank) / "model", "served by step 0")
@@ -86,11 +79,11 @@ class Hosts:
 
     async def start_rank(
         self, joined: Met, *, revision: Revision, checkpoint: Checkpoint, **asked: Any
-    ) -> RankOfWords:
+    ) -> FakeRank:
         own = joined.ranks.own
         if fault := self.faults.get(own):
             raise fault
-        self.engines[own] = RankOfWords(checkpoint.revision)
+        self.engines[own] = FakeRank(checkpoint.revision)
         return self.engines[own]
 
 

@@ -6,6 +6,8 @@ import signal
 from typing import Any
 from unittest.mock import ANY
 
+from hotreload.events import PhaseEntered, Warming
+from hotreload.types import Phase
 from tests.integration.running import (
     Load,
     Running,
@@ -19,16 +21,42 @@ from tests.integration.running import (
 pytestmark = one_daemon_marks()
 
 
-running = one_daemon("reload.keep_previous=device", "engine.warm_batches=1")
+running = one_daemon("reload.keep_previous=device", "engine.warm_batches=2")
 
 
 async def test_the_steps_of_the_start_are_in_the_history_with_their_times(
     running: Running,
 ) -> None:
     start = (await get(running, "/history"))["attempts"][-1]
-    steps = ["fetching", "validating", "staging", "building", "warming", "probing"]
+    steps = ["fetching", "validating", "staging", "building", "probing"]
     assert (list(start["phases"]), start["by"]["verb"]) == (steps, "start")
     assert (await get(running, "/status"))["boot"] is None
+
+
+async def test_it_answers_while_it_compiles_for_larger_batches_and_says_how_far_it_is(
+    running: Running,
+) -> None:
+    """The first answers are proven ones, as any: the probes were asked before anybody was let in.
+
+    A first batch of a size that was compiled for compiles nothing.
+    """
+    happened = [type(event).__name__ for event in running.happened]
+    probing = PhaseEntered(running.live.revision, Phase.PROBING)
+    warming = [event for event in running.happened if isinstance(event, Warming)]
+    assert running.happened.index(probing) < happened.index("GateChanged")
+    assert happened.index("GateChanged") < happened.index("Warming")
+    total = warming[0].total
+    assert total > 2
+    assert warming[0] == Warming(0, 0, total)
+    assert (await running.ask())["text"] == words(1)
+    await running.until(lambda: Warming(0, total, total, is_over=True) in running.happened)
+    assert (await get(running, "/status"))["replicas"][0]["warming"] is None
+    before = running.engine.recompiles
+    request = {"text": ["x" * 70, "y" * 70], "sampling_params": {"max_new_tokens": 4}}
+    async with running.client() as client:
+        answer = await client.post("/generate", json=request)
+    assert answer.status_code == 200, answer.text
+    assert (before, running.engine.recompiles) == (0, 0)
 
 
 async def test_a_rollback_under_load_gives_the_answers_from_before(running: Running) -> None:

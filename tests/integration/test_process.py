@@ -5,12 +5,12 @@ Where nothing hangs on the engine there is one of words in it.
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,20 +113,55 @@ def test_what_answers_badly_at_the_start_is_passed_over_by_the_next_one(tmp_path
 def test_a_compilation_cache_torn_by_a_kill_costs_a_compilation_and_no_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, shared = tmp_path / "jax", Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or "none")
-    if shared.is_dir():  # or the first start compiles for long what is there already
-        shutil.copytree(shared, cache)
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(cache))
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     process = Process(tmp_path)
     process.drop(1)
     with process.running():
         assert process.stop() == 0
+    (cache,) = (tmp_path / "state" / "compiled").iterdir()
+    assert cache.stat().st_mode & 0o777 == 0o700
+    compiled = {each.name for each in cache.glob("*-cache")}
+    with process.running():
+        assert process.stop() == 0
+    assert {each.name for each in cache.glob("*-cache")} == compiled
     for entry in sorted(cache.glob("*-cache"))[::4]:  # a start reads many
         os.truncate(entry, entry.stat().st_size // 2)
     with process.running():
         assert process.ask()["text"] == words(1)
         assert "Error reading persistent compilation cache entry" in process.log.read_text()
         assert process.stop() == 0
+
+
+def test_it_swaps_and_stops_while_it_compiles_for_larger_batches(tmp_path: Path) -> None:
+    """Nobody waits for what is compiled beside those who are served: no swap, and no stop."""
+    process = Process(tmp_path, "engine.warm_batches=2", command=OF_WORDS)
+    process.drop(1)
+    with process.running("warming=hang"):
+        process.until(lambda: warming(process) == {"done": 0, "total": 2})
+        assert process.ask()["text"] == words(1)
+        process.drop(2)
+        process.until(lambda: process.get("/status")["label"] == "step_2")
+        assert process.ask()["text"] == words(2)
+        assert warming(process) == {"done": 0, "total": 2}
+        assert process.stop() == 0
+
+
+def warming(process: Process) -> Any:
+    return process.get("/status")["replicas"][0]["warming"]
+
+
+def test_a_start_tells_what_it_took(tmp_path: Path) -> None:
+    process = Process(tmp_path, command=OF_WORDS)
+    process.drop(1)
+    with process.running("probing=delay:0.3"):
+        process.until(lambda: process.said("boot.answers"))
+        (told,) = process.said("boot.answers")
+        (attempt,) = process.get("/history")["attempts"]
+        assert process.stop() == 0
+    steps = {name: round(took, 3) for name, took in attempt["phases"].items()}
+    assert {name: told[name] for name in steps} == steps
+    assert {"fetching", "validating", "staging", "building", "probing"} == steps.keys()
+    assert sum(steps.values()) < told["seconds"]
 
 
 def test_a_model_that_answers_badly_is_a_wrong_setting(tmp_path: Path) -> None:

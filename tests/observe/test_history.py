@@ -36,6 +36,7 @@ from hotreload.events import (
     StateSaved,
     TroubleTold,
     Waiting,
+    Warming,
     event_fields,
 )
 from hotreload.json_fields import NOT_LOADED, attempt_fields, iso
@@ -66,6 +67,7 @@ EVENTS: list[tuple[Event, str]] = [
     (GenerationNamed(generation()), "generation.named"),
     (GenerationEnded(generation()), "generation.ended"),
     (ModeChosen(Mode.DRAIN, "speculative decoding"), "reload.mode"),
+    (Warming(0, 3, 8), "engine.warming"),
     *((ReplicaMoved(1, state, "why", 2.0), f"replica.{state.value}") for state in ReplicaState),
     *((GateChanged(state, 1, 2), f"gate.{state.value}") for state in GateState),
     (SourceScanned("rescan"), "source.scanned"),
@@ -111,6 +113,7 @@ def test_every_event_is_plain_json_under_its_dotted_name(event: Event, name: str
         GateChanged(GateState.HOLDING, 1, 2, replica=2),
         PhaseEntered(STEP_7, Phase.PROBING, replica=2),
         ReplicaMoved(2, ReplicaState.LOST, "it hangs", 5.0),
+        Warming(2, 3, 8),
         LoaderDistrusted("leaf b differs", replica=2),
         LiveVerified(generation(), replica=2),
         LiveDrifted(generation(), ("b",), replica=2),

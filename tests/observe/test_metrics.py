@@ -123,6 +123,7 @@ CONTRACT = [
     "replicas_serving",
     "replica_generation{replica}",
     "replica_restarts_total{replica}",
+    "sizes_to_compile{replica}",
     "ranks",
     "rank",
     "rank_heard_seconds{rank}",

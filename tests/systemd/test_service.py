@@ -167,6 +167,8 @@ def installed(machine: Machine) -> Service:
     service.drop(1)
     service.configure(command=REAL)
     machine.run("mkdir /var/cache/hotreload && cp -r /srv/shared/jax /var/cache/hotreload/")
+    compiled = "[Service]\nEnvironment=JAX_COMPILATION_CACHE_DIR=%C/hotreload/jax\n"
+    machine.write("/etc/systemd/system/hotreload.service.d/20-compiled.conf", compiled)
     service.install()
     return service
 

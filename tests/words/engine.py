@@ -17,6 +17,7 @@ from zlib import crc32
 from hotreload.engine.answering.canaries import Canaries
 from hotreload.engine.answering.items import Item, Parsed
 from hotreload.engine.answering.probe import Probe
+from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.sets import StagingOptions
@@ -34,6 +35,7 @@ class EngineOfWords(FakeEngine):
     def __init__(self, revision: Revision, spool: Path, probes: Sequence[Probe]) -> None:
         super().__init__(Steps(), revision)
         self._spool = spool
+        self.sizes = [BatchSize(False, count, count, MOST) for count in (1, 2)]
         self._tensors: Mapping[str, TensorSpec] = {}
         prompts: Any = Prompts()
         self._canaries = Canaries(probes, prompts)
@@ -54,9 +56,6 @@ class EngineOfWords(FakeEngine):
             made.live = made.made_of(checkpoint, made_from(checkpoint, options.model))
             made._tensors = checkpoint.tensors
         return made
-
-    def count_anew(self) -> None:
-        """Nothing was asked by the start."""
 
     def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:
         """Judge later weights by these; ConfigError, and no change, if one cannot be asked."""

@@ -36,6 +36,12 @@ class ShadowPool:
             for each in self._pool.kv_buffer
         ]
 
+    def described(self) -> Any:
+        """The pool as the compiler sees it; it takes no memory."""
+        pool = copy.copy(self._pool)
+        pool.size, pool.kv_buffer = self.tokens, self.buffers
+        return pool
+
     def make(self) -> tuple[Any, Any]:
         """A pool of zeros, and the allocator of its tokens."""
         pool = copy.copy(self._pool)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.engine import versions
+from hotreload.engine.compile_cache import keeping_programs
 from hotreload.engine.model_folder import unservable, unshared
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.upstream import embedding, logprobs, patches
@@ -60,7 +61,8 @@ def build(options: EngineOptions, report: ReportLoss, ranks: Ranks | None = None
         devices=devices,
     )
     try:
-        with _STARTING, launching, sockets.holding(sys.modules[server_args.__module__]):
+        holding = sockets.holding(sys.modules[server_args.__module__])
+        with _STARTING, launching, holding, keeping_programs(options.compile_cache, devices):
             parts.engine = entry.Engine(**arguments)
     except ConfigError:
         take_apart(parts)

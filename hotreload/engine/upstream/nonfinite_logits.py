@@ -26,11 +26,16 @@ def end_nonfinite(scheduler: Any) -> None:
     Each step costs one maximum over every row, and one flag for each request copied to the host.
     Speculative decoding and main's fused steps sample elsewhere, so this does not see them.
     """
-    runner, look = scheduler.tp_worker.get_model_runner(), _Look(scheduler)
-    runner.sample = _noting(runner.sample, _rows_of(runner.mesh))
+    look = _Look(scheduler)
+    note_nonfinite(scheduler.tp_worker.get_model_runner())
     scheduler.process_batch_result = look.at_batch
     if look.is_overlapped:
         scheduler.tp_worker.resolve_last_batch_result = look.at_result
+
+
+def note_nonfinite(model_runner: Any) -> None:
+    """Have it note which rows of its logits are no numbers, each time that it samples."""
+    model_runner.sample = _noting(model_runner.sample, _rows_of(model_runner.mesh))
 
 
 class _Look:

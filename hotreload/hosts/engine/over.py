@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.capabilities import EngineLimits
+from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.errors import BadRequest, CheckpointIncompatible, HotReloadError
 from hotreload.hosts.all_ranks import AllRanks
 from hotreload.hosts.bounds import words_of
@@ -225,6 +225,14 @@ class OverRanks:
     def load(self) -> EngineLoad:
         """Figures of how busy it is with requests."""
         return self._own.load
+
+    def sizes_to_compile(self, most: int, longest: int) -> Sequence[BatchSize]:
+        """None: it must be asked, for other ranks sample along."""
+        return self._own.sizes_to_compile(most, longest)
+
+    async def compile_for(self, size: BatchSize) -> None:
+        """Compile for a size of batches, on rank 0."""
+        await self._own.compile_for(size)
 
     def count_anew(self) -> None:
         """Forget what the start asked by itself: from now on it is clients who are counted."""

@@ -1,0 +1,74 @@
+"""Compiles for sizes of batches ahead of them, each once, beside those who are served."""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter
+
+from hotreload.engine.capabilities import BatchSize
+from hotreload.engine.lanes.shadow import ShadowPool
+from hotreload.engine.upstream.rehearsal import Rehearsal
+from hotreload.threads import in_thread
+
+log = logging.getLogger("hotreload.engine")
+
+
+class Ahead:
+    """Knows what of an engine is still to be compiled; on the event loop."""
+
+    def __init__(self, rehearsal: Rehearsal | None) -> None:
+        """Without a rehearsal the engine must be asked, and nothing is compiled here."""
+        self._rehearsal = rehearsal
+        self._proving: tuple[BatchSize, ...] = ()
+        """Sizes that weights are proven with, where they are in a pool of another size."""
+        self._done: set[BatchSize] = set()
+        self._one_at_a_time = asyncio.Lock()
+
+    def can_prove_in(self, pool: ShadowPool, longest: int) -> bool:
+        """Compile for this pool, too, with probes of up to so many tokens; False if it cannot."""
+        if self._rehearsal is None:
+            return False
+        self._rehearsal.also_in(pool.described())
+        found = _small_first(self._rehearsal.sizes(1, longest))
+        self._proving = tuple(replace(size, is_shadow=True) for size in found)
+        return True
+
+    def sizes(self, most: int, longest: int) -> Sequence[BatchSize]:
+        """List those for up to so many requests, and for prompts of so many tokens; small first.
+
+        First of all come those that weights are proven with.
+        """
+        serving = self._rehearsal.sizes(most, longest) if self._rehearsal and most else iter(())
+        return [*self._proving, *_small_first(serving)]
+
+    async def compile_for(self, size: BatchSize) -> None:
+        """Compile for a size, unless that is done; those under way go on."""
+        assert self._rehearsal is not None, "there are no sizes where there is none"
+        work = partial(self._rehearsal.compile_for, size)
+        name = "compiling for a size of batches"
+        async with self._one_at_a_time:
+            if size not in self._done:
+                await in_thread(lambda cancel: work(), leave_as=name, is_read=False)
+                self._done.add(size)
+
+    async def until_ready_to_prove(self) -> None:
+        """Return once what weights are proven with is compiled: clients would wait for it.
+
+        If that fails they do: no reason to refuse a checkpoint.
+        """
+        try:
+            for size in self._proving:
+                await self.compile_for(size)
+        except Exception as fault:
+            log.warning("engine.not_compiled_ahead", extra={"why": str(fault)})
+            self._proving = ()
+
+    def drop_references(self) -> None:
+        """Hold nothing of the engine any more: it ends."""
+        self._rehearsal = None
+
+
+def _small_first(sizes: Iterator[BatchSize]) -> list[BatchSize]:
+    return sorted(sizes, key=attrgetter("tokens"))

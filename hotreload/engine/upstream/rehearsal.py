@@ -1,0 +1,265 @@
+"""Compiles what batches of a size need, and computes none of them: beside those who are served.
+
+Upstream compiles for a size when a batch of it first comes, or by a forward pass of its own. Here a
+batch of nothing goes upstream's own way on copies of its parts, in any thread, and where the model
+would compute, its program is only compiled. JAX keeps that, so a batch of this size finds it.
+"""
+
+import copy
+import queue
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from hotreload.engine.capabilities import BatchSize
+from hotreload.engine.slots import find_slot
+from hotreload.engine.upstream.nonfinite_logits import note_nonfinite
+from hotreload.engine.upstream.scheduler import SchedulerThread
+
+
+class BatchWay(Protocol):
+    """The way of a batch, where the generations of sglang-jax differ."""
+
+    def batch(self, worker: Any, size: BatchSize, mode: Any) -> Any:
+        """Make a batch of this size in which nothing is asked."""
+        ...
+
+    def sampling(self, worker: Any, batch: Any) -> Any:
+        """Make what tells the sampler of it."""
+        ...
+
+    def resolve(self, client: Any, batch: Any) -> None:
+        """Put in tokens that were still to come when it was launched, as its thread does."""
+        ...
+
+    def note(self, client: Any, batch: Any, tokens: Any) -> None:
+        """Note its tokens for the next batch, as its thread does."""
+        ...
+
+    def computed(self, logits: Any) -> Any:
+        """Return these logits as the model runner returns them."""
+        ...
+
+
+class FirstReleaseWay:
+    """0.0.2."""
+
+    @classmethod
+    def fits(cls, worker: Any) -> bool:
+        """Does this engine make its batches so?"""
+        return hasattr(worker, "generate_model_worker_batch")
+
+    def batch(self, worker: Any, size: BatchSize, mode: Any) -> Any:
+        """Make a batch of this size in which nothing is asked."""
+        make = worker.generate_model_worker_batch
+        return make(size.requests, size.tokens, mode, size.cached)
+
+    def sampling(self, worker: Any, batch: Any) -> Any:
+        """Make what tells the sampler of it."""
+        from sgl_jax.srt.sampling.sampling_batch_info import SamplingMetadata
+
+        return SamplingMetadata.from_model_worker_batch(batch, 0, worker.mesh)
+
+    def resolve(self, client: Any, batch: Any) -> None:
+        """Put in tokens that were still to come when it was launched, as its thread does."""
+        from sgl_jax.srt.managers.utils import resolve_future_token_ids
+
+        made, tokens = batch.forward_batch, client.future_token_ids_map
+        made.input_ids = resolve_future_token_ids(made.input_ids, tokens)
+
+    def note(self, client: Any, batch: Any, tokens: Any) -> None:
+        """Note its tokens for the next batch, as its thread does."""
+        from sgl_jax.srt.managers.utils import set_future_token_ids
+
+        set_future_token_ids(client.future_token_ids_map, 0, tokens)
+
+    def computed(self, logits: Any) -> Any:
+        """Return these logits as the model runner returns them."""
+        return logits, 0
+
+
+class NewerWay:
+    """0.1.0rc0 and main, with one data rank."""
+
+    @classmethod
+    def fits(cls, worker: Any) -> bool:
+        """Does this engine make its batches so?"""
+        return hasattr(getattr(worker, "compilation_manager", None), "_make_dummy_batch")
+
+    def batch(self, worker: Any, size: BatchSize, mode: Any) -> Any:
+        """Make a batch of this size in which nothing is asked."""
+        make, own = worker.compilation_manager._make_dummy_batch, size.requests
+        return make(own, size.tokens, mode, size.cached, dp_size=1, per_dp_bs_size=own)
+
+    def sampling(self, worker: Any, batch: Any) -> Any:
+        """Make what tells the sampler of it."""
+        from sgl_jax.srt.sampling.sampling_batch_info import SamplingMetadata
+
+        vocabulary = worker.model_config.vocab_size
+        return SamplingMetadata.from_model_worker_batch(batch, 0, worker.mesh, vocabulary)
+
+    def resolve(self, client: Any, batch: Any) -> None:
+        """Put in tokens that were still to come when it was launched, as its thread does."""
+        from sgl_jax.srt.managers.utils import resolve_future_token_ids
+
+        made, tokens = batch.forward_batch, client.future_token_ids_map
+        made.input_ids = resolve_future_token_ids(made.input_ids, tokens, client.mesh)
+
+    def note(self, client: Any, batch: Any, tokens: Any) -> None:
+        """Note its tokens for the next batch, as its thread does."""
+        from sgl_jax.srt.managers.utils import future_slot_indices, set_future_token_ids
+
+        known = client.future_token_ids_map
+        lengths, rows = np.asarray(batch.seq_lens), np.asarray(batch.req_pool_indices)
+        slots = future_slot_indices(lengths, rows, known.shape[0])
+        set_future_token_ids(known, slots, tokens, client.mesh)
+        client.async_gather_fn(tokens)
+
+    def computed(self, logits: Any) -> Any:
+        """Return these logits as the model runner returns them."""
+        return logits, 0, None
+
+
+WAYS: Sequence[type[FirstReleaseWay] | type[NewerWay]] = (NewerWay, FirstReleaseWay)
+
+
+def find_rehearsal(thread: SchedulerThread) -> "Rehearsal | None":
+    """The rehearsal for this engine; None where it must be asked.
+
+    Nobody knows how its batches are made, or other ranks would have to sample along.
+    """
+    if thread.cannot_overlap or thread.turns is not None:
+        return None
+    scheduler = thread.scheduler
+    worker = getattr(scheduler.tp_worker, "worker", scheduler.tp_worker)
+    way = next((way for way in WAYS if way.fits(worker)), None)
+    program = _program_of(worker.model_runner)
+    return None if way is None or program is None else Rehearsal(scheduler, way(), program)
+
+
+class Rehearsal:
+    """Knows the sizes that batches of a scheduler are padded to, and compiles for one of them.
+
+    It holds no weights and no KV pool, only how they lie: those of the moment may be others.
+    """
+
+    def __init__(self, scheduler: Any, way: BatchWay, program: "Program") -> None:
+        """Made before anything is swapped; on an engine in which nothing runs."""
+        self._client = scheduler.tp_worker
+        self._worker = getattr(self._client, "worker", self._client)
+        self._way = way
+        self._program = self._shadows = program
+
+    def also_in(self, pool: Any) -> None:
+        """Compile for this pool, too, in which weights are proven; it is only described."""
+        self._shadows = self._program.with_pool(pool)
+
+    def sizes(self, most: int, longest: int) -> Iterator[BatchSize]:
+        """Yield the sizes of batches of up to so many requests, then of prompts of so many tokens.
+
+        They are those that upstream pads others to.
+        """
+        tokens, requests, cached = map(sorted, self._client.get_precompile_paddings())
+        for size, places in zip(requests, cached, strict=True):
+            yield BatchSize(False, size, size, places)
+            if size >= most:
+                break
+        for size in (each for each in tokens if each >= requests[-1]):
+            yield BatchSize(True, requests[-1], size, cached[-1])
+            if size >= longest:
+                break
+
+    def compile_for(self, size: BatchSize) -> None:
+        """Compile all that a batch of this size asks for; blocks, in any thread."""
+        from sgl_jax.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
+
+        program = self._shadows if size.is_shadow else self._program
+        client, way, worker = self._client, self._way, self._stand_in(program)
+        mode = ForwardMode.EXTEND if size.is_prompt else ForwardMode.DECODE
+        batch = way.batch(worker, size, mode)
+        told = way.sampling(worker, batch)
+        batch.forward_batch = ForwardBatch.init_new(batch, worker.model_runner)
+        is_overlapped = client is not self._worker
+        if is_overlapped:
+            way.resolve(client, batch)
+        _, tokens, _ = worker.forward_batch_generation(batch, None, False, told)
+        if is_overlapped:
+            way.note(client, batch, tokens)
+
+    def _stand_in(self, program: "Program") -> Any:
+        """A copy of the worker that computes nothing, and changes nothing of what serves."""
+        runner = copy.copy(self._worker.model_runner)
+        vars(runner).update(program.described())
+        vars(runner).pop("sample", None)  # ours: it would count steps of the one that serves
+        note_nonfinite(runner)
+        runner.attn_backend = copy.copy(runner.attn_backend)
+        runner._forward = lambda *given: self._way.computed(program.compiled(*given))
+        worker = copy.copy(self._worker)
+        vars(worker).pop("forward_batch_generation", None)  # ours: it would bind weights
+        worker.worker = worker
+        worker.model_runner = runner
+        worker.sync_queue = queue.SimpleQueue()  # the newer one's; nobody looks at what is in it
+        return worker
+
+
+class Program:
+    """The model's own, which knows how weights and KV pool lie, and not what they hold."""
+
+    def __init__(self, jitted: Any, model_def: Any, state_def: Any, model_runner: Any) -> None:
+        self._jitted = jitted
+        self._defined = (model_def, state_def)
+        self._leaves = [_described(leaf) for leaf in find_slot(model_runner).read()]
+        self._pool = jax.tree.map(_described, model_runner.token_to_kv_pool)
+        pools = getattr(model_runner, "memory_pools", None)  # the newer engine's holder of them
+        self._pools = None if pools is None else jax.tree.map(_described, pools)
+
+    def with_pool(self, pool: Any) -> "Program":
+        """The same for another KV pool, which is described."""
+        made = copy.copy(self)
+        made._pool = pool
+        if self._pools is not None:
+            pools = {**self._pools._pools, "token_to_kv_pool": pool}
+            made._pools = type(self._pools)(**pools)
+        return made
+
+    def described(self) -> dict[str, Any]:
+        """The attributes of a model runner that stand for what it computes with."""
+        pools = {} if self._pools is None else {"memory_pools": self._pools}
+        leaves = {} if self._pools is None else {"model_state_leaves": self._leaves}
+        return {"model": None, "token_to_kv_pool": self._pool, **pools, **leaves}
+
+    def compiled(self, forward_batch: Any, logits_metadata: Any) -> Any:
+        """Compile it for such a batch; returns logits as it would make them, of zeros."""
+        pools = self._pool if self._pools is None else self._pools
+        given = (*self._defined, self._leaves, forward_batch, pools, logits_metadata)
+        lowered = self._jitted.lower(*given)
+        made = lowered.compile()
+        return jax.tree.map(_zeros, lowered.out_info[0], made.output_shardings[0])
+
+
+def _program_of(model_runner: Any) -> Program | None:
+    run = model_runner.jitted_run_model
+    names = getattr(getattr(run, "__code__", None), "co_freevars", ())
+    cells = dict(zip(names, getattr(run, "__closure__", None) or (), strict=True))
+    if not cells.keys() >= {"model_def", "model_state_def"}:
+        return None
+    defined = (cells["model_def"].cell_contents, cells["model_state_def"].cell_contents)
+    if "jitted_run_model" in cells:
+        return Program(cells["jitted_run_model"].cell_contents, *defined, model_runner)
+    dispatcher = getattr(model_runner, "_run_model_dispatcher", None)  # ahead-of-time programs
+    return None if dispatcher is None else Program(dispatcher._jit_fn, *defined, model_runner)
+
+
+def _described(array: Any) -> Any:
+    """The array without what it holds, as the compiler sees it."""
+    if not isinstance(array, jax.Array) or jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return array
+    return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+        array.shape, array.dtype, sharding=array.sharding, weak_type=array.weak_type
+    )
+
+
+def _zeros(like: Any, sharding: Any) -> Any:
+    return jax.device_put(np.zeros(like.shape, like.dtype), sharding)

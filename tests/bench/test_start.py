@@ -1,0 +1,114 @@
+"""What a start costs, from exec to the first answer, beside a bare `Engine` of upstream's.
+
+Both read the same compile cache, which a start of each has filled before. So what is compared is
+imports, the checks, reading and building, and the first answer; ours are probed ones.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotreload.tiny import write_tiny
+from tests.bench import checkpoints
+from tests.bench.figures import median
+from tests.integration.process import START_SECONDS, Process
+
+pytestmark = [pytest.mark.bench, pytest.mark.real_engine, pytest.mark.timeout(3600)]
+
+ROUNDS = int(os.environ.get("HOTRELOAD_BENCH_ROUNDS", "5"))
+ARGS = {
+    "max_total_tokens": 2048,
+    "context_length": 256,
+    "max_running_requests": 16,
+    "chunked_prefill_size": 256,
+}
+MODELS: dict[str, Callable[[Path], Path]] = {
+    "tiny": lambda folder: write_tiny(folder, "served by step 1"),
+    "0.5 GB": lambda folder: checkpoints.model(folder, checkpoints.Shape(16)),
+}
+
+
+def bare(folder: Path, model: Path) -> float:
+    """Seconds from exec to its first answer."""
+    command = [sys.executable, "-m", "tests.bench.bare_engine", str(model), json.dumps(ARGS)]
+    ends: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    began = time.monotonic()
+    with (
+        (folder / "bare.log").open("ab") as log,
+        subprocess.Popen(command, stderr=log, **ends) as child,
+    ):
+        assert child.stdout is not None
+        told = child.stdout.readline()
+        taken = time.monotonic() - began
+        child.kill()
+    assert len(json.loads(told or "null") or ()) == 1, (folder / "bare.log").read_text()[-3000:]
+    return taken
+
+
+class Daemon(Process):
+    """A daemon on this model, begun as a program of its own."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        args = ",".join(f"{name}={value}" for name, value in ARGS.items())
+        sets = (f"engine.model={model}", f"engine.args={{{args}}}", "engine.warm_batches=16")
+        super().__init__(folder, *sets)
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+
+    def first_answer(self) -> tuple[float, dict[str, Any]]:
+        """Seconds from exec to it, and what the log says that they went into."""
+        self.log.unlink(missing_ok=True)
+        began = time.monotonic()
+        self.start(through=("/usr/bin/env",))
+        try:
+            self.until(lambda: self.get("/readyz") is not None, START_SECONDS)
+            self.ask(max_new_tokens=1)
+            taken = time.monotonic() - began
+            self.until(lambda: self.said("boot.warmed"), START_SECONDS)  # the cache has it all
+            (told,), (engine,) = self.said("boot.answers"), self.said("engine.started")
+            assert self.stop() == 0
+        finally:
+            if self.child.poll() is None:
+                self.child.kill()
+            self.child.wait()
+        return taken, {**told, **{f"building: {k}": v for k, v in engine["start_seconds"].items()}}
+
+
+@pytest.mark.parametrize("size", MODELS)
+def test_start_beside_a_bare_engine(
+    tmp_path: Path, size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
+    model = MODELS[size](tmp_path / "model")
+    daemon = Daemon(tmp_path, model)
+    rows: list[tuple[float, float]] = []
+    phases: list[dict[str, Any]] = []
+    for _ in range(ROUNDS + 1):  # the first fills the cache
+        theirs = bare(tmp_path, model)
+        ours, told = daemon.first_answer()
+        rows.append((theirs, ours))
+        phases.append(told)
+    print_rows(size, rows, phases)
+
+
+def print_rows(size: str, rows: list[tuple[float, float]], phases: list[dict[str, Any]]) -> None:
+    cold, warm = rows[0], rows[1:]
+    theirs, ours = ([row[at] for row in warm] for at in (0, 1))
+    ratios = [own / bare for bare, own in warm]
+    print(f"\na start, {size}: seconds from exec to the first answer, {len(warm)} pairs")
+    print(f"  {'a bare Engine':<28}{spread(theirs)}   (first, cold cache: {cold[0]:.2f})")
+    print(f"  {'hotreload serve':<28}{spread(ours)}   (its programs half there: {cold[1]:.2f})")
+    print(f"  {'times as long':<28}{spread(ratios)}")
+    numbers = [name for name, value in phases[-1].items() if isinstance(value, float)]
+    for name in numbers:
+        print(f"    {name:<26}{spread([each[name] for each in phases[1:]])}")
+
+
+def spread(values: list[float]) -> str:
+    return f"{median(values):7.2f} ({min(values):.2f}-{max(values):.2f})"

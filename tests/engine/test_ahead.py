@@ -1,0 +1,101 @@
+"""What is compiled ahead: each size once, what weights are proven with first, and no fault ends it.
+
+The rehearsal here compiles nothing; the real one is tried in tests/engine/test_sglang.py.
+"""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hotreload.engine.ahead import Ahead
+from hotreload.engine.capabilities import BatchSize
+
+SMALL_POOL: Any = SimpleNamespace(described=lambda: "a small pool")
+ONE, TWO, PROMPT = (
+    BatchSize(False, 1, 1, 8),
+    BatchSize(False, 2, 2, 16),
+    BatchSize(True, 2, 64, 16),
+)
+
+
+class Noted:
+    """A rehearsal that notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.compiled: list[BatchSize] = []
+        self.pools: list[Any] = []
+        self.fault: Exception | None = None
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def also_in(self, pool: Any) -> None:
+        self.pools.append(pool)
+
+    def sizes(self, most: int, longest: int) -> Iterator[BatchSize]:
+        yield PROMPT
+        yield from (each for each in (TWO, ONE) if each.requests <= most)
+
+    def compile_for(self, size: BatchSize) -> None:
+        self.may_go_on.wait()
+        if self.fault is not None:
+            raise self.fault
+        self.compiled.append(size)
+
+
+def ahead_of(rehearsal: Any) -> Ahead:
+    return Ahead(rehearsal)
+
+
+def test_an_engine_that_must_be_asked_has_no_sizes_and_proves_as_it_is_asked() -> None:
+    ahead = ahead_of(None)
+    assert ahead.sizes(8, 512) == []
+    assert not ahead.can_prove_in(SMALL_POOL, 24)
+
+
+def test_the_small_come_first_and_before_them_what_weights_are_proven_with() -> None:
+    noted = Noted()
+    ahead = ahead_of(noted)
+    assert ahead.sizes(2, 64) == [ONE, TWO, PROMPT]
+    assert ahead.sizes(0, 64) == []
+    assert ahead.can_prove_in(SMALL_POOL, 24)
+    assert noted.pools == ["a small pool"]
+    assert [(size.tokens, size.is_shadow) for size in ahead.sizes(0, 64)] == [(1, True), (64, True)]
+    assert ahead.sizes(2, 64)[2:] == [ONE, TWO, PROMPT]
+
+
+async def test_each_size_is_compiled_for_once_however_many_ask_at_once() -> None:
+    noted = Noted()
+    noted.may_go_on.clear()
+    ahead = ahead_of(noted)
+    asked = [asyncio.create_task(ahead.compile_for(ONE)) for _ in range(3)]
+    await asyncio.sleep(0)
+    noted.may_go_on.set()
+    await asyncio.gather(*asked)
+    await ahead.compile_for(ONE)
+    assert noted.compiled == [ONE]
+
+
+async def test_who_stages_waits_for_what_weights_are_proven_with_and_for_nothing_else() -> None:
+    noted = Noted()
+    ahead = ahead_of(noted)
+    ahead.can_prove_in(SMALL_POOL, 24)
+    await ahead.until_ready_to_prove()
+    assert [size.is_shadow for size in noted.compiled] == [True, True]
+    await ahead.until_ready_to_prove()
+    assert len(noted.compiled) == 2
+
+
+async def test_what_cannot_be_compiled_so_refuses_no_checkpoint(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    noted = Noted()
+    noted.fault = KeyError("another engine")
+    ahead = ahead_of(noted)
+    ahead.can_prove_in(SMALL_POOL, 24)
+    await ahead.until_ready_to_prove()
+    assert "engine.not_compiled_ahead" in caplog.text
+    assert ahead.sizes(1, 64) == [ONE, PROMPT]
