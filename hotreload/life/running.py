@@ -8,7 +8,7 @@ from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import EngineLimits
 from hotreload.server.ports import AnsweringEngine
-from hotreload.types import EngineLoad, TensorSpec
+from hotreload.types import EngineLoad, Staged, TensorSpec
 
 
 class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
@@ -27,6 +27,13 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
     @property
     def load(self) -> EngineLoad:
         """Its load of requests, as it was a moment ago; for any thread."""
+        ...
+
+    def held_bytes(self, sets: Sequence[Staged]) -> list[int]:
+        """Bytes that each of these sets takes on the devices beside those before it.
+
+        A leaf that several hold is held once. For any thread.
+        """
         ...
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
