@@ -265,11 +265,9 @@ class Ledger:
         backoff: Callable[[int], float],
         rest: float,
         refuse: bool = True,
-        waited: bool = False,
     ) -> None:
         """Record how an attempt ended, and with that what may be tried when.
 
-        `waited` says that it ended as it waited for room.
         What answers now is not refused, whatever came of trying it again: a start goes back to it.
         """
         key = attempt.revision.id
@@ -279,7 +277,7 @@ class Ledger:
             return  # left under way, so that the next start counts a death
         self.under_way = None
         self.crashes.pop(key, None)
-        self.superseded_last = attempt.outcome is Outcome.SUPERSEDED and not waited
+        self.superseded_last = attempt.outcome is Outcome.SUPERSEDED
         if attempt.outcome is Outcome.POSTPONED:
             self.failures[key] = self.failures.get(key, 0) + 1
             self.not_before[key] = now + backoff(self.failures[key])

@@ -114,7 +114,6 @@ class Attempts:
                 backoff=partial(self._backoff_of, error),
                 rest=policy.rest,
                 refuse=policy.refuse_files or progress.verdict is not None,
-                waited=progress.waits_for_room,
             )
         self.publish(PhaseEntered(attempt.revision, None))
         finished = DryRunFinished if attempt.dry_run else AttemptFinished

@@ -299,6 +299,21 @@ async def test_by_memory_what_is_kept_for_a_rollback_goes_before_anybody_waits(
         assert Phase.DRAINING not in world.attempts[-1].phases
 
 
+async def test_an_end_while_memory_is_looked_at_is_room(tmp_path: Path) -> None:
+    world = Overlapping(tmp_path, Rules(sets="auto", keep_previous=KeepPrevious.NONE))
+    world.engine.sets_that_fit = 2
+    async with world.running():
+        async with world.client():
+            await goes_live(world, 1)
+            world.steps.faults["lacks_room"] = HANG
+            world.source.publish(step(2))
+            await world.steps.entered["lacks_room"].wait()
+        world.engine.sets_that_fit = 0
+        await world.only_one_answers()
+        world.steps.released["lacks_room"].set()
+        assert (await world.attempted(2)).outcome is Outcome.LIVE
+
+
 async def test_memory_that_others_give_back_ends_the_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -247,6 +247,9 @@ async def test_leaves_that_an_older_set_still_holds_are_not_made_again(
     assert engine.held_bytes([engine.live, older, again, first])[:3] == [whole, own, 0]
     await engine.release(again)
     assert engine.held_bytes([older]) == [whole]
+    drifted = engine.live.leaves | {engine.layout.paths[0]: 1}
+    engine._noted(engine.live, drifted)  # who knows which set holds what was damaged, too
+    assert older.weights.sources == {}
     await engine.release(older)
     await engine.release(await engine.exchange(first))
 
