@@ -93,6 +93,8 @@ class FakeEngine(FakeAnswers):
         self.damage: dict[str, int] = {}
         """Checksums of live leaves that are no longer what went live."""
         self.recompiles = 0
+        self.sets_that_fit = 9
+        """How many sets its memory holds."""
         self.limits = EngineLimits(vocabulary=300, input_tokens=200, total_tokens=256, at_once=6)
         self.sizes: list[BatchSize] = []
         """What it says that it can compile for."""
@@ -164,6 +166,18 @@ class FakeEngine(FakeAnswers):
         revision = checkpoint.revision
         weights = FakeWeights(revision.id, "bad" in revision.label, "overflow" in revision.label)
         return replace(self.set_of(revision, weights), loading=self.loading)
+
+    async def lacks_room(self, checkpoint: Checkpoint | None) -> str | None:
+        await self.steps.pass_through("lacks_room")
+        return None if self.sets_on_device < self.sets_that_fit else "the device is full"
+
+    def held_bytes(self, sets: Sequence[Staged]) -> list[int]:
+        seen: list[FakeWeights] = []
+        taken = []
+        for each in sets:
+            taken.append(0 if each.weights in seen else each.bytes)
+            seen.append(each.weights)
+        return taken
 
     async def twin(self, staged: Staged) -> Staged:
         original = replace(staged.weights)

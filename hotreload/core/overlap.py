@@ -13,7 +13,7 @@ from typing import override
 
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.replica import Fading
-from hotreload.core.rules import KeepPrevious
+from hotreload.core.rules import BY_MEMORY, KeepPrevious
 from hotreload.core.switch import ABORT_GRACE, MakeWeights, Switch
 from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.events import GenerationLive, Waiting
@@ -21,6 +21,9 @@ from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Phase, Staged
 
 log = logging.getLogger("hotreload.sessions")
+
+LOOK_AGAIN = 5.0
+"""Time between two looks at memory that others may give back, while a checkpoint waits for it."""
 
 
 class OverlappingSwitch(Switch):
@@ -124,13 +127,26 @@ class OverlappingSwitch(Switch):
 
     async def _make_room(self) -> None:
         """Wait until one more set of weights may be on the device."""
-        while self._sets_on_device >= self._rules.sets:
+        while (why := await self._why_no_room()) is not None:
             if self._previous_on_device is not None:
                 async with self.replica.alone:
                     await self.replica.forget_previous()
-            else:
+            elif self.replica.fading:  # else the last one has ended while memory was looked at
                 self._turn_sessions_out()
-                await self._until_fewer_fade()
+                await self._until_fewer_fade(why)
+
+    async def _why_no_room(self) -> str | None:
+        """Say why no more sets of weights may be on the device now; None when one more may.
+
+        For one beside the live one nobody asks here: the staging of it says what is missing.
+        """
+        there, most = self._sets_on_device, self._rules.most_sets
+        if there >= most:
+            return f"there is room for {most} sets of weights ([reload] sets)"
+        if there == 1 or self._rules.sets != BY_MEMORY:
+            return None
+        lack = await self._engine.lacks_room(self._progress.checkpoint)
+        return lack and f"{lack} ([reload] sets = 'auto')"
 
     @property
     def _sets_on_device(self) -> int:
@@ -150,24 +166,26 @@ class OverlappingSwitch(Switch):
             number = oldest.generations[-1].number
             log.info("sessions.turned_out", extra={"generation": number, "sessions": turned_out})
 
-    async def _until_fewer_fade(self) -> None:
+    async def _until_fewer_fade(self, why: str) -> None:
         """Wait until all who began under some older weights are answered, and say for whom."""
         # Counted here: what waits is a task of its own, and begins when they may have ended.
         oldest, now = self.replica.fading[0], len(self.replica.fading)
-        sets = f"there is room for {self._rules.sets} sets of weights ([reload] sets)"
+        self._progress.waits_for_room = True
         async with self._progress.phase(Phase.DRAINING):
-            self._progress.publish(Waiting(f"{self._still(oldest)}: {sets}", "reconciler"))
+            self._progress.publish(Waiting(f"{self._still(oldest)}: {why}", "reconciler"))
             try:
                 await self._wanted.during(self._fewer_fade_in_time(oldest, now))
             finally:
                 self._progress.publish(Waiting(None, "reconciler"))
+        self._progress.waits_for_room = False
 
     async def _fewer_fade_in_time(self, oldest: Fading, now: int) -> None:
         """Abort those who are not answered within finish_timeout of the flip, or let them win."""
         fewer = self.replica.fewer_fade
         left = oldest.since + self._rules.finish_timeout - time.monotonic()
         try:
-            await asyncio.wait_for(fewer(now), max(left, 0.0))
+            async with asyncio.timeout(max(left, 0.0)):
+                await self._room_for_one_more(now)
         except TimeoutError:
             if not self._rules.abort_on_drain_timeout:
                 raise self._too_late(oldest) from None
@@ -177,10 +195,21 @@ class OverlappingSwitch(Switch):
             except TimeoutError:
                 raise self._too_late(oldest) from None
 
+    async def _room_for_one_more(self, now: int) -> None:
+        """Wait until fewer fade, or until others have given back the memory that is missing."""
+        look_again = LOOK_AGAIN if self._rules.sets == BY_MEMORY else None
+        while True:
+            try:
+                return await asyncio.wait_for(self.replica.fewer_fade(now), look_again)
+            except TimeoutError:
+                if await self._why_no_room() is None:
+                    return
+
     def _too_late(self, oldest: Fading) -> DrainTimedOut:
+        raised = "finish_timeout" if self._rules.sets == BY_MEMORY else "finish_timeout or sets"
         return DrainTimedOut(
             f"{self._still(oldest)}, {self._rules.finish_timeout:g} s after another went live; "
-            "raise [reload] finish_timeout or sets, or set on_drain_timeout = 'abort'"
+            f"raise [reload] {raised}, or set on_drain_timeout = 'abort'"
         )
 
     def _still(self, oldest: Fading) -> str:

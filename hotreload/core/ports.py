@@ -79,6 +79,14 @@ class Engine(Protocol):
         """
         ...
 
+    async def lacks_room(self, checkpoint: Checkpoint | None) -> str | None:
+        """Say what memory is missing for one more set of weights; None when it is there.
+
+        Some is kept free for the answering itself. Of a checkpoint only those leaves count that no
+        set holds already; None stands for a set that shares none.
+        """
+        ...
+
     async def twin(self, staged: Staged) -> Staged:
         """Stage the weights that another engine of the same model holds as `staged`.
 

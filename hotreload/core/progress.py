@@ -54,6 +54,9 @@ class AttemptProgress:
         """The checked files, once the attempt has prepared them."""
         self.is_staged = False
         """True once little is left to do, so that a newer wish waits."""
+        self.waits_for_room = False
+        """True from when it waits for older weights to end until they have: it does nothing then,
+        so a newer wish may take its place each time."""
         self.generation: Generation | None = None
         """The generation that the revision became, once it is live."""
         self.replica = 0

@@ -213,6 +213,7 @@ class Reconciler:
     def _still_wanted(self, revision: Revision) -> Callable[[], bool]:
         """A newer wish supersedes once; twice in a row, and nothing would ever go live.
 
+        What only waits for room gives way each time: no work is lost by that.
         What an operator orders always does: a rollback must not wait for a download. So does a
         pin, until the exchange.
         """
@@ -223,8 +224,11 @@ class Reconciler:
             # A dry run that waits its turn decides nothing, until a rollback overrules it.
             if order is not None and (order.is_overruled or not order.is_dry_run):
                 return order.revision == revision and not order.is_overruled
-            is_staged = attempt is not None and attempt.progress.is_staged
-            is_wanted = self.ledger.wanted == revision or once_already or is_staged
+            progress = attempt.progress if attempt is not None else None
+            is_staged = progress is not None and progress.is_staged
+            waits = progress is not None and progress.waits_for_room
+            goes_on = (once_already and not waits) or is_staged
+            is_wanted = self.ledger.wanted == revision or goes_on
             return is_wanted and not self.ledger.pinned
 
         return is_wanted

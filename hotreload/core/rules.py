@@ -2,9 +2,15 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final, Literal
 
 PAUSE_LIMIT = 600.0
 """Seconds after which a pause that nobody ends is over by itself."""
+
+BY_MEMORY: Final = "auto"
+"""In the place of a number of sets of weights: as many as memory holds, within `MOST_SETS`."""
+MOST_SETS = 6
+"""The most sets of weights where memory decides: each lane has its turn, so tokens come slower."""
 
 
 class KeepPrevious(StrEnum):
@@ -26,7 +32,7 @@ class Rules:
     longest_drain: float = 600.0
     """The longest a request may run: a drain that waits this long has seen every one end."""
     abort_on_drain_timeout: bool = False
-    sets: int = 2
+    sets: int | Literal["auto"] = 2
     """The most sets of weights on the device, those that still answer older requests among them."""
     finish_timeout: float = 600.0
     """Time for answers by weights that are not live any more, if room is short."""
@@ -34,3 +40,8 @@ class Rules:
     """True to have several engines all ready before any goes live."""
     probe_timeout: float = 30.0
     keep_previous: KeepPrevious = KeepPrevious.DEVICE
+
+    @property
+    def most_sets(self) -> int:
+        """The most sets of weights on the device, whatever memory there is."""
+        return MOST_SETS if self.sets == BY_MEMORY else self.sets

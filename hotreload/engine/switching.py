@@ -4,13 +4,15 @@ Where the engine has lanes, new weights take over while older ones still answer.
 they are exchanged while nothing is under way. Knows nothing of gates or checkpoints.
 """
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from hotreload.engine.answering.answers import Answers
+from hotreload.engine.lanes.lane import Bound
 from hotreload.engine.lanes.shadow import ShadowPool
 from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream.between import BetweenSteps
@@ -21,7 +23,7 @@ from hotreload.engine.weights.leaves import zeroed
 from hotreload.engine.weights.loaders import Comparison
 from hotreload.engine.weights.one_set import Trade, stand_ins
 from hotreload.engine.weights.sets import StagingEngine, StagingOptions
-from hotreload.engine.weights.staging import put_into
+from hotreload.engine.weights.staging import told_to_model
 from hotreload.engine.weights.twins import Original
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import EngineLost, TryAgain
@@ -84,16 +86,37 @@ class SwitchingEngine(StagingEngine):
             return await uninterrupted(self._flipped(staged))
 
     async def _flipped(self, staged: Staged) -> Staged:
-        values, before = put_into(self.layout, staged.weights), self.live
+        weights, before = staged.weights, self.live
         try:
-            flip = partial(self._flip, staged.weights, values)
+            flip = partial(self._flip, weights, await self._ready_to_bind(weights))
             self.last_exchange_seconds = await self._between.at_a_turn(flip)
         except (TryAgain, EngineLost):  # as below
             raise
         except Exception as fault:
             self._lose("the flip", fault)
         self.live = staged
+        await self._have_the_model_follow(weights)
         return before
+
+    async def _ready_to_bind(self, weights: Weights) -> Bound | None:
+        """All that a new lane computes with; None for weights that have a lane.
+
+        Off the threads that clients wait for: it goes through the leaves.
+        """
+        if weights.lane is not None:
+            return None
+        prepare = self._scheduler.lanes.prepare
+        return await in_thread(lambda cancel: prepare(weights.leaves))
+
+    async def _have_the_model_follow(self, weights: Weights) -> None:
+        """Have the model's own variables hold what is live.
+
+        Nobody computes with them, so no step waits for it. But they would keep the old weights in
+        memory, and LoRA on main makes the live list again from them.
+        """
+        for _ in told_to_model(self.layout, weights.leaves):
+            await asyncio.sleep(0)
+            self._watch.check()  # a closed engine holds no weights any more
 
     async def retire(self, staged: Staged) -> None:
         """Wait until nothing of these weights is left in the engine; they are spare then."""
@@ -153,15 +176,15 @@ class SwitchingEngine(StagingEngine):
         self.live = staged
 
     async def _exchanged(self, staged: Staged) -> None:
-        values = put_into(self.layout, staged.weights)
         try:
-            swap = partial(self._swap, staged.weights, values)
+            swap = partial(self._swap, staged.weights)
             self.last_exchange_seconds = await self._between.run(swap)
         except (TryAgain, EngineLost):  # what the job never began, it has not broken off
             raise
         except Exception as fault:
             self._lose("the exchange", fault)
         self._takes_over(staged)
+        await self._have_the_model_follow(staged.weights)
 
     async def _traded(self, staged: Staged) -> None:
         started = time.perf_counter()
@@ -210,19 +233,20 @@ class SwitchingEngine(StagingEngine):
 
     # --- on the scheduler thread ------------------------------------------------------------------
 
-    def _flip(self, weights: Weights, values: Sequence[tuple[Any, Any]]) -> float:
-        """Bind the prepared weights, allocating next to nothing: clients wait for the next step."""
+    def _flip(self, weights: Weights, ready: Bound | None) -> float:
+        """Open a lane for what is ready to be bound; no more work for more leaves.
+
+        Clients wait for the next step.
+        """
         started = time.perf_counter()
-        if weights.lane is None:
-            weights.lane = self._scheduler.lanes.open(weights.leaves)
-        _set(values)
+        if ready is not None:
+            weights.lane = self._scheduler.lanes.open(ready)
         return time.perf_counter() - started
 
-    def _swap(self, weights: Weights, values: Sequence[tuple[Any, Any]]) -> float:
+    def _swap(self, weights: Weights) -> float:
         """Bind the prepared weights; it allocates nothing."""
         started = time.perf_counter()
         self._scheduler.bind(weights.leaves)
-        _set(values)
         self._forget()
         return time.perf_counter() - started
 
@@ -270,10 +294,3 @@ class SwitchingEngine(StagingEngine):
     def _lose(self, what: str, fault: Exception) -> None:
         self._watch.lose(f"{what} broke off: {type(fault).__name__}: {fault}")
         self._watch.check()
-
-
-def _set(values: Sequence[tuple[Any, Any]]) -> None:
-    """The model too: it would hold the old weights in memory, and LoRA on main makes the live list
-    again from it."""
-    for variable, leaf in values:
-        variable.set_raw_value(leaf)

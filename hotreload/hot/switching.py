@@ -103,6 +103,7 @@ class Switching:
                 await self._hold.discard()  # nobody has them any more
             path = checkpoint.path if checkpoint.memory is None else None
             progress = self._attempts.progress_of(checkpoint.revision)
+            progress.checkpoint = checkpoint
             switch = self._new_switch(progress)
             frees = AsyncExitStack()
             new = switch.staged(lambda engine: engine.stage(checkpoint))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from hotreload.checkpoint.fit import Policy
-from hotreload.core.rules import KeepPrevious, Rules
+from hotreload.core.rules import BY_MEMORY, KeepPrevious, Rules
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError
@@ -27,8 +27,8 @@ class HotTerms:
     max_drift: float | None = None
     """By which factor a leaf's root mean square may differ from the live one's."""
     mode: Literal["overlap", "drain"] = "overlap"
-    sets: int = DAEMONS_RULES.sets
-    """The most sets of weights on the device."""
+    sets: int | Literal["auto"] = DAEMONS_RULES.sets
+    """The most sets of weights on the device; with `auto` as many as memory holds, at most 6."""
     keep_previous: Literal["device", "host", "none"] = "device"
     """Place where the weights before the live ones wait for a rollback."""
     memory: Literal["double", "host", "auto"] = "double"
@@ -100,7 +100,10 @@ _RULES: dict[str, _Rule] = {
         "None or a factor of at least 1",
         lambda value: value is None or (_is_above_zero(value) and value >= 1),
     ),
-    "sets": ("2 or 3", lambda value: type(value) is int and value in (2, 3)),
+    "sets": (
+        "2 or 3 or 'auto'",
+        lambda value: value == BY_MEMORY or (type(value) is int and value in (2, 3)),
+    ),
     "staging_threads": (
         "a whole number, at least 1",
         lambda value: type(value) is int and value >= 1,

@@ -8,7 +8,7 @@ from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.server.ports import AnsweringEngine
-from hotreload.types import EngineLoad, TensorSpec
+from hotreload.types import EngineLoad, Staged, TensorSpec
 
 
 class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
@@ -43,6 +43,13 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
 
     def count_anew(self) -> None:
         """Forget what the start asked by itself: from now on it is clients who are counted."""
+        ...
+
+    def held_bytes(self, sets: Sequence[Staged]) -> list[int]:
+        """Bytes that each of these sets takes on the devices beside those before it.
+
+        A leaf that several hold is held once. For any thread.
+        """
         ...
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:

@@ -88,12 +88,14 @@ def _reading(
 
 def _weights_held(replica: Replica[RunningEngine], previous_is_on_device: bool) -> dict[str, int]:
     """Bytes on the device by place."""
-    before = [each.weights for each in replica.fading]
+    before, staged = [each.weights for each in replica.fading], replica.staged
     on_device = not replica.engine.spares_wait_on_host
     if replica.previous is not None and previous_is_on_device and on_device:
         before.append(replica.previous)
+    new = [staged] if staged is not None and on_device else []
+    live, *rest = replica.engine.held_bytes([replica.engine.live, *before, *new])
     return {
-        "live": replica.live.bytes,
-        "previous": sum(each.bytes for each in before),
-        "staged": replica.staged.bytes if replica.staged and on_device else 0,
+        "live": live,
+        "previous": sum(rest[: len(before)]),
+        "staged": sum(rest[len(before) :]),
     }

@@ -89,7 +89,7 @@ class LoadMetrics(Collector):
         yield loads
         yield CounterMetricFamily(
             "hotreload_leaves_shared",
-            "Leaves that were not staged again, because their tensors were those of the live ones.",
+            "Leaves that were not staged again, because a set that is there has them.",
             self._shared,
         )
         yield GaugeMetricFamily(

@@ -174,7 +174,8 @@ def _kv_tokens(of: Mapping[str, ReplicaReading]) -> Metric:
 def _weights(of: Mapping[str, ReplicaReading]) -> Metric:
     held = GaugeMetricFamily(
         "hotreload_weights_bytes",
-        "Bytes of weights on the devices of an engine, by place.",
+        "Bytes of weights on the devices of an engine, by place; what several sets share is "
+        "counted once.",
         labels=["place", "replica"],
     )
     for index, each in of.items():

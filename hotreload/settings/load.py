@@ -152,7 +152,7 @@ def _shown(section: str, table: type[BaseModel]) -> list[str]:
 def _about(field: FieldInfo) -> str:
     words = str(field.description)
     if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) > 1:
-        words += f" One of {', '.join(get_args(field.annotation))}."
+        words += f" One of {', '.join(map(str, get_args(field.annotation)))}."
     if field.examples and not field.is_required():
         words += "\n\nNot set by default."
     return words

@@ -26,11 +26,11 @@ class ReloadSettings(SettingsTable):
         "first proves it and goes live, then the next, and a failure puts all back; with together "
         "all prove it, then all go live at once, which takes room for one more set on each.",
     )
-    sets: Annotated[int, Field(strict=True, ge=2, le=3)] = Field(
-        default=DEFAULT_RULES.sets,
+    sets: Literal[2, 3, "auto"] = Field(
+        default=2,
         description="How many sets of weights may be on the device, the live ones and those that "
-        "still answer older requests included; 2 or 3. A checkpoint is loaded when there is room "
-        "for its set. For mode = 'overlap'.",
+        "still answer older requests included; with auto as many as memory holds, at most 6. A "
+        "checkpoint is loaded when there is room for its set. For mode = 'overlap'.",
     )
     finish_timeout: Deadline | None = Field(
         default=None,

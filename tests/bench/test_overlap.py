@@ -143,8 +143,10 @@ async def test_how_soon_new_weights_answer_does_not_depend_on_how_long_answers_a
         print(f"answers of {seconds:2} s: live {figures(values)} after the checkpoint was there")
 
 
-@pytest.mark.parametrize("sets", [2, 3])
-async def test_checkpoints_that_come_faster_than_answers_end(tmp_path: Path, sets: int) -> None:
+@pytest.mark.parametrize("sets", [2, 3, "auto"])
+async def test_checkpoints_that_come_faster_than_answers_end(
+    tmp_path: Path, sets: int | str
+) -> None:
     settings = ("source.settle=0", "reload.finish_timeout=600", f"reload.sets={sets}")
     running = Running(tmp_path, ENGINE, *settings)
     running.patience = 300.0

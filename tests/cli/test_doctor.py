@@ -547,6 +547,8 @@ def test_memory_for_what_is_loaded_on_the_host_is_reckoned_as_the_engine_does(
     assert check_memory(facts(world, devices=devices)).verdict == "warn"
     third = check_memory(facts(world, "reload.sets=3", devices=devices))
     assert f"({sets if devices else sets + 1} x the weights)" in third.says
+    auto = check_memory(facts(world, "reload.sets=auto", devices=devices))
+    assert f"({sets} x the weights)" in auto.says  # more only where there is memory
     one = check_memory(facts(world, "reload.sets=3", "reload.memory=host", devices=devices))
     assert f"({sets} x the weights)" in one.says
     kept = check_memory(facts(world, "reload.keep_previous=host", devices=devices))

@@ -972,6 +972,18 @@ async def test_it_says_what_it_is_as_plain_json(engine_case: EngineCase) -> None
     assert json.loads(json.dumps(facts)) == facts
 
 
+async def test_it_says_what_is_missing_for_one_more_set_and_what_those_there_take(
+    engine_case: EngineCase,
+) -> None:
+    engine = engine_case.engine
+    assert [await engine.lacks_room(each) for each in (None, engine_case.checkpoint(2))] == [
+        None
+    ] * 2
+    whole, again = engine.held_bytes([engine.live, engine.live])
+    assert whole == engine.live.bytes
+    assert again == 0
+
+
 async def test_it_says_how_much_it_takes_at_a_time(engine_case: EngineCase) -> None:
     limits = engine_case.engine.limits
     assert limits.at_once > 1

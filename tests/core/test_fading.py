@@ -241,6 +241,115 @@ async def test_younger_weights_are_kept_and_not_older_ones_that_end_after_them(
         assert world.engine.sets_held == 2
 
 
+async def several_answer(world: Overlapping, stack: AsyncExitStack, generations: int) -> list[Any]:
+    """So many generations have a client each; the youngest is live."""
+    clients = []
+    for number in range(1, generations):
+        clients.append(await stack.enter_async_context(world.client()))
+        await goes_live(world, number)
+    return [*clients, await stack.enter_async_context(world.client())]
+
+
+@pytest.mark.parametrize(("fit", "room"), [(3, 3), (4, 4), (99, 6)])
+async def test_by_memory_there_are_as_many_sets_as_it_holds_and_at_most_six(
+    tmp_path: Path, fit: int, room: int
+) -> None:
+    world = Overlapping(tmp_path, Rules(sets="auto"))
+    world.engine.sets_that_fit = fit
+    async with world.running(), AsyncExitStack() as stack:
+        clients = await several_answer(world, stack, room)
+        world.source.publish(step(room))
+        await world.until(lambda: world.waiting_for is not None)
+        lack = "there is room for 6 sets of weights ([reload] sets)"
+        if fit < 6:
+            lack = "the device is full ([reload] sets = 'auto')"
+        assert world.waiting_for == f"1 request is still answered by generation 1: {lack}"
+        assert world.engine.sets_on_device == room
+        await clients[1].leaves()
+        assert (await world.attempted(room)).outcome is Outcome.LIVE
+        assert await clients[0].goes_on() == "first clean"
+
+
+async def test_memory_is_not_looked_at_for_a_number_of_sets_nor_for_the_second(
+    tmp_path: Path,
+) -> None:
+    for sets in (3, "auto"):
+        world = Overlapping(tmp_path, Rules(sets=sets))
+        world.engine.sets_that_fit = 0
+        async with world.running(), AsyncExitStack() as stack:
+            await several_answer(world, stack, 2)
+            assert not world.steps.entered["lacks_room"].is_set()
+            world.source.publish(step(2))
+            if sets == 3:
+                assert (await world.attempted(2)).outcome is Outcome.LIVE
+            else:
+                await world.until(lambda: "the device is full" in str(world.waiting_for))  # noqa: B023
+
+
+async def test_by_memory_what_is_kept_for_a_rollback_goes_before_anybody_waits(
+    tmp_path: Path,
+) -> None:
+    world = Overlapping(tmp_path, Rules(sets="auto"))
+    world.engine.sets_that_fit = 2
+    async with world.running():
+        await goes_live(world, 1)
+        await world.only_one_answers()
+        assert world.replica.previous is not None
+        await goes_live(world, 2)
+        assert Phase.DRAINING not in world.attempts[-1].phases
+
+
+async def test_an_end_while_memory_is_looked_at_is_room(tmp_path: Path) -> None:
+    world = Overlapping(tmp_path, Rules(sets="auto", keep_previous=KeepPrevious.NONE))
+    world.engine.sets_that_fit = 2
+    async with world.running():
+        async with world.client():
+            await goes_live(world, 1)
+            world.steps.faults["lacks_room"] = HANG
+            world.source.publish(step(2))
+            await world.steps.entered["lacks_room"].wait()
+        world.engine.sets_that_fit = 0
+        await world.only_one_answers()
+        world.steps.released["lacks_room"].set()
+        assert (await world.attempted(2)).outcome is Outcome.LIVE
+
+
+async def test_memory_that_others_give_back_ends_the_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overlap, "LOOK_AGAIN", 0.01)
+    world = Overlapping(tmp_path, Rules(sets="auto"))
+    world.engine.sets_that_fit = 2
+    async with world.running(), AsyncExitStack() as stack:
+        old, _ = await several_answer(world, stack, 2)
+        world.source.publish(step(2))
+        await world.until(lambda: world.waiting_for is not None)
+        world.engine.sets_that_fit = 3
+        assert (await world.attempted(2)).outcome is Outcome.LIVE
+        assert await old.goes_on() == "first clean"
+
+
+async def test_each_newer_wish_takes_the_place_of_one_that_waits_for_room(
+    world: Overlapping,
+) -> None:
+    """Twice in a row, too: what waits does nothing that would be lost."""
+    async with world.running():
+        async with world.client():
+            await goes_live(world, 1)
+            for number in range(2, 6):
+                world.source.publish(step(number))
+                await world.until(
+                    lambda number=number: (
+                        world.ledger.under_way == step(number)  # type: ignore[misc]
+                        and world.waiting_for is not None
+                    )
+                )
+            outcomes = [each.outcome for each in world.attempts]
+            assert outcomes == [Outcome.LIVE, *[Outcome.SUPERSEDED] * 3]
+        attempt = await world.attempted(5)
+        assert (attempt.outcome, attempt.revision) == (Outcome.LIVE, step(5))
+
+
 async def test_a_newer_wish_takes_the_place_of_one_that_waits_for_room(world: Overlapping) -> None:
     async with world.running():
         async with world.client():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hotreload.engine.weights import headroom
-from hotreload.engine.weights.host_memory import free_in_groups, host_bytes_free
+from hotreload.engine.weights.host_memory import free_in_groups, host_bytes, host_bytes_free
 from hotreload.errors import NotEnoughMemory
 
 MB = 2**20
@@ -42,7 +42,7 @@ def test_a_group_without_a_limit_limits_nothing(tmp_path: Path) -> None:
 
 
 def test_on_this_machine_it_is_a_number() -> None:
-    assert host_bytes_free() > 0
+    assert host_bytes() > host_bytes_free() > 0
 
 
 # --- where more weights are to lie ------------------------------------------------------------
@@ -89,6 +89,7 @@ class Placed:
 def host(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def has(free: int) -> None:
         monkeypatch.setattr(headroom, "host_bytes_free", lambda: free)
+        monkeypatch.setattr(headroom, "host_bytes", lambda: 100 * MB)
 
     has(1000 * MB)
     return has
@@ -142,6 +143,21 @@ def test_one_set_at_a_time_where_it_is_asked_for_or_two_and_their_proof_do_not_f
     devices = [Device("TPU_0", free)]
     told = headroom.why_one_set(memory, [Placed(devices)], [Placed(devices, shape=(2 * MB,))])
     assert told is None if why is None else why in str(told)
+
+
+def test_a_further_set_leaves_a_part_of_each_place_free_for_the_answering(
+    host: Callable[[int], None],
+) -> None:
+    """A sixteenth: of the device's 100 MB, and of the host's where that is the device."""
+    kept = 100 * MB // headroom.KEPT_FREE
+    far, here = [Placed([Device("TPU_0", 10 * MB + kept)])], [Placed([Device("CPU_0")])]
+    assert headroom.why_no_further(far, on_host=2000 * MB) is None  # its staging says that
+    assert headroom.why_no_further([*far, Placed(far[0].devices, shape=(1,))], on_host=0) == (
+        "TPU_0 has 0.01 GB to spare, one more set of weights needs 0.01 GB: 1 bytes are missing"
+    )
+    host(12 * MB + kept)
+    assert headroom.why_no_further(here, on_host=2 * MB) is None
+    assert "host memory has" in str(headroom.why_no_further(here, on_host=2 * MB + 1))
 
 
 def test_on_a_cpu_auto_looks_at_the_memory_of_the_host(host: Callable[[int], None]) -> None:

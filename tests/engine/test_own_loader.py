@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
-from hotreload.engine.weights import loaders, own
+from hotreload.engine.weights import headroom, loaders, own
 from hotreload.engine.weights.comparing import same_bits
 from hotreload.engine.weights.host_arrays import is_within
 from hotreload.engine.weights.leaf_rules import Ingredient, Rule
@@ -219,6 +220,59 @@ async def test_leaves_whose_tensors_did_not_change_are_the_live_ones(
     old = await engine.exchange(staged)
     await engine.release(old)
     assert engine.loaders.measure(staged.weights.leaves) == staged.weights.measured
+    await engine.release(await engine.exchange(first))
+
+
+async def test_leaves_that_an_older_set_still_holds_are_not_made_again(
+    engine: Engine, folders: real.Folders
+) -> None:
+    """And each leaf is counted once, as it is held once."""
+    base, names = changed(folders.folder(6)), ("model.norm.weight", "lm_head.weight")
+    older = await engine.stage(real.checked(base))
+    first = await engine.exchange(older)
+    await engine.exchange(await engine.stage(real.checked(changed(folders.folder(6), *names))))
+    back = real.checked(changed(folders.folder(6)))
+    before = await real.device_bytes()
+    again = await engine.stage(back)
+    count = len(engine.layout.places)
+    how = again.loading
+    assert (how.leaves_staged, how.leaves_shared, how.bytes_read) == (0, count, 0)
+    assert how.leaves_changed == 2
+    held = zip(again.weights.leaves, older.weights.leaves, strict=True)
+    assert all(held_leaf is leaf for held_leaf, leaf in held)
+    assert again.fingerprint == older.fingerprint
+    assert await real.device_bytes() == before
+    own = sum(back.held[name].end - back.held[name].begin for name in names)
+    whole = engine.set_bytes
+    assert engine.held_bytes([engine.live, older, again, first])[:3] == [whole, own, 0]
+    await engine.release(again)
+    assert engine.held_bytes([older]) == [whole]
+    drifted = engine.live.leaves | {engine.layout.paths[0]: 1}
+    engine._noted(engine.live, drifted)  # who knows which set holds what was damaged, too
+    assert older.weights.sources == {}
+    await engine.release(older)
+    await engine.release(await engine.exchange(first))
+
+
+async def test_what_is_missing_for_one_more_set_is_reckoned_by_what_it_shares(
+    engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = await engine.stage(real.checked(folders.folder(6)))
+    first = await engine.exchange(live)
+    same = real.checked(folders.folder(6))
+    little = real.checked(changed(folders.folder(6), "model.norm.weight"))
+    kept, buffers = 2**30, engine._shadow_pool.buffers
+    reading = max(held.end - held.begin for held in same.held.values()) + sum(
+        math.prod(each.shape) * each.dtype.itemsize for each in buffers
+    )
+    norm = same.held["model.norm.weight"].end - same.held["model.norm.weight"].begin
+    monkeypatch.setattr(headroom, "host_bytes", lambda: kept * headroom.KEPT_FREE)
+    for free, lacking in ((0, []), (-1, [same, little, None]), (norm - 1, [little, None])):
+        there = kept + reading + free
+        monkeypatch.setattr(headroom, "host_bytes_free", lambda there=there: there)
+        for checkpoint in lacking:
+            assert "to spare" in str(await engine.lacks_room(checkpoint))
+    assert await engine.lacks_room(same) is None
     await engine.release(await engine.exchange(first))
 
 

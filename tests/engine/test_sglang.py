@@ -15,6 +15,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from hotreload.engine import switching, versions
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.upstream import between
+from hotreload.engine.weights.weights import Weights
 from hotreload.errors import (
     BadRequest,
     CheckpointChanged,
@@ -259,6 +261,54 @@ async def test_a_swap_binds_and_nothing_more_on_the_scheduler_thread(
         times.append(engine.last_exchange_seconds)
     assert min(times) < 0.001
     await engine.release(staged)
+
+
+class Unread(list[Any]):
+    """Leaves that nobody may look at, one by one or all at once."""
+
+    def _looked_at(self, *args: Any) -> Any:
+        raise AssertionError("the flip looks at the leaves")
+
+    __iter__ = __getitem__ = __len__ = __contains__ = __reversed__ = _looked_at
+
+
+def steps_of(job: Callable[[], Any]) -> int:
+    """Each instruction of Python that the job takes in this thread."""
+    steps, before = 0, sys.gettrace()
+
+    def count(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal steps
+        steps += event == "opcode"
+        frame.f_trace_opcodes = True
+        return count
+
+    sys._getframe().f_trace_opcodes = True  # else the first thing that is counted counts nothing
+    sys.settrace(count)
+    try:
+        job()
+    finally:
+        sys.settrace(before)
+    return steps
+
+
+async def test_a_flip_and_a_swap_are_no_more_work_for_more_leaves(engine: Engine) -> None:
+    thread, measured, live = engine._scheduler, engine.live.weights.measured, engine.live.weights
+
+    def made_of(leaves: int) -> tuple[int, int]:
+        """Flip to weights of so many leaves, and swap to them; nobody is answered by them."""
+        weights = Weights(Unread([object()] * leaves), measured)
+        ready = thread.lanes.prepare(weights.leaves)
+        flip = steps_of(partial(engine._flip, weights, ready))
+        lane = thread.lanes._lane(weights.lane)
+        thread.lanes._rotation.lanes.remove(lane)
+        swap = steps_of(partial(engine._swap, weights))
+        thread.bind(live.leaves)
+        return flip, swap
+
+    counts = (30, 30, 3000)  # the first time some import is looked up
+    _, few, many = [await engine._between.at_a_turn(partial(made_of, count)) for count in counts]
+    assert few == many
+    assert min(few) > 100
 
 
 async def test_a_cached_prompt_answers_with_the_new_weights(

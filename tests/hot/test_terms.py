@@ -41,5 +41,5 @@ def test_all_that_is_wrong_is_said() -> None:
         HotTerms(sets=4, mode="typo")  # type: ignore[arg-type]
     assert refused.value.findings == (
         "HotTerms(mode=…) must be 'overlap' or 'drain', not 'typo'",
-        "HotTerms(sets=…) must be 2 or 3, not 4",
+        "HotTerms(sets=…) must be 2 or 3 or 'auto', not 4",
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Facts, existing
 from hotreload.cli.units import MemoryLimits
+from hotreload.core.rules import BY_MEMORY
 from hotreload.engine.weights.host_memory import host_bytes_free
 
 INOTIFY = Path("/proc/sys/fs/inotify")
@@ -139,7 +140,8 @@ def _sets_on_host(facts: Facts) -> int:
     if facts.devices and facts.settings.engine.device != "cpu":
         return 1 + kept
     # What waits on the host was loaded beside the loader's set, as where two are on the device.
-    loading = 2 if reload.memory == "host" else reload.sets
+    # As many as there is memory for need no more than two.
+    loading = 2 if reload.memory == "host" or reload.sets == BY_MEMORY else reload.sets
     return loading + kept + (0 if facts.daemon else 1)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from hotreload.engine.lanes.binding import Binding
 from hotreload.engine.lanes.kinds import EVERYTHING, empty_like, find_kind
-from hotreload.engine.lanes.lane import Lane, Rotation, lane_of
+from hotreload.engine.lanes.lane import Bound, Lane, Rotation, lane_of
 from hotreload.engine.lanes.sharing import Share, Sharing
 from hotreload.engine.slots import find_slot
 
@@ -38,15 +38,19 @@ class Lanes:
         self._share_from_the_start()
         self._hook()
 
+    def prepare(self, leaves: list[Any]) -> Bound:
+        """All that a lane for these weights computes with; in any thread, while no lane ends."""
+        return self._binding.beside(self._serving.bound, leaves)
+
     # --- what the adapter asks for, on the scheduler thread -----------------------------------
 
-    def open(self, leaves: list[Any]) -> int:
-        """A new lane for these weights; returns the number by which requests name it."""
-        scheduler, bound = self._scheduler, self._serving.bound
+    def open(self, ready: Bound) -> int:
+        """A new lane for what `prepare` made; returns the number by which requests name it."""
+        scheduler = self._scheduler
         share = Share(self._sharing.allocator)
         tree = empty_like(scheduler.tree_cache, share)
         state = self._kind.fresh(scheduler, tree, share)
-        return self._add(self._binding.beside(bound, leaves), state, has_own_pool=False)
+        return self._add(ready, state, has_own_pool=False)
 
     def open_shadow(self, leaves: list[Any], kv_pool: Any, allocator: Any) -> int:
         """A lane for weights that nobody is admitted to, with a KV pool of its own."""

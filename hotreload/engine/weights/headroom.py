@@ -2,18 +2,22 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from hotreload.engine.weights.host_memory import host_bytes_free
+from hotreload.engine.weights.host_memory import host_bytes, host_bytes_free
 from hotreload.errors import NotEnoughMemory
 
 Described = Any
 """An array, or what says of one that is to be made its shape, dtype and sharding."""
+
+KEPT_FREE = 16
+"""One part in so many of a device, or of the host, that further sets than two leave free: the
+answering takes memory for moments that no look between two steps sees."""
 
 
 def size_of(leaves: Mapping[str, jax.Array]) -> int:
@@ -29,11 +33,15 @@ class Lack:
     need: int
     free: int
     is_host: bool
+    is_further: bool = False
+    """True where two sets are there already, and some memory is to stay free."""
 
     def __str__(self) -> str:
+        has = f"{_gb(max(self.free, 0))} {'to spare' if self.is_further else 'free'}"
+        wanted = "one more" if self.is_further else "a second"
         return (
-            f"{self.where} has {_gb(self.free)} free, a second set of weights needs "
-            f"{_gb(self.need)}: {self.need - self.free} bytes are missing"
+            f"{self.where} has {has}, {wanted} set of weights needs {_gb(self.need)}: "
+            f"{self.need - self.free} bytes are missing"
         )
 
 
@@ -56,21 +64,25 @@ def check_headroom(
         raise NotEnoughMemory(f"{lack}; {todo}")
 
 
-def find_lacks(arrays: Iterable[Described], on_host: int) -> Iterator[Lack]:
-    """Each device, and last the host, that has no room for its share of these arrays."""
-    on_cpu = 0
+def find_lacks(
+    arrays: Iterable[Described], on_host: int, *, is_further: bool = False
+) -> Iterator[Lack]:
+    """Each device, and last the host, that has no room for its share of these arrays.
+
+    A set that `is_further` than the second leaves one part in `KEPT_FREE` of each free.
+    """
+    on_cpu, kept = 0, int(is_further)
     for device, need in shares_of(arrays).items():
         stats = device.memory_stats() or {}
         if "bytes_limit" in stats:
             free = stats["bytes_limit"] - stats["bytes_in_use"]
-            yield from _lack(str(device), need, free, is_host=False)
+            free -= kept * stats["bytes_limit"] // KEPT_FREE
+            if need > free:
+                yield Lack(str(device), need, free, is_host=False, is_further=is_further)
         on_cpu += need if device.platform == "cpu" else 0
-    yield from _lack("host memory", on_host + on_cpu, host_bytes_free(), is_host=True)
-
-
-def _lack(where: str, need: int, free: int, *, is_host: bool) -> Iterator[Lack]:
+    need, free = on_host + on_cpu, host_bytes_free() - kept * host_bytes() // KEPT_FREE
     if need > free:
-        yield Lack(where, need, free, is_host)
+        yield Lack("host memory", need, free, is_host=True, is_further=is_further)
 
 
 def shares_of(arrays: Iterable[Described]) -> Mapping[Any, int]:
@@ -92,11 +104,26 @@ def why_one_set(memory: str, live: Iterable[Described], beside: Iterable[Describ
         return None
     if memory == "host":
         return "[reload] memory = 'host': one set of weights at a time is on the device"
-    arrays = [*live, *beside]
-    on_cpu = all(device.platform == "cpu" for device in shares_of(arrays))
     # A host without room is no reason to have weights wait there.
-    lacks = (lack for lack in find_lacks(arrays, 0) if on_cpu or not lack.is_host)
-    return next((f"[reload] memory = 'auto': {lack}" for lack in lacks), None)
+    lack = _lack_of_device([*live, *beside], 0)
+    return None if lack is None else f"[reload] memory = 'auto': {lack}"
+
+
+def why_no_further(new: Iterable[Described], on_host: int) -> str | None:
+    """Say why a set that is made of `new` leaves finds no room beside two or more; None if it does.
+
+    What else the host lacks for making it, its staging says: no older set's end gives that back.
+    """
+    lack = _lack_of_device([*new], on_host, is_further=True)
+    return None if lack is None else str(lack)
+
+
+def _lack_of_device(
+    arrays: Sequence[Described], on_host: int, *, is_further: bool = False
+) -> Lack | None:
+    on_cpu = all(device.platform == "cpu" for device in shares_of(arrays))
+    lacks = find_lacks(arrays, on_host, is_further=is_further)
+    return next((lack for lack in lacks if on_cpu or not lack.is_host), None)
 
 
 def _gb(size: int) -> str:

@@ -10,14 +10,32 @@ def host_bytes_free(pid: object = "self") -> int:
     A unit's MemoryMax= and a container's limit do not show in /proc/meminfo; a process that goes
     over them is killed.
     """
+    return min([_of_the_machine("MemAvailable"), *free_in_groups(*_groups_of(pid))])
+
+
+def host_bytes() -> int:
+    """The bytes that all of this process's group may hold, or the machine has."""
+    limits = (_limit_of(each) for each in _groups(*_groups_of("self")))
+    return min([_of_the_machine("MemTotal"), *(limit for limit in limits if limit is not None)])
+
+
+def _of_the_machine(field: str) -> int:
     lines = Path("/proc/meminfo").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    free = int(fields["MemAvailable"].split()[0]) * 1024
-    return min([free, *free_in_groups(Path(f"/proc/{pid}/cgroup"), Path("/sys/fs/cgroup"))])
+    return int(dict(line.split(":", 1) for line in lines)[field].split()[0]) * 1024
+
+
+def _groups_of(pid: object) -> tuple[Path, Path]:
+    return Path(f"/proc/{pid}/cgroup"), Path("/sys/fs/cgroup")
 
 
 def free_in_groups(membership: Path, tree: Path) -> Iterator[int]:
     """Bytes free below each limit on the way from a control group (version 2) to the root."""
+    for group in _groups(membership, tree):
+        yield from _free_in(group)
+
+
+def _groups(membership: Path, tree: Path) -> Iterator[Path]:
+    """Each control group that may limit a process, up to the root."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -26,16 +44,24 @@ def free_in_groups(membership: Path, tree: Path) -> Iterator[int]:
         group = tree / name
         for each in (group, *group.parents):
             if each.is_relative_to(tree):
-                yield from _free_in(each)
+                yield each
+
+
+def _limit_of(group: Path) -> int | None:
+    try:
+        limit = (group / "memory.max").read_text().strip()
+    except OSError:  # the root group has no limit, and version 1 no such file
+        return None
+    return None if limit == "max" else int(limit)
 
 
 def _free_in(group: Path) -> Iterator[int]:
+    if (limit := _limit_of(group)) is None:
+        return
     try:
-        limit = (group / "memory.max").read_text().strip()
         used = int((group / "memory.current").read_text())
         kept = (line.split() for line in (group / "memory.stat").read_text().splitlines())
-    except OSError:  # the root group has no limit, and version 1 no such files
+    except OSError:  # it has gone meanwhile
         return
-    if limit != "max":
-        cached = sum(int(size) for name, size in kept if name == "inactive_file")
-        yield int(limit) - used + cached
+    cached = sum(int(size) for name, size in kept if name == "inactive_file")
+    yield limit - used + cached

@@ -24,7 +24,7 @@ from hotreload.engine.weights.measuring import Measured, One, gathered, measure
 from hotreload.engine.weights.own import DTYPES, Made, Reader, Recipe
 from hotreload.engine.weights.quiet import Quiet, done_quietly
 from hotreload.engine.weights.upstream_loading import load_upstream
-from hotreload.engine.weights.weights import Weights, sources_of
+from hotreload.engine.weights.weights import Weights, at_hand, sources_of
 from hotreload.errors import HotReloadError
 from hotreload.types import Checkpoint, Loading
 
@@ -45,6 +45,8 @@ class Destination:
     """In host memory, and no second set on the device."""
     beside: Sequence[Any] = ()
     """Arrays that must fit beside a set on the device: the KV pool it is proven in."""
+    held: Sequence[Weights] = ()
+    """Sets there beside the live one: what one of them holds already is not made again."""
 
 
 @dataclass(slots=True)
@@ -161,16 +163,15 @@ class Loaders:
         cancel: threading.Event,
         count: "_Count",
     ) -> tuple[Weights, Loading]:
-        """Leaves that would be equal to the live ones are shared with them."""
-        paths, sources = self._layout.paths, sources_of(checkpoint)
-        parts = self._plan.parts
-        shared = [at for at in self._layout.places if live.same(parts[paths[at]], sources)]
-        fresh = [at for at in self._layout.places if at not in {*shared}]
-        need = [live.leaves[at] for at in fresh]
-        check_headroom(need, beside=place.beside, on_host=self._largest_tensor(checkpoint))
-        ones = {paths[at]: live.measured.one(paths[at]) for at in shared}
-        leaves, changes = list(live.leaves), dict[str, float]()
+        """Leaves that would be equal to those of a set that is there are shared with it."""
+        paths, (leaves, ones) = self._layout.paths, self._at_hand(checkpoint, live, place)
+        shared = [at for at in self._layout.places if paths[at] in ones]
+        fresh = [at for at in self._layout.places if paths[at] not in ones]
         try:
+            need = [live.leaves[at] for at in fresh]
+            check_headroom(need, beside=place.beside, on_host=self._largest_tensor(checkpoint))
+            places = {paths[at]: at for at in shared}
+            changes = {p: self._change(p, leaves[at], ones[p], live) for p, at in places.items()}
             make = Reader.made
             for at, made, change in self._made(
                 checkpoint, fresh, live, make, cancel=cancel, told=count
@@ -183,6 +184,25 @@ class Loaders:
             raise
         how = Loading("own", "", len(fresh), len(shared), count.total)
         return Weights(leaves, gathered(ones)), with_changes(how, changes)
+
+    def need(
+        self, checkpoint: Checkpoint | None, live: Weights, place: Destination
+    ) -> tuple[list[Any], int]:
+        """The leaves that are made for a set beside the live one, and bytes of the host for that.
+
+        None stands for a set that is no checkpoint's. A leaf is described by the live one.
+        """
+        alive = self._layout.named(live.leaves)
+        if checkpoint is None or self.why_not_ours(checkpoint) is not None:
+            return [*alive.values()], size_of(alive) if checkpoint is not None else 0
+        _, ones = self._at_hand(checkpoint, live, place)
+        fresh = [leaf for path, leaf in alive.items() if path not in ones]
+        return fresh, self._largest_tensor(checkpoint)
+
+    def _at_hand(
+        self, checkpoint: Checkpoint, live: Weights, place: Destination
+    ) -> tuple[list[Any], dict[str, One]]:
+        return at_hand(self._layout, self._plan.parts, sources_of(checkpoint), (live, *place.held))
 
     def _read_again(
         self,

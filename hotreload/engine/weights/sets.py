@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from hotreload.engine.weights import staging
 from hotreload.engine.weights.comparing import leaves_whose_copies_differ
-from hotreload.engine.weights.headroom import size_of, why_one_set
+from hotreload.engine.weights.headroom import size_of, why_no_further, why_one_set
 from hotreload.engine.weights.leaves import layout_of
 from hotreload.engine.weights.loaders import Comparison, Destination, Loaders
 from hotreload.engine.weights.noise import with_noise
@@ -163,6 +163,33 @@ class StagingEngine:
         if self._comparing is not None:
             await asyncio.wait({self._comparing})
 
+    async def lacks_room(self, checkpoint: Checkpoint | None) -> str | None:
+        """Say what memory is missing for one more set of weights; None when it is there."""
+        live = self.live.weights
+        place = self._beside_all(live)
+        work = partial(self.loaders.need, checkpoint, live, place)
+        need, on_host = await in_thread(lambda cancel: work())
+        return why_no_further([*need, *place.beside], on_host)
+
+    def held_bytes(self, sets: Sequence[Staged]) -> list[int]:
+        """Bytes that each takes on the device beside those before it: a leaf is held once."""
+        counted, taken = set[int](), list[int]()
+        for leaves in (list(each.weights.leaves) for each in sets):
+            own = {id(leaf): leaf.nbytes for leaf in self._weights_of(leaves)}
+            taken.append(sum(size for leaf, size in own.items() if leaf not in counted))
+            counted |= own.keys()
+        return taken
+
+    def _weights_of(self, leaves: list[Any]) -> Iterator[Any]:
+        """The leaves that are weights, of a set that may be freed meanwhile."""
+        held = (leaf for place in self.layout.places for leaf in leaves[place : place + 1])
+        return (leaf for leaf in held if leaf is not None)  # it may be about to be traded
+
+    def _beside_all(self, live: Weights) -> Destination:
+        """The place where a set is made, with what it holds already beside the live one."""
+        held = tuple(each for each in self._made if each is not live and each.leaves)
+        return replace(self._destination, held=held)
+
     def _load(
         self, checkpoint: Checkpoint, live: Weights, how: list[Loading], *, cancel: threading.Event
     ) -> Weights:
@@ -175,7 +202,7 @@ class StagingEngine:
             layout=self.layout,
             live=live,
             max_drift=self.max_drift,
-            place=self._destination,
+            place=self._beside_all(live),
             told=told,
             cancel=cancel,
         )
@@ -195,7 +222,7 @@ class StagingEngine:
         try:
             await self.until_compared()
             copying = Copying(self.layout, self.plan.parts, self.live.weights, self.loaders.quiet)
-            work = partial(copying.copied, original, self._destination)
+            work = partial(copying.copied, original, self._beside_all(self.live.weights))
             return await self._staged(staged.revision, work, name="the copying of", is_read=False)
         finally:
             original.drop_references()
@@ -241,7 +268,9 @@ class StagingEngine:
     def _noted(self, live: Staged, now: dict[str, int]) -> dict[str, int]:
         """Note what checksums say of a set that is to be shared with; return them."""
         if now != live.leaves:
-            live.weights.sources = {}  # nothing is shared with damaged weights: all is read again
+            # Nothing is shared with damaged weights, all is read again: others may hold that leaf.
+            for each in [live.weights, *self._made]:
+                each.sources = {}
         return now
 
     def _checksums(self, leaves: Sequence[Any]) -> dict[str, int]:

@@ -5,11 +5,11 @@ Runs in a worker thread of its own. Nothing here touches what serves.
 
 import gc
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
 
 from hotreload.engine.weights.headroom import check_headroom, telling_lack_of_memory
 from hotreload.engine.weights.leaves import Layout, like, signature, wait_for
@@ -19,6 +19,9 @@ from hotreload.engine.weights.upstream_loading import MOST_NAMED
 from hotreload.engine.weights.weights import Weights, sources_of
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.types import Checkpoint, Loading
+
+SLICE = 128
+"""Leaves that the model's own variables are given at once, 2.6 us each; the loop waits for it."""
 
 
 def made_of(
@@ -123,7 +126,10 @@ def brought_back(stowed: Weights, layout: Layout, live: list[Any]) -> Weights:
     return Weights(leaves, stowed.measured, sources=stowed.sources, paths=stowed.paths)
 
 
-def put_into(layout: Layout, weights: Weights) -> list[tuple[nnx.Variable[Any], Any]]:
-    """Each variable of the model with its new value: paired before the pause, set in it."""
-    pairs = zip(layout.variables, weights.leaves, strict=True)
-    return [(variable, leaf) for variable, leaf in pairs if variable is not None]
+def told_to_model(layout: Layout, leaves: list[Any]) -> Iterator[None]:
+    """Put leaves into the model's own variables, in slices: others may work between two."""
+    for at, (variable, leaf) in enumerate(zip(layout.variables, leaves, strict=True), 1):
+        if variable is not None:
+            variable.set_raw_value(leaf)
+        if at % SLICE == 0:
+            yield

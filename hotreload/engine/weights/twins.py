@@ -19,7 +19,7 @@ from hotreload.engine.weights.loaders import Comparison, Destination
 from hotreload.engine.weights.measuring import Measured, One, gathered, measure
 from hotreload.engine.weights.quiet import Quiet, done_quietly
 from hotreload.engine.weights.staging import check_signatures
-from hotreload.engine.weights.weights import Weights
+from hotreload.engine.weights.weights import Weights, at_hand
 from hotreload.errors import CheckpointIncompatible, TryAgain
 from hotreload.types import Revision, Staged
 
@@ -97,7 +97,7 @@ class Copying:
         """The same weights where spare ones wait here; whatever goes wrong, nothing is left."""
         failpoints.reach_in_thread("reading")
         original.check_fits(self._layout, self._live.leaves)
-        copy = self._to_host if place.is_host else partial(self._beside, beside=place.beside)
+        copy = self._to_host if place.is_host else partial(self._beside, place=place)
         with telling_lack_of_memory():
             made = copy(original, cancel)
         try:
@@ -112,14 +112,13 @@ class Copying:
         return made
 
     def _beside(
-        self, original: Original, cancel: threading.Event, *, beside: Sequence[Any]
+        self, original: Original, cancel: threading.Event, *, place: Destination
     ) -> Weights:
-        live, paths = self._live, self._layout.paths
-        fresh = [at for at in self._layout.places if not self._is_shared(paths[at], original)]
-        check_headroom([live.leaves[at] for at in fresh], beside=beside)
-        ones = {paths[at]: live.measured.one(paths[at]) for at in self._layout.places}
-        leaves = list(live.leaves)
+        live, paths, sets = self._live, self._layout.paths, (self._live, *place.held)
+        leaves, ones = at_hand(self._layout, self._parts, original.sources, sets)
+        fresh = [at for at in self._layout.places if paths[at] not in ones]
         try:
+            check_headroom([live.leaves[at] for at in fresh], beside=place.beside)
             for at, leaf, one in self._made(original, fresh, _placed_like, cancel):
                 leaves[at], ones[paths[at]] = leaf, one
         except BaseException:
@@ -140,10 +139,6 @@ class Copying:
             raise
         made.measured = gathered(ones)
         return made
-
-    def _is_shared(self, path: str, original: Original) -> bool:
-        parts = self._parts.get(path)
-        return parts is not None and self._live.same(parts, original.sources)
 
     def _made(
         self,

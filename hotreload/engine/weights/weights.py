@@ -1,6 +1,6 @@
 """A set of weights, and what is known of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,8 +8,9 @@ import jax
 import numpy as np
 
 from hotreload.engine.weights.host_arrays import give_back
-from hotreload.engine.weights.leaf_rules import Ingredient
-from hotreload.engine.weights.measuring import Measured
+from hotreload.engine.weights.leaf_rules import Ingredient, Ingredients
+from hotreload.engine.weights.leaves import Layout
+from hotreload.engine.weights.measuring import Measured, One
 from hotreload.types import Checkpoint
 
 
@@ -50,6 +51,32 @@ class Weights:
         return all(
             name in self.sources and self.sources[name] == sources.get(name) for name in names
         )
+
+    def leaf_of(
+        self, place: int, parts: tuple[Ingredient, ...], sources: Mapping[str, str]
+    ) -> Any | None:
+        """The leaf at this place if it is on the device and was made of these sources."""
+        for leaf in self.leaves[place : place + 1]:  # another thread may free this set meanwhile
+            return leaf if self.same(parts, sources) else None
+        return None
+
+
+def at_hand(
+    layout: Layout, parts: Ingredients, sources: Mapping[str, str], sets: Sequence[Weights]
+) -> tuple[list[Any], dict[str, One]]:
+    """A list like the first set's, with each leaf of these sources that one of the sets has.
+
+    The second tells what is known of those leaves, by path; all others are still to be made.
+    """
+    leaves, ones = list(sets[0].leaves), dict[str, One]()
+    for place in layout.places:
+        path = layout.paths[place]
+        made_of = parts.get(path)
+        for each in sets if made_of is not None else ():
+            if (leaf := each.leaf_of(place, made_of or (), sources)) is not None:
+                leaves[place], ones[path] = leaf, each.measured.one(path)
+                break
+    return leaves, ones
 
 
 def sources_of(checkpoint: Checkpoint) -> dict[str, str]:

@@ -143,6 +143,14 @@ class OverRanks:
         """Refuse it: this host has a part of them alone."""
         raise BadRequest("an engine over several hosts ([engine] nnodes) cannot show its weights")
 
+    async def lacks_room(self, checkpoint: Checkpoint | None) -> str | None:
+        """Say what rank 0 lacks: a rank that lacks more says so when it is to load."""
+        return await self._own.lacks_room(checkpoint)
+
+    def held_bytes(self, sets: Sequence[Staged]) -> list[int]:
+        """Bytes of all ranks that each takes beside those before it."""
+        return self._own.held_bytes(sets)
+
     async def stow(self, staged: Staged) -> Staged:
         """Refuse it."""
         raise _cannot("keep weights in host memory")

@@ -149,7 +149,9 @@ async def test_nan_in_the_pool_that_serves_would_reach_clients(
     """Why the shadow has a pool of its own: the same weights in a lane over the shared one."""
     staged = await engine.stage(spoiled(voices, "nan"))
     with monkeypatch.context() as shared:
-        shared.setattr(Lanes, "open_shadow", lambda self, leaves, *pool: self.open(leaves))
+        shared.setattr(
+            Lanes, "open_shadow", lambda self, leaves, *pool: self.open(self.prepare(leaves))
+        )
         shared.setattr(Binding, "with_pool", None)
         with pytest.raises(ProbeFailed):
             await engine.prove(staged)
