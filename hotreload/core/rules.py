@@ -1,7 +1,9 @@
 """The operator's decisions about attempts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from hotreload.types import Shares
 
 PAUSE_LIMIT = 600.0
 """Seconds after which a pause that nobody ends is over by itself."""
@@ -34,3 +36,9 @@ class Rules:
     """True to have several engines all ready before any goes live."""
     probe_timeout: float = 30.0
     keep_previous: KeepPrevious = KeepPrevious.DEVICE
+    shares: Shares = field(default_factory=Shares)
+
+    @property
+    def proving_timeout(self) -> float:
+        """Time for the probes where clients are answered meanwhile, who have most of the steps."""
+        return self.probe_timeout / self.shares.shadow

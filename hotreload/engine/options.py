@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hotreload.types import Revision
+from hotreload.types import Revision, Shares
 
 RANDOM_WEIGHTS = Revision("random", "random weights")
 """The name of what an engine answers by that started without a checkpoint."""
@@ -28,3 +28,5 @@ class EngineOptions:
     first_device: int = 0
     engines: int = 1
     """Number of engines in all: there must be devices for each."""
+    shares: Shares = field(default_factory=Shares)
+    """Parts of their turns in which weights compute that are proven, or that fade out."""

@@ -26,6 +26,7 @@ from hotreload.life.rereading import Rereading, probes_of
 from hotreload.life.running import RunningEngine
 from hotreload.life.warming import warm
 from hotreload.settings.load import Settings
+from hotreload.settings.rules import shares_of
 from hotreload.threads import deadline, in_thread, uninterrupted
 from hotreload.types import Checkpoint, HowFar, Phase
 
@@ -155,6 +156,7 @@ def _engine_options(settings: Settings, model: Path, load_format: str = "auto") 
         args=engine.args,
         tool_call_parser=settings.server.tool_call_parser,
         engines=engine.replicas,
+        shares=shares_of(settings),
     )
 
 

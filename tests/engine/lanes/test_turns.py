@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hotreload.engine.lanes import kinds
+from hotreload.engine.lanes import kinds, sharing
 from hotreload.engine.lanes.lane import Rotation
 from hotreload.engine.lanes.lanes import Lanes
 from hotreload.engine.lanes.sharing import Sharing
@@ -156,8 +156,8 @@ async def test_a_shadow_with_rows_of_its_own_takes_the_numbers_of_clients(
 ) -> None:
     open_shadow = Lanes.open_shadow
 
-    def open_with_rows(lanes: Lanes, *with_what: Any) -> int:
-        number = open_shadow(lanes, *with_what)
+    def open_with_rows(lanes: Lanes, *with_what: Any, **more: Any) -> int:
+        number = open_shadow(lanes, *with_what, **more)
         rows = copy.copy(lanes._scheduler.req_to_token_pool)
         rows.req_to_token, rows.free_slots = rows.req_to_token.copy(), list(range(rows.size))
         state = lanes._lane(number)._state
@@ -165,6 +165,7 @@ async def test_a_shadow_with_rows_of_its_own_takes_the_numbers_of_clients(
         state["req_to_token_pool"] = rows
         return number
 
+    monkeypatch.setattr(sharing, "SHADOW_ROWS", 1)  # so that clients hold nearly all rows
     monkeypatch.setattr(Lanes, "open_shadow", open_with_rows)
     monkeypatch.setattr(kinds, "COMMON_FIELDS", (*kinds.COMMON_FIELDS, "req_to_token_pool"))
     async with spoiled(voices) as engine:
@@ -185,7 +186,8 @@ async def proves_while_both_are_full(engine: Engine, voices: Voices) -> bool:
     )
     async with standing_still(engine):
         clients = await begun(engine, *asks)
-    await until(lambda: len(scheduler_of(engine).req_to_token_pool.free_slots) <= 1)
+    spare = sharing.SHADOW_ROWS
+    await until(lambda: len(scheduler_of(engine).req_to_token_pool.free_slots) <= spare)
     proving = asyncio.create_task(engine.prove(next_one))
     await asyncio.wait((proving, *clients), return_when=asyncio.FIRST_COMPLETED)
     was_first = proving.done() and not any(each.done() for each in clients)
@@ -230,6 +232,7 @@ async def test_without_a_row_that_is_kept_the_probe_waits_for_an_answer(
         yield
         setattr(scheduler, name, self._rows)
 
+    monkeypatch.setattr(sharing, "SHADOW_ROWS", 1)
     monkeypatch.setattr(Sharing, "_rows_for", all_rows_for)
     async with spoiled(voices) as engine:
         assert not await proves_while_both_are_full(engine, voices)
