@@ -1,9 +1,7 @@
 """The operator's decisions about attempts."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-
-from hotreload.types import Shares
 
 PAUSE_LIMIT = 600.0
 """Seconds after which a pause that nobody ends is over by itself."""
@@ -36,9 +34,10 @@ class Rules:
     """True to have several engines all ready before any goes live."""
     probe_timeout: float = 30.0
     keep_previous: KeepPrevious = KeepPrevious.DEVICE
-    shares: Shares = field(default_factory=Shares)
+    shadow_share: float = 0.25
+    """The part of their turns in which new weights compute for the probes, beside clients."""
 
     @property
     def proving_timeout(self) -> float:
         """Time for the probes where clients are answered meanwhile, who have most of the steps."""
-        return self.probe_timeout / self.shares.shadow
+        return self.probe_timeout / self.shadow_share

@@ -14,6 +14,7 @@ from hotreload.errors import ConfigError
 from hotreload.types import Shares
 
 DAEMONS_RULES = Rules()
+DAEMONS_SHARES = Shares()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,9 @@ class HotTerms:
     stage_timeout: float = DAEMONS_RULES.stage_timeout
     """Time that the loading may take."""
     probe_timeout: float = DAEMONS_RULES.probe_timeout
-    shadow_share: float = DAEMONS_RULES.shares.shadow
+    shadow_share: float = DAEMONS_SHARES.shadow
     """Part of its turns in which what is proven computes while others are answered."""
-    fading_share: float = DAEMONS_RULES.shares.fading
+    fading_share: float = DAEMONS_SHARES.fading
     """The least part of their turns in which older weights compute."""
     drain_timeout: float = DAEMONS_RULES.drain_timeout
     finish_timeout: float = DAEMONS_RULES.finish_timeout
@@ -66,7 +67,7 @@ class HotTerms:
             finish_timeout=self.finish_timeout,
             probe_timeout=self.probe_timeout,
             keep_previous=KeepPrevious(self.keep_previous),
-            shares=self.shares,
+            shadow_share=self.shadow_share,
         )
 
     @property

@@ -46,12 +46,9 @@ ALIKE = frozenset(
         "checks.max_drift",
         "checks.nonfinite",
         "probe",
-        "reload.fading_share",
-        "reload.shadow_share",
     }
 )
-"""Settings by which all hosts of one engine judge checkpoints, and say which weights compute: there
-they need a restart of all."""
+"""Settings by which all hosts of one engine judge checkpoints: there they need a restart of all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,5 +37,5 @@ def rules_of(settings: Settings) -> Rules:
         longest_drain=settings.server.limits.request_seconds,
         probe_timeout=reload.probe_timeout + later,
         keep_previous=KeepPrevious(reload.keep_previous),
-        shares=shares_of(settings),
+        shadow_share=reload.shadow_share,
     )

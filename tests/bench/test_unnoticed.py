@@ -137,7 +137,7 @@ async def test_time_between_tokens_while_proving(tmp_path: Path, which: str) -> 
 async def proven(engine: Any, staged: Any, share: float) -> None:
     """Prove with this share of the turns; for 0 nothing is done for a while."""
     if share:
-        engine._scheduler.lanes._pace._shadow = Fraction(share).limit_denominator(100)
+        engine._scheduler.lanes._resting._shadow = Fraction(share).limit_denominator(100)
         await engine.prove(staged)
     else:
         await asyncio.sleep(5)

@@ -13,7 +13,7 @@ from typing import Any
 from hotreload.engine.lanes.binding import Binding
 from hotreload.engine.lanes.kinds import EVERYTHING, empty_like, find_kind
 from hotreload.engine.lanes.lane import Lane, Rotation, lane_of
-from hotreload.engine.lanes.pace import Pace
+from hotreload.engine.lanes.resting import Resting
 from hotreload.engine.lanes.sharing import Share, Sharing
 from hotreload.engine.slots import find_slot
 from hotreload.types import Shares
@@ -33,7 +33,7 @@ class Lanes:
         runner = scheduler.tp_worker.get_model_runner()
         self._binding = Binding(runner, find_slot(runner))
         first = Lane(scheduler, 0, self._binding.current())
-        self._pace = Pace(first, shares, has_work=self._has_work, running=self._running)
+        self._resting = Resting(first, shares, has_work=self._has_work, running=self._running)
         self._rotation = Rotation(
             first,
             kind.fields(scheduler),
@@ -42,7 +42,7 @@ class Lanes:
             is_spent=self._is_spent,
             on_end=self._ended,
         )
-        turns_between = self._pace.turns_between
+        turns_between = self._resting.turns_between
         self._sharing = Sharing(scheduler, kind, self._rotation.lanes, turns_between)
         self._share_from_the_start()
         self._hook()
@@ -60,7 +60,7 @@ class Lanes:
 
     def make_live(self, number: int) -> None:
         """New requests are admitted to this lane from now on; those before it may rest."""
-        self._pace.live = self._lane(number)
+        self._resting.live = self._lane(number)
 
     def open_shadow(self, leaves: list[Any], kv_pool: Any, allocator: Any, prompts: int = 1) -> int:
         """A lane for weights that nobody is admitted to, with a KV pool of its own.
@@ -263,7 +263,7 @@ class Lanes:
         return self._kind.is_spent(lane.look)
 
     def _may_launch(self, lane: Lane) -> bool:
-        return self._pace.may_launch(lane, self._rotation.lanes)
+        return self._resting.may_launch(lane, self._rotation.lanes)
 
     def _has_work(self, lane: Lane) -> bool:
         """Say if it could launch something; prompts that are to go together wait for the last."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotreload.engine.lanes.lane import Bound, Lane, Rotation
-from hotreload.engine.lanes.pace import Pace
+from hotreload.engine.lanes.resting import Resting
 from hotreload.types import Shares
 
 SHADOW = "s"
@@ -33,7 +33,7 @@ class Loop:
         self._scheduler: Any = SimpleNamespace(last_batch=None, result_queue=deque())
         self._names: dict[int, str] = {}
         first = self._lane(lanes[0])
-        self.pace = Pace(
+        self.resting = Resting(
             first,
             Shares(**shares),
             has_work=lambda lane: self._running(lane) > 0,
@@ -42,7 +42,7 @@ class Loop:
         self.rotation = Rotation(
             first,
             FIELDS,
-            may_launch=lambda lane: self.pace.may_launch(lane, self.rotation.lanes),
+            may_launch=lambda lane: self.resting.may_launch(lane, self.rotation.lanes),
             awaits_result=lambda lane: bool(lane.look("result_queue")),
             is_spent=lambda lane: not (self._running(lane) or lane.look("result_queue")),
             on_end=lambda lane: None,
@@ -56,7 +56,7 @@ class Loop:
         self.rotation.add(lane)
 
     def make_live(self, name: str) -> None:
-        self.pace.live = self.lane(name)
+        self.resting.live = self.lane(name)
 
     def lane(self, name: str) -> Lane:
         return next(each for each in self.rotation.lanes if self._names[id(each)] == name)
@@ -69,7 +69,7 @@ class Loop:
 
     def rounds(self, number: int) -> str:
         """Who launched until the live lane had so many more of its turns."""
-        live, before = self._names[id(self.pace.live)], len(self.launched)
+        live, before = self._names[id(self.resting.live)], len(self.launched)
         while "".join(self.launched[before:]).count(live) < number:
             self._turn()
         return "".join(self.launched[before:]).replace(".", "")
@@ -194,7 +194,7 @@ def lived_through(seed: int) -> Loop:
             loop.open(name)
             loop.make_live(name)
         ending = chance.choice(loop.rotation.lanes)
-        if ending is not loop.pace.live:
+        if ending is not loop.resting.live:
             ending.ended = object()
     return loop
 
@@ -220,8 +220,8 @@ def test_nobody_rests_for_longer_than_is_said() -> None:
         loop.answers.update(a=chance.randrange(1, 9), b=chance.randrange(1, 9))
         had = loop.rounds(1)
         gaps, gap = ({*gaps, gap + 1}, 0) if "b" in had else (gaps, gap + 1)
-    assert max(gaps) == loop.pace.turns_between(older) == 4
-    assert loop.pace.turns_between(loop.pace.live) == 1
+    assert max(gaps) == loop.resting.turns_between(older) == 4
+    assert loop.resting.turns_between(loop.resting.live) == 1
 
 
 def test_a_lane_that_is_skipped_though_its_result_is_to_come_mixes_results() -> None:

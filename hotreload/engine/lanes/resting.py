@@ -16,7 +16,7 @@ FINEST = 1000
 """Shares are taken as fractions over no more than this, for exact sums of them."""
 
 
-class Pace:
+class Resting:
     """Lets the lane of the live weights launch in each of its turns, and others in a share."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Pace:
         return 1 if lane is self.live else math.ceil(1 / self._fading)
 
     def _share(self, lane: Lane, lanes: Sequence[Lane]) -> Fraction:
-        """Nobody rests for those who have nothing to do."""
+        """The part of its turns in which it launches; all, if nobody else has anything to do."""
         serving = [each for each in lanes if not each.has_own_pool]
         if lane.has_own_pool:
             return self._shadow if any(map(self._has_work, serving)) else WHOLE
