@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -100,6 +101,53 @@ async def test_a_lane_that_is_skipped_now_and_then_mixes_answers(
         monkeypatch.setattr(Rotation, "turn", turn_or_skip)
         told = await asyncio.gather(*both, return_exceptions=True)
     assert not all(not isinstance(each, BaseException) and each.is_whole for each in told)
+
+
+@contextmanager
+def older_ones_rest(engine: Engine, share: Fraction) -> Iterator[None]:
+    """Older weights may have as little of their turns meanwhile."""
+    resting = engine._scheduler.lanes._resting
+    before, resting._fading = resting._fading, share
+    try:
+        yield
+    finally:
+        resting._fading = before
+
+
+async def test_no_answer_mixes_in_lanes_that_rest_for_long(engine: Engine, voices: Voices) -> None:
+    """Prompts computed in one piece or several, and answers that join others after a rest."""
+    before, live = engine.live, await engine.stage(voices.checkpoint(2))
+    await engine.flip(live)
+    with uneven_steps(engine), older_ones_rest(engine, Fraction(1, 20)):
+        async with Crowd(engine, clients=5).asking() as crowd:
+            asked = [
+                asyncio.create_task(tell(engine, tokens, before, prompt))
+                for tokens in (1, 2, 9)
+                for prompt in ("hello", "r" * 170)
+            ]
+            assert all(each.is_whole for each in await asyncio.gather(*asked))
+    assert crowd.mixed == []
+    await end(engine, before)
+    await check_memory(engine)
+
+
+async def test_what_rests_after_its_prompt_can_be_aborted(engine: Engine, voices: Voices) -> None:
+    before, live = engine.live, await engine.stage(voices.checkpoint(3))
+    await engine.flip(live)
+    with older_ones_rest(engine, Fraction(1, 1000)):
+        others = [asyncio.create_task(tell(engine, LONG, live, f"{at}")) for at in range(3)]
+        await until(lambda: holds(engine, live.weights.lane).count("runs") == 3)
+        rests = asyncio.create_task(tell(engine, LONG, before))
+        (lane,) = (each for each in lanes_of(engine) if each.number == before.weights.lane)
+        await until(lambda: lane._unmerged is not None)
+        await engine.abort(before)
+        assert not any(each.done() for each in others)
+    aborted = (await rests).answer["meta_info"]
+    assert aborted["finish_reason"]["type"] == "abort"
+    assert aborted["completion_tokens"] <= 2
+    assert all(each.is_whole for each in await asyncio.gather(*others))
+    await end(engine, before)
+    await check_memory(engine)
 
 
 # 2: one numbering of rows
