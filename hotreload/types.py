@@ -170,6 +170,16 @@ class EngineLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class Shares:
+    """In which part of their turns weights compute that are not the live ones, beside others."""
+
+    shadow: float = 0.25
+    """For those that are being proven, while clients are answered."""
+    fading: float = 0.5
+    """The least for older ones that still answer; more as they answer as many as others do."""
+
+
+@dataclass(frozen=True, slots=True)
 class HowFar:
     """The progress of long work: in bytes, or in batches if batches are compiled."""
 

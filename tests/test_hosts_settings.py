@@ -141,6 +141,7 @@ def test_hosts_with_the_same_settings_and_the_same_model_agree(tmp_path: Path) -
         ("engine.tp=4", "tp is 4 there and 2 here"),
         ("engine.dtype=float32", "dtype is float32 there and auto here"),
         ("engine.args.page_size=16", "[engine.args] page_size is given there and not here"),
+        ("reload.shadow_share=0.5", "[reload] shadow_share is 0.5 there and 0.25 here"),
         ("checks.max_drift=2", "[checks] max_drift is 2.0 there and null here"),
         ("checks.nonfinite=allow", '[checks] nonfinite is "allow" there and "reject" here'),
         ('probe=[{prompt="hi"}]', "[[probe]] is another there than here"),

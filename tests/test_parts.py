@@ -68,6 +68,7 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
             "reload.keep_previous=host",
             "reload.sets=3",
             "reload.finish_timeout=17",
+            "reload.shadow_share=0.2",
         )
     )
     assert rules == Rules(
@@ -81,7 +82,9 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
         keep_previous=KeepPrevious.HOST,
         sets=3,
         finish_timeout=17,
+        shadow_share=0.2,
     )
+    assert rules.proving_timeout == 80
 
 
 def test_an_attempt_over_several_hosts_waits_until_it_can_name_who_is_late(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ class DrainingSwitch(Switch):
     async def _prove_or_roll_back(self, old: Staged) -> None:
         try:
             await self._progress.reach("swapped")
-            async with self._probing():
+            async with self._probing(self._rules.probe_timeout, "[reload] probe_timeout"):
                 await self._engine.probe()
             self._wanted.check_refused()
         except EngineLost:

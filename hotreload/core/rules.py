@@ -40,8 +40,15 @@ class Rules:
     """True to have several engines all ready before any goes live."""
     probe_timeout: float = 30.0
     keep_previous: KeepPrevious = KeepPrevious.DEVICE
+    shadow_share: float = 0.25
+    """The part of their turns in which new weights compute for the probes, beside clients."""
 
     @property
     def most_sets(self) -> int:
         """The most sets of weights on the device, whatever memory there is."""
         return MOST_SETS if self.sets == BY_MEMORY else self.sets
+
+    @property
+    def proving_timeout(self) -> float:
+        """Time for the probes where clients are answered meanwhile, who have most of the steps."""
+        return self.probe_timeout / self.shadow_share

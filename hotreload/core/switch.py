@@ -124,7 +124,8 @@ class Switch(ABC):
     async def _judged(self, staged: Staged) -> None:
         """Ask the probes; bad answers cost nobody anything."""
         try:
-            async with self._probing():
+            within = self._rules.proving_timeout
+            async with self._probing(within, "[reload] probe_timeout, divided by shadow_share"):
                 await self._engine.prove(staged)
         except (EngineLost, TryAgain):  # no room for the shadow says nothing about the weights
             raise
@@ -133,7 +134,6 @@ class Switch(ABC):
             raise self._progress.verdict from bad
 
     @asynccontextmanager
-    async def _probing(self) -> AsyncIterator[None]:
-        within = probes_within(self._rules.probe_timeout, "[reload] probe_timeout")
-        async with within, self._progress.phase(Phase.PROBING):
+    async def _probing(self, seconds: float, setting: str) -> AsyncIterator[None]:
+        async with probes_within(seconds, setting), self._progress.phase(Phase.PROBING):
             yield

@@ -26,12 +26,15 @@ class Ahead:
         self._done: set[BatchSize] = set()
         self._one_at_a_time = asyncio.Lock()
 
-    def can_prove_in(self, pool: ShadowPool, longest: int) -> bool:
-        """Compile for this pool, too, with probes of up to so many tokens; False if it cannot."""
+    def can_prove_in(self, pool: ShadowPool, needs: Sequence[int]) -> bool:
+        """Compile for this pool, too, where each probe of a batch needs so many tokens.
+
+        False if it cannot.
+        """
         if self._rehearsal is None:
             return False
         self._rehearsal.also_in(pool.described())
-        found = _small_first(self._rehearsal.sizes(1, longest))
+        found = _small_first(self._rehearsal.sizes(len(needs), sum(needs)))
         self._proving = tuple(replace(size, is_shadow=True) for size in found)
         return True
 

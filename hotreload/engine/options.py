@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.engine.compile_cache import CompileCache
-from hotreload.types import Revision
+from hotreload.types import Revision, Shares
 
 RANDOM_WEIGHTS = Revision("random", "random weights")
 """The name of what an engine answers by that started without a checkpoint."""
@@ -31,3 +31,5 @@ class EngineOptions:
     """Number of engines in all: there must be devices for each."""
     compile_cache: CompileCache | None = None
     """The place of compiled programs; None where the process decides that, as for any JAX."""
+    shares: Shares = field(default_factory=Shares)
+    """Parts of their turns in which weights compute that are proven, or that fade out."""

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Self
 from hotreload.engine import facts
 from hotreload.engine.ahead import Ahead
 from hotreload.engine.answering.answers import Answer, Answers, all_ended
-from hotreload.engine.answering.canaries import Canaries
+from hotreload.engine.answering.canaries import Batches, Canaries
 from hotreload.engine.answering.grammars import grammars_of
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
@@ -175,12 +175,13 @@ class SglangEngine(SwitchingEngine):
 
     async def prove(self, staged: Staged) -> None:
         """Ask staged weights every canary prompt, in a lane that nobody else is answered in."""
-        async with self._shadow(staged) as lane:
-            await self._ask_canaries(lane)
+        asked = self._canaries.in_batches()
+        async with self._shadow(staged, len(asked[0])) as lane:
+            await self._ask_canaries(asked, lane)
 
     async def probe(self) -> None:
         """Ask the live weights every canary prompt; ProbeFailed lists each bad answer."""
-        await self._ask_canaries(self._lane(None))
+        await self._ask_canaries(self._canaries.in_batches(), self._lane(None))
 
     def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:
         """Judge later weights by these; ConfigError, and no change, if one cannot be asked."""
@@ -311,12 +312,14 @@ class SglangEngine(SwitchingEngine):
 
         Or the first checkpoint would have all wait for it.
         """
-        longest = self._canaries.longest
-        self._decide_where_to_prove(longest)
+        needs = self._canaries.needs
+        self._decide_where_to_prove(needs)
         pool = self._shadow_pool
-        if pool is None or not pool.has_own_programs or self.cannot_overlap:
+        if pool is None or self.cannot_overlap:
             return
-        if not self._ahead.can_prove_in(pool, longest):
+        # Else a single probe has been asked, as it is at every start, in batches of this size.
+        is_another_size = pool.has_own_programs or len(needs) > 1
+        if is_another_size and not self._ahead.can_prove_in(pool, needs):
             with suppress(ProbeFailed):  # the start says what its weights answer
                 await self.prove(self.live)
 
@@ -334,10 +337,10 @@ class SglangEngine(SwitchingEngine):
     async def _know_whole(self) -> None:
         """On a single host every leaf has been measured."""
 
-    async def _ask_canaries(self, lane: int) -> None:
+    async def _ask_canaries(self, asked: Batches, lane: int) -> None:
         """Past `generate`, which counts withheld answers: a probe's is no client's."""
         self._watch.check()
-        await self._canaries.ask(partial(self._front.generate, lane=lane))
+        await self._canaries.ask(asked, partial(self._front.generate, lane=lane))
 
 
 @asynccontextmanager

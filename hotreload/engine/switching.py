@@ -124,25 +124,28 @@ class SwitchingEngine(StagingEngine):
         await self._end(staged.weights.lane)
         staged.weights.lane = None
 
-    def _decide_where_to_prove(self, longest: int) -> None:
+    def _decide_where_to_prove(self, needs: Sequence[int]) -> None:
         """Beside others that answer, if that can be; it decides where spare weights wait, too.
 
-        `longest` is how many tokens the longest probe and its answer have.
+        `needs` has for each probe of a batch how many tokens it takes with its answer.
         """
         if self._scheduler.cannot_overlap:
             self.decide()
             return
-        self._shadow_pool = ShadowPool(self._scheduler.lanes.allocator, longest)
+        self._shadow_pool = ShadowPool(self._scheduler.lanes.allocator, needs)
         self.decide(self._shadow_pool.buffers)
 
     @asynccontextmanager
-    async def _shadow(self, staged: Staged) -> AsyncIterator[int]:
-        """A lane in which these weights answer nobody but us, in a KV pool of their own."""
+    async def _shadow(self, staged: Staged, prompts: int) -> AsyncIterator[int]:
+        """A lane in which these weights answer nobody but us, in a KV pool of their own.
+
+        It answers so many prompts together, and begins when all have come.
+        """
         pool, opened = self._shadow_pool, list[int]()
         assert pool is not None, self.cannot_overlap
 
         async def opens() -> None:
-            opened.append(await self._open_shadow(staged.weights.leaves, pool))
+            opened.append(await self._open_shadow(staged.weights.leaves, pool, prompts))
             self._proving.update(opened)
 
         try:
@@ -241,6 +244,8 @@ class SwitchingEngine(StagingEngine):
         started = time.perf_counter()
         if ready is not None:
             weights.lane = self._scheduler.lanes.open(ready)
+        assert weights.lane is not None, "it has a lane, or one was made ready for it"
+        self._scheduler.lanes.make_live(weights.lane)
         return time.perf_counter() - started
 
     def _swap(self, weights: Weights) -> float:
@@ -280,10 +285,10 @@ class SwitchingEngine(StagingEngine):
 
     # --- lanes ------------------------------------------------------------------------------------
 
-    async def _open_shadow(self, leaves: list[Any], pool: ShadowPool) -> int:
+    async def _open_shadow(self, leaves: list[Any], pool: ShadowPool, prompts: int) -> int:
         with telling_lack_of_memory():
             made = await in_thread(lambda cancel: pool.make())
-        open_lane = partial(self._scheduler.lanes.open_shadow, leaves, *made)
+        open_lane = partial(self._scheduler.lanes.open_shadow, leaves, *made, prompts=prompts)
         return await self._between.at_a_turn(open_lane)
 
     async def _end(self, number: int) -> None:

@@ -82,6 +82,7 @@ async def start(
                 load_format="auto" if checkpoint else "dummy",
                 args=args or {},
                 first_device=first_device,
+                shares=terms.shares,
             ),
             terms=terms.staging(Path(spool.name)),
             probes=probes,

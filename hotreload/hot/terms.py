@@ -11,8 +11,10 @@ from hotreload.core.rules import BY_MEMORY, KeepPrevious, Rules
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError
+from hotreload.types import Shares
 
 DAEMONS_RULES = Rules()
+DAEMONS_SHARES = Shares()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,10 @@ class HotTerms:
     stage_timeout: float = DAEMONS_RULES.stage_timeout
     """Time that the loading may take."""
     probe_timeout: float = DAEMONS_RULES.probe_timeout
+    shadow_share: float = DAEMONS_SHARES.shadow
+    """Part of its turns in which what is proven computes while others are answered."""
+    fading_share: float = DAEMONS_SHARES.fading
+    """The least part of their turns in which older weights compute."""
     drain_timeout: float = DAEMONS_RULES.drain_timeout
     finish_timeout: float = DAEMONS_RULES.finish_timeout
     """Time that older answers may keep the room that new weights need."""
@@ -61,7 +67,13 @@ class HotTerms:
             finish_timeout=self.finish_timeout,
             probe_timeout=self.probe_timeout,
             keep_previous=KeepPrevious(self.keep_previous),
+            shadow_share=self.shadow_share,
         )
+
+    @property
+    def shares(self) -> Shares:
+        """The parts of their turns in which weights compute that are not the live ones."""
+        return Shares(self.shadow_share, self.fading_share)
 
     def staging(self, spool: Path) -> StagingOptions:
         """Options of the loading: at usual priority, since the caller waits for it."""
@@ -91,6 +103,10 @@ def _is_above_zero(value: Any) -> bool:
 _Rule = tuple[str, Callable[[Any], bool]]
 """Words for what a value must be, and the test of it."""
 _ABOVE_ZERO: _Rule = "a number above 0", _is_above_zero
+_SHARE: _Rule = (
+    "a number from 0.05 to 1",
+    lambda value: type(value) in (int, float) and 0.05 <= value <= 1,
+)
 _RULES: dict[str, _Rule] = {
     "extra_tensors": (
         "patterns of names",
@@ -100,6 +116,8 @@ _RULES: dict[str, _Rule] = {
         "None or a factor of at least 1",
         lambda value: value is None or (_is_above_zero(value) and value >= 1),
     ),
+    "shadow_share": _SHARE,
+    "fading_share": _SHARE,
     "sets": (
         "2 or 3 or 'auto'",
         lambda value: value == BY_MEMORY or (type(value) is int and value in (2, 3)),

@@ -29,6 +29,7 @@ from hotreload.life.running import RunningEngine
 from hotreload.life.warming import LONGEST, warm
 from hotreload.settings.engine import COMPILED
 from hotreload.settings.load import Settings
+from hotreload.settings.rules import shares_of
 from hotreload.threads import deadline, in_thread, uninterrupted
 from hotreload.types import Checkpoint, HowFar, Phase
 
@@ -151,6 +152,7 @@ def engine_options(settings: Settings, model: Path, load_format: str = "auto") -
         tool_call_parser=settings.server.tool_call_parser,
         engines=engine.replicas,
         compile_cache=_compile_cache(settings),
+        shares=shares_of(settings),
     )
 
 

@@ -112,6 +112,8 @@ def origin(value: str) -> str:
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
 Deadline = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+PartOfTurns = Annotated[float, Field(strict=True, ge=0.05, le=1)]
+"""A part of the turns. With less a batch would rest for longer than 0.0.2 keeps its tokens."""
 AtLeastOne = Annotated[int, Field(strict=True, ge=1)]
 Location = Annotated[Path, BeforeValidator(_named), AfterValidator(_path)]
 CompileCachePlace = Annotated[Literal["auto", "off"] | Path, BeforeValidator(_named_unless_word)]

@@ -5,9 +5,11 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from hotreload.core.rules import Rules
-from hotreload.settings.kinds import Deadline, Seconds, SettingsTable
+from hotreload.settings.kinds import Deadline, PartOfTurns, Seconds, SettingsTable
+from hotreload.types import Shares
 
 DEFAULT_RULES = Rules()
+DEFAULT_SHARES = Shares()
 
 
 class ReloadSettings(SettingsTable):
@@ -78,7 +80,21 @@ class ReloadSettings(SettingsTable):
     probe_timeout: Deadline = Field(
         default=DEFAULT_RULES.probe_timeout,
         description="How long all probes together may take; if they take longer, the answers "
-        "count as bad.",
+        "count as bad. Where clients are answered meanwhile, it is divided by shadow_share.",
+    )
+    shadow_share: PartOfTurns = Field(
+        default=DEFAULT_SHARES.shadow,
+        description="In which part of its turns a checkpoint that is being proven computes a step, "
+        "while clients are answered; 0.05 to 1. At 0.25 it is one step beside four of the live "
+        "weights: the less, the faster tokens come meanwhile, and the longer the probe takes. "
+        "While nobody is answered it computes in every turn. For mode = 'overlap'.",
+    )
+    fading_share: PartOfTurns = Field(
+        default=DEFAULT_SHARES.fading,
+        description="In which part of their turns older weights compute a step for the requests "
+        "that they still answer, at least; 0.05 to 1. It is more where they answer more: 3 "
+        "requests beside 4 have three turns of four. At 1 they have every turn. For mode = "
+        "'overlap'.",
     )
     sessions: Seconds = Field(
         default=0.0,

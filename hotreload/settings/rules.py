@@ -2,6 +2,7 @@
 
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.settings.sections import Settings
+from hotreload.types import Shares
 
 NAMING_SECONDS = 5.0
 """So much later than other ranks an attempt itself is out of time: it is to name who was late."""
@@ -13,6 +14,11 @@ def stage_seconds(settings: Settings) -> float:
     if settings.engine.nnodes == 1:
         return reload.stage_timeout
     return reload.fetch_timeout + reload.validate_timeout + reload.stage_timeout
+
+
+def shares_of(settings: Settings) -> Shares:
+    """Return in which part of their turns weights compute that are not the live ones."""
+    return Shares(settings.reload.shadow_share, settings.reload.fading_share)
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -31,4 +37,5 @@ def rules_of(settings: Settings) -> Rules:
         longest_drain=settings.server.limits.request_seconds,
         probe_timeout=reload.probe_timeout + later,
         keep_previous=KeepPrevious(reload.keep_previous),
+        shadow_share=reload.shadow_share,
     )

@@ -5,11 +5,14 @@ import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hotreload.engine.answering.probe import Probe
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint
@@ -95,6 +98,71 @@ async def test_time_between_tokens_while_staging(tmp_path: Path, which: str) -> 
         {way: p99(values) * 1e3 for way, values in gaps.items()},
         "ms",
     )
+
+
+PROVEN: dict[str, tuple[Shape | None, int]] = {
+    "a tiny model": (None, 10),
+    "two layers of 31 MB": (Shape(2), 1),
+}
+"""What is proven, and how often in a row: a tiny one says a few words."""
+SHARES = (1.0, 0.25, 0.05)
+"""At 1 the probe has every second step."""
+
+
+@pytest.mark.parametrize("which", PROVEN)
+async def test_time_between_tokens_while_proving(tmp_path: Path, which: str) -> None:
+    """Four probes in a batch, by shares that take turns in one engine, beside one client."""
+    (shape, times), saying = PROVEN[which], "served by step 7"
+    probes = [Probe(f"{number} quick brown foxes", 24) for number in range(4)]
+    gaps: dict[float, list[float]] = {share: [] for share in (0.0, *SHARES)}
+    took: dict[float, list[float]] = {share: [] for share in SHARES}
+    live = model(tmp_path / "live", shape) if shape else write_tiny(tmp_path / "live", saying)
+    started = real.engine_of(live, tmp_path / "spool", quiet=Quiet(), probes=probes)
+    async with started as engine, client(engine) as came:
+        staged = await engine.stage(real.checked(live))
+        await engine.prove(staged)  # compiles
+        for _ in range(ROUNDS):
+            for share, values in gaps.items():
+                before, began = len(came), time.perf_counter()
+                await proven(engine, staged, share, times)
+                values += [b - a for a, b in itertools.pairwise(came[before:])]
+                if share:
+                    took[share].append((time.perf_counter() - began) / times)
+    idle = gaps.pop(0.0)
+    print(f"\nbetween two tokens of {which}, idle: {figures_of(idle, idle)}")
+    for share, values in gaps.items():
+        print(f"while proving, share {share:4}: {figures_of(values, idle)}", end="")
+        print(f"   a probe {median(took[share]):5.2f} s")
+    means = {f"share {share}": mean(values) / mean(idle) for share, values in gaps.items()}
+    name = f"Mean time between tokens while proving, times idle: {which}"
+    plots.bars(f"proving-{'tiny' if shape is None else 'large'}", name, means, "times")
+
+
+async def proven(engine: Any, staged: Any, share: float, times: int) -> None:
+    """Prove with this share of the turns; for 0 nothing is done for a while."""
+    if share:
+        engine._scheduler.lanes._resting._shadow = Fraction(share).limit_denominator(100)
+        for _ in range(times):
+            await engine.prove(staged)
+    else:
+        await asyncio.sleep(5)
+
+
+def figures_of(values: list[float], idle: list[float]) -> str:
+    """The mean, the median and the tail, each beside that of nothing."""
+    named = (("mean", mean), ("p50", median), ("p90", partial(p, part=0.9)), ("p99", p99))
+    told = (
+        f"{name} {of(values) * 1e3:7.1f} ms {of(values) / of(idle):5.2f}x" for name, of in named
+    )
+    return f"{'   '.join(told)} ({len(values)})"
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def p(values: list[float], part: float) -> float:
+    return sorted(values)[round(part * (len(values) - 1))]
 
 
 async def test_how_long_nobody_is_answered(tmp_path: Path) -> None:

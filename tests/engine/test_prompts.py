@@ -322,10 +322,10 @@ async def test_probes_are_changed_as_a_whole_or_not_at_all(tokenizer: Any) -> No
     canaries = Canaries([Probe("one two three", 16)], Prompts(tokenizer, LIMITS, CAN))
     with pytest.raises(ConfigError, match=r"room for \d+; restart hotreload for it"):
         canaries.change([Probe("one", 8), Probe("one two three", 17)])
-    await canaries.ask(generate)
+    await canaries.ask(canaries.in_batches(), generate)
     canaries.change([Probe("one", 8), Probe("two", 8, contains="yes")])
-    await canaries.ask(generate)
+    await canaries.ask(canaries.in_batches(), generate)
     assert [text.strip() for text in asked] == ["one two three", "one", "two"]
     canaries.change([Probe("one", 8, contains="no")])
     with pytest.raises(ProbeFailed, match="expected 'no' in it"):
-        await canaries.ask(generate)
+        await canaries.ask(canaries.in_batches(), generate)

@@ -127,6 +127,7 @@ class Doing:
         self._leading: Any = None
         self._staged: Any = None
         self._before: Any = None
+        self._launched: list[list[int]] = []
 
     async def patience(self, seconds: float) -> None:
         self._joined.meeting.within = seconds
@@ -167,6 +168,25 @@ class Doing:
         os.close(held)
         os.close(OPENED + rank)
         shutil.rmtree(own)
+
+        self._note_launches()
+
+    def _note_launches(self) -> None:
+        """Note in which turn each lane launches a batch."""
+        thread = self._member._scheduler
+        worker = thread.scheduler.tp_worker
+        launch = worker.forward_batch_generation
+
+        def launch_and_note(*args: Any, **more: Any) -> Any:
+            self._launched.append([thread.turns._number, thread.lanes._rotation.current.number])
+            return launch(*args, **more)
+
+        worker.forward_batch_generation = launch_and_note
+
+    async def launched(self) -> list[list[int]]:
+        """The turn and the lane of each batch since this was last asked."""
+        told, self._launched = self._launched, []
+        return told
 
     async def live(self) -> str:
         return str(self._member.live.fingerprint)

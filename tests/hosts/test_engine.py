@@ -9,6 +9,7 @@ from tests.hosts.engine_member import PATIENCE, Pair, Refused, pair
 pytestmark = pytest.mark.real_engine
 
 LONG = 40
+FAR_LONGER = 250
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,23 @@ def test_new_weights_are_proven_and_flipped_to_while_older_ones_answer(both: Pai
         assert older.result().startswith(old)
         assert saying(number) not in older.result()
     assert len({batches for _, batches in both.do("batches")}) == 1
+
+
+def test_who_rests_in_which_turn_is_the_same_on_both_ranks(both: Pair) -> None:
+    both.do("step", "rest")
+    both.do("stage", 2)
+    both.do("launched")
+    client = both.leader.ask("ask", "Who goes on?", FAR_LONGER)
+    both.do("prove")
+    assert not client.done()
+    assert saying(1) in client.result()
+    both.do("drop")
+    theirs, others = both.do("launched")
+    assert theirs == others
+    lanes = [lane for _, lane in theirs]
+    steps = "".join("." if lane == lanes[-1] else "p" for lane in lanes).split("p")
+    assert len(steps) > 4, "they were proven beside a client"
+    assert {len(between) for between in steps[1:-1]} == {4}
 
 
 def test_nothing_is_flipped_when_one_rank_does_not_come(both: Pair) -> None:

@@ -87,7 +87,7 @@ class EngineOfWords(FakeEngine):
 
     async def judge(self, answer: str) -> None:
         """Have each canary judged by this answer."""
-        await self._canaries.ask(partial(self._told, answer))
+        await self._canaries.ask(self._canaries.in_batches(), partial(self._told, answer))
 
     async def _told(self, answer: str, asked: Parsed) -> AsyncGenerator[Any]:
         ids = [crc32(word.encode()) for word in answer.split()]

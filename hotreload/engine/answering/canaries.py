@@ -1,16 +1,22 @@
 """The canary prompts of one engine: which they are, and what comes of asking them."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import batched
 
-from hotreload.engine.answering.answers import Answer
+from hotreload.engine.answering.answers import Answer, all_ended
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import BUILT_IN, Probe, decide_verdict, request_for
 from hotreload.engine.answering.prompts import Prompts
+from hotreload.engine.lanes.sharing import SHADOW_ROWS
 from hotreload.errors import AnswerNonfinite, BadRequest, ConfigError, ProbeFailed
+from hotreload.threads import uninterrupted
 
 Ask = Callable[[Parsed], AsyncGenerator[Answer | list[Answer]]]
+Batches = Sequence[Sequence[Probe]]
+"""Probes, of which those of one batch are asked together."""
 
 
 class Canaries:
@@ -19,26 +25,39 @@ class Canaries:
     def __init__(self, probes: Sequence[Probe], prompts: Prompts) -> None:
         self._prompts = prompts
         self._probes = tuple(probes) or (BUILT_IN,)
-        self.longest = self._longest_of(self._probes)
-        """Tokens that the longest probe at the start takes with its answer: there is room for no
-        more where weights are proven."""
+        self.needs = sorted(map(self._tokens_of, self._probes))[-SHADOW_ROWS:]
+        """Tokens that each probe of the largest batch takes with its answer."""
+        self.room = sum(self.needs)
+        """Tokens for which there is room where weights are proven, from the start on."""
 
     def change(self, probes: Sequence[Probe]) -> None:
         """Ask these from now on; ConfigError, and no change, if one of them cannot be asked."""
         asked = tuple(probes) or (BUILT_IN,)
-        if (longest := self._longest_of(asked)) > self.longest:
+        if (longest := max(map(self._tokens_of, asked))) > self.room:
             raise ConfigError(
                 f"[[probe]]: one takes {longest} tokens with its answer, and since the start there "
-                f"is room for {self.longest}; restart hotreload for it"
+                f"is room for {self.room}; restart hotreload for it"
             )
         self._probes = asked
 
-    async def ask(self, generate: Ask) -> None:
+    def in_batches(self) -> Batches:
+        """The probes to ask now, those together that find rows and room."""
+        return list(batched(self._probes, SHADOW_ROWS))
+
+    async def ask(self, asked: Batches, generate: Ask) -> None:
         """Ask each of them; ProbeFailed lists each bad answer."""
-        verdicts = [await self._verdict(probe, generate) for probe in self._probes]
+        verdicts = [each for batch in asked for each in await self._verdicts(batch, generate)]
         bad = [verdict for verdict in verdicts if verdict is not None]
         if bad:
             raise ProbeFailed(bad[0], findings=bad)
+
+    async def _verdicts(self, batch: Sequence[Probe], generate: Ask) -> list[str | None]:
+        """Each probe is a request of its own: what one is answered says nothing of another."""
+        tasks = [asyncio.create_task(self._verdict(probe, generate)) for probe in batch]
+        try:
+            return [await task for task in tasks]
+        finally:
+            await uninterrupted(all_ended(tasks))
 
     async def _verdict(self, probe: Probe, generate: Ask) -> str | None:
         asked = self._parsed(probe)
@@ -54,9 +73,6 @@ class Canaries:
         """The probe's request, made at once: it must not queue with clients."""
         parsed = self._prompts.parse(request_for(probe))
         return replace(parsed, items=tuple(replace(item, is_probe=True) for item in parsed.items))
-
-    def _longest_of(self, probes: Sequence[Probe]) -> int:
-        return max(self._tokens_of(probe) for probe in probes)
 
     def _tokens_of(self, probe: Probe) -> int:
         """Refuse one that the engine cannot answer: it would reject every checkpoint."""

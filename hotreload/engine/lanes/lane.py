@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 
@@ -26,13 +27,30 @@ class Bound:
 class Lane:
     """While it has its turn, the scheduler holds its state; else it lies here."""
 
-    def __init__(self, scheduler: Any, number: int, bound: Bound, *, has_own_pool: bool) -> None:
+    def __init__(
+        self,
+        scheduler: Any,
+        number: int,
+        bound: Bound,
+        *,
+        has_own_pool: bool = False,
+        prompts: int = 0,
+    ) -> None:
         self.number = number
         self.bound = bound
         self.has_own_pool = has_own_pool
         """True where nothing it computes reaches the KV pool in which clients are served."""
+        self.prompts = prompts
+        """So many are to be computed in one batch, and no others come; 0 where they come and go."""
+        self.gathers = prompts > 1
+        """True until all of them are there: it launches nothing before."""
         self.ended: Future[None] | None = None
         """Set once nobody is admitted to it any more; its result comes when it has ended."""
+        self.rests = False
+        """True in a turn in which it launches nothing, so that others have more of the steps."""
+        self.credit = Fraction(0)
+        """The part of a launch that it is owed for the turns in which it rested."""
+        self._unmerged: Any = None
         self._scheduler = scheduler
         self._state: dict[str, Any] | None = None
 
@@ -53,6 +71,8 @@ class Lane:
     def leave(self, fields: Sequence[str]) -> None:
         """Take the state out of the scheduler: another lane has the next turn."""
         self._state = {name: getattr(self._scheduler, name) for name in fields}
+        if self._unmerged is not None:
+            self._state |= {"last_batch": self._unmerged, "cur_batch": self._unmerged}
 
     def enter(self) -> None:
         """Put the state into the scheduler: what it does from now on, it does for this lane."""
@@ -60,6 +80,21 @@ class Lane:
         assert state is not None, "the lane has its turn already"
         for name, value in state.items():
             setattr(self._scheduler, name, value)
+
+    def rest(self) -> None:
+        """Launch nothing in this turn; the result of the launch before is collected all the same.
+
+        Upstream forgets the batch when it has its result. One of prompts is kept: its requests join
+        those that run only at the next launch, and until then somebody may abort them.
+        """
+        batch = self._scheduler.last_batch
+        if batch is not None and batch.forward_mode.is_extend():
+            self._unmerged = batch
+
+    def note_merged(self) -> None:
+        """Tell upstream, after it merged what was kept, that its result is not to come any more."""
+        if self._unmerged is not None:
+            self._unmerged = self._scheduler.last_batch = None
 
 
 def in_lane(lane: int, name: str) -> str:
@@ -75,10 +110,12 @@ def lane_of(rid: str) -> int:
 class Rotation:
     """The lanes of one engine, the oldest first, in strict rotation; on the scheduler thread alone.
 
-    Results come from one queue, in the order of the launches. A lane that is skipped once, or has
-    two turns in a row, hands its tokens to the requests of another lane. So a lane with nothing to
-    do takes its turn as well; one that has ended hands it to the next in order; a new one comes
-    last.
+    Results come from one queue, in the order of the launches, and each lane takes the first one
+    there for its own. So a lane whose result is to come has the next turn after its launch that is
+    its own, neither earlier nor later: one that was skipped, or had two turns in a row, would hand
+    its tokens to the requests of another lane. Whether it launches anything in a turn is free, and
+    one that rests and awaits nothing is passed over. One that has ended hands its turn to the next
+    in order; a new one comes last.
     """
 
     def __init__(
@@ -86,13 +123,18 @@ class Rotation:
         first: Lane,
         fields: Sequence[str],
         *,
+        may_launch: Callable[[Lane], bool],
+        awaits_result: Callable[[Lane], bool],
         is_spent: Callable[[Lane], bool],
         on_end: Callable[[Lane], None],
     ) -> None:
+        """`may_launch` is asked once in each turn of a lane."""
         self.lanes = [first]
         self.current = first
         """The lane whose turn it is: the scheduler holds its state."""
         self._fields = fields
+        self._may_launch = may_launch
+        self._awaits_result = awaits_result
         self._is_spent = is_spent
         self._on_end = on_end
 
@@ -101,7 +143,7 @@ class Rotation:
         self.lanes.append(lane)  # it awaits no result yet, so it may come in anywhere
 
     def turn(self) -> None:
-        """Hand the turn to the next lane in order; end those that have nothing left."""
+        """Hand the turn to the next lane in order that launches or collects; end what is spent."""
         if len(self.lanes) == 1:
             return
         at = self.lanes.index(self.current)
@@ -111,10 +153,13 @@ class Rotation:
                 self.lanes.remove(lane)
                 self._on_end(lane)
                 continue
+            lane.rests = not self._may_launch(lane)
+            if lane.rests and not self._awaits_result(lane):
+                continue
             self.current = lane
             lane.enter()
             return
-        raise AssertionError("the lane of the live weights never ends")
+        raise AssertionError("the lane of the live weights neither ends nor rests")
 
     @contextmanager
     def visiting(self, lane: Lane) -> Iterator[None]:

@@ -13,8 +13,10 @@ from typing import Any
 from hotreload.engine.lanes.binding import Binding
 from hotreload.engine.lanes.kinds import EVERYTHING, empty_like, find_kind
 from hotreload.engine.lanes.lane import Bound, Lane, Rotation, lane_of
+from hotreload.engine.lanes.resting import Resting
 from hotreload.engine.lanes.sharing import Share, Sharing
 from hotreload.engine.slots import find_slot
+from hotreload.types import Shares
 
 log = logging.getLogger("hotreload.lanes")
 
@@ -22,7 +24,7 @@ log = logging.getLogger("hotreload.lanes")
 class Lanes:
     """One lane for each generation that answers, and one in which weights are proven."""
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: Any, shares: Shares) -> None:
         self._scheduler = scheduler
         kind = find_kind(scheduler)
         assert kind is not None, "`why_no_lanes` saw to it"
@@ -30,11 +32,18 @@ class Lanes:
         self._numbers = count(1)
         runner = scheduler.tp_worker.get_model_runner()
         self._binding = Binding(runner, find_slot(runner))
-        first = Lane(scheduler, 0, self._binding.current(), has_own_pool=False)
+        first = Lane(scheduler, 0, self._binding.current())
+        self._resting = Resting(first, shares, has_work=self._has_work, running=self._running)
         self._rotation = Rotation(
-            first, kind.fields(scheduler), is_spent=self._is_spent, on_end=self._ended
+            first,
+            kind.fields(scheduler),
+            may_launch=self._may_launch,
+            awaits_result=self._awaits_result,
+            is_spent=self._is_spent,
+            on_end=self._ended,
         )
-        self._sharing = Sharing(scheduler, kind, self._rotation.lanes)
+        turns_between = self._resting.turns_between
+        self._sharing = Sharing(scheduler, kind, self._rotation.lanes, turns_between)
         self._share_from_the_start()
         self._hook()
 
@@ -50,15 +59,23 @@ class Lanes:
         share = Share(self._sharing.allocator)
         tree = empty_like(scheduler.tree_cache, share)
         state = self._kind.fresh(scheduler, tree, share)
-        return self._add(ready, state, has_own_pool=False)
+        return self._add(Lane(scheduler, next(self._numbers), ready), state)
 
-    def open_shadow(self, leaves: list[Any], kv_pool: Any, allocator: Any) -> int:
-        """A lane for weights that nobody is admitted to, with a KV pool of its own."""
+    def make_live(self, number: int) -> None:
+        """New requests are admitted to this lane from now on; those before it may rest."""
+        self._resting.live = self._lane(number)
+
+    def open_shadow(self, leaves: list[Any], kv_pool: Any, allocator: Any, prompts: int = 1) -> int:
+        """A lane for weights that nobody is admitted to, with a KV pool of its own.
+
+        So many prompts come to it and are computed in one batch: it begins when all are there.
+        """
         scheduler, bound = self._scheduler, self._serving.bound
         tree = empty_like(scheduler.tree_cache, allocator)
         state = self._kind.fresh(scheduler, tree, allocator)
         own = self._binding.with_pool(bound, leaves, kv_pool)
-        return self._add(own, state, has_own_pool=True)
+        lane = Lane(scheduler, next(self._numbers), own, has_own_pool=True, prompts=prompts)
+        return self._add(lane, state)
 
     def end(self, number: int) -> Future[None]:
         """Give the lane up as soon as nothing of it is left; nobody is admitted to it any more."""
@@ -132,11 +149,45 @@ class Lanes:
         self._binding.travel_with_batches(scheduler.tp_worker, lambda: self._rotation.current.bound)
         admit, abort = scheduler.get_new_batch_prefill, scheduler.abort_request
         scheduler.get_new_batch_prefill = lambda: self._sharing.admit(self._rotation.current, admit)
+        scheduler.get_next_batch_to_run = self._launching(scheduler.get_next_batch_to_run)
+        worker = scheduler.tp_worker
+        worker.get_precompile_paddings = self._padding(worker.get_precompile_paddings)
         self._replace_handler(abort, self._aborting(abort))
         scheduler._add_request_to_queue = self._by_lease(scheduler._add_request_to_queue)
         scheduler._extend_requests_to_queue = self._each_by_lease(scheduler)
         for check in ("check_memory", "check_tree_cache"):
             setattr(scheduler, check, self._when_alone(getattr(scheduler, check)))
+
+    def _launching(self, next_batch: Callable[[], Any]) -> Callable[[], Any]:
+        """A lane that rests in its turn launches nothing, nor does one that waits for prompts."""
+
+        def launch_or_rest() -> Any:
+            lane = self._rotation.current
+            if lane.gathers:
+                lane.gathers = len(lane.look("waiting_queue")) < lane.prompts
+            if lane.rests or lane.gathers:
+                lane.rest()
+                return None
+            batch = next_batch()
+            lane.note_merged()
+            return batch
+
+        return launch_or_rest
+
+    def _padding(self, paddings: Callable[[], Any]) -> Callable[[], Any]:
+        """Batches of the lane of probes are padded to one size, however many have ended.
+
+        Its pool may have programs of its own: each further size would be compiled while clients
+        wait.
+        """
+
+        def paddings_of_lane() -> Any:
+            tokens, batches, places = paddings()
+            prompts = self._rotation.current.prompts
+            at = next((at for at, size in enumerate(batches) if size >= prompts), -1)
+            return tokens, batches[at:], places[at:]
+
+        return paddings_of_lane
 
     def _by_lease(self, add: Callable[[Any], None]) -> Callable[[Any], None]:
         """A request goes to the lane it was admitted to, whichever has its turn when it comes."""
@@ -192,8 +243,7 @@ class Lanes:
 
     # --- lanes --------------------------------------------------------------------------------
 
-    def _add(self, bound: Any, state: dict[str, Any], *, has_own_pool: bool) -> int:
-        lane = Lane(self._scheduler, next(self._numbers), bound, has_own_pool=has_own_pool)
+    def _add(self, lane: Lane, state: dict[str, Any]) -> int:
         lane.leave_with(state)
         self._rotation.add(lane)
         return lane.number
@@ -214,6 +264,23 @@ class Lanes:
 
     def _is_spent(self, lane: Lane) -> bool:
         return self._kind.is_spent(lane.look)
+
+    def _may_launch(self, lane: Lane) -> bool:
+        return self._resting.may_launch(lane, self._rotation.lanes)
+
+    def _has_work(self, lane: Lane) -> bool:
+        """Say if it could launch something; prompts that are to go together wait for the last."""
+        if lane.gathers:
+            return False
+        waits = lane.look("waiting_queue") or self._kind.chunked(lane.look)
+        return bool(waits) or self._running(lane) > 0
+
+    def _running(self, lane: Lane) -> int:
+        return len(self._kind.running(lane.look))
+
+    def _awaits_result(self, lane: Lane) -> bool:
+        """Without overlap scheduling a lane collects its result in the turn of its launch."""
+        return bool(self._scheduler.enable_overlap and lane.look("result_queue"))
 
     def _ended(self, lane: Lane) -> None:
         """Give back the pages of its cached prefixes: nobody will match them again."""

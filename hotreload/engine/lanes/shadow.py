@@ -1,6 +1,7 @@
 """A small KV pool in which weights are proven: what they compute there, NaN too, reaches nobody."""
 
 import copy
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -17,15 +18,15 @@ too, and nothing more is to be compiled. It takes memory only while weights are 
 class ShadowPool:
     """Makes the pool of the lane in which weights are proven, and knows its size."""
 
-    def __init__(self, allocator: Any, longest: int) -> None:
-        """`longest` is how many tokens the longest probe and its answer have."""
+    def __init__(self, allocator: Any, needs: Sequence[int]) -> None:
+        """`needs` has for each probe of a batch how many tokens it takes with its answer."""
         page = allocator.page_size
         self._allocator = allocator
         self._pool = allocator.get_kvcache()
         self.has_own_programs = sum(each.nbytes for each in self._pool.kv_buffer) > WHOLE_BYTES
         """True where programs must be compiled for it, because its size is its own."""
-        # A token more than the longest, and a page: upstream admits what leaves something free.
-        needed = -(-(longest + 1) // page) * page + page
+        # A token more than each, and a page: upstream admits what leaves something free.
+        needed = sum(-(-(tokens + 1) // page) * page for tokens in needs) + page
         self.tokens = min(needed, allocator.size) if self.has_own_programs else allocator.size
 
     @property

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hotreload.engine.lanes.kinds import (
@@ -21,9 +23,14 @@ from hotreload.engine.lanes.kinds import (
 )
 from hotreload.engine.lanes.lane import Lane
 
-STEPS_KEPT = 2
-"""For how many steps of the older lanes a younger one leaves room: it looks again before those are
-used up, once in each round."""
+STEPS_KEPT = 1
+"""For how many steps of the older lanes a younger one leaves room beyond those that they take
+before it looks again."""
+
+
+SHADOW_ROWS = 16
+"""So many rows more there are than clients' requests may run: for the prompts, asked together, by
+which weights are proven. They never wait for a client's answer."""
 
 
 class Share:
@@ -49,16 +56,27 @@ class Share:
 class Sharing:
     """Says, each time a lane has its turn, what of the rows and tokens it may take."""
 
-    def __init__(self, scheduler: Any, kind: LaneKind, lanes: Sequence[Lane]) -> None:
-        """`lanes` holds the oldest first, and changes."""
+    def __init__(
+        self,
+        scheduler: Any,
+        kind: LaneKind,
+        lanes: Sequence[Lane],
+        turns_between: Callable[[Lane], int],
+    ) -> None:
+        """`lanes` holds the oldest first, and changes.
+
+        `turns_between` says after how many turns at most a lane looks again.
+        """
         self._scheduler = scheduler
         self._kind = kind
         self._lanes = lanes
+        self._turns_between = turns_between
         self.allocator = scheduler.token_to_kv_pool_allocator
         self._rows = getattr(scheduler, kind.row_limit)
         self.times_given_way = 0
-        if scheduler.req_to_token_pool.size <= self._rows:
-            _add_row(scheduler.req_to_token_pool)
+        lacking = self._rows + SHADOW_ROWS - scheduler.req_to_token_pool.size
+        if lacking > 0:
+            _add_rows(scheduler, lacking)
 
     def admit(self, lane: Lane, admit: Callable[[], Any]) -> Any:
         """The lane's next batch of prompts, made by upstream's `admit`; None when it gets none."""
@@ -72,7 +90,8 @@ class Sharing:
             self._kind.note_room(self._scheduler)
         share.has_others = bool(others)
         older = others[: self._age(lane)]
-        share.kept = sum(self._next_steps(each) for each in older)
+        steps = STEPS_KEPT + self._turns_between(lane)
+        share.kept = sum(self._next_steps(each, steps) for each in older)
         if older and self._is_short(lane, share.kept):
             self.times_given_way += 1
             self._kind.retract(self._scheduler)
@@ -138,10 +157,10 @@ class Sharing:
             if allocator.available_size() < piece:
                 self._kind.retract_chunked(self._scheduler)
 
-    def _next_steps(self, lane: Lane) -> int:
-        """Tokens that this lane may take before another one looks again."""
+    def _next_steps(self, lane: Lane, steps: int) -> int:
+        """Tokens that this lane takes in so many steps."""
         running = len(self._kind.running(lane.look))
-        return STEPS_KEPT * running * int(self._scheduler.page_size) + self._piece(lane)
+        return steps * running * int(self._scheduler.page_size) + self._piece(lane)
 
     def _piece(self, lane: Lane) -> int:
         """Tokens of the next piece of the prompt that is computed piece by piece."""
@@ -158,15 +177,17 @@ class Sharing:
         left = prompt_left(chunked) + tokens_to_come(chunked, ratio) if chunked is not None else 0
         return int(growth + left)
 
+    def _rows_of_shadows(self) -> int:
+        shadows = (each for each in self._lanes if each.has_own_pool)
+        return sum(len(self._kind.running(each.look)) for each in shadows)
+
     @contextmanager
     def _rows_for(self, lane: Lane) -> Iterator[None]:
-        """Bound how many requests run by the rows that are free: there are rows for one lane.
-
-        There is one row more than clients' requests may run. The lane in which weights are proven
-        takes that one, so it never waits for a client's answer.
-        """
+        """Bound how many requests run by the rows that are free: there are rows for one lane."""
         scheduler, name = self._scheduler, self._kind.row_limit
-        free = len(scheduler.req_to_token_pool.free_slots) - (not lane.has_own_pool)
+        free = len(scheduler.req_to_token_pool.free_slots)
+        if not lane.has_own_pool:
+            free -= SHADOW_ROWS - self._rows_of_shadows()
         running = scheduler.running_batch.batch_size()
         setattr(scheduler, name, min(self._rows, running + max(0, free)))
         try:
@@ -175,8 +196,14 @@ class Sharing:
             setattr(scheduler, name, self._rows)
 
 
-def _add_row(pool: Any) -> None:
-    """0.1.0rc0 has as many rows as requests may run, and its map of tokens in flight one more."""
-    pool.req_to_token = np.vstack([pool.req_to_token, np.zeros_like(pool.req_to_token[:1])])
-    pool.free_slots.append(pool.size)
-    pool.size += 1
+def _add_rows(scheduler: Any, count: int) -> None:
+    """0.1.0rc0 has as many rows as requests may run, and a slot each for its token in flight."""
+    pool = scheduler.req_to_token_pool
+    pool.req_to_token = np.pad(pool.req_to_token, ((0, count), (0, 0)))
+    pool.free_slots += range(pool.size, pool.size + count)
+    pool.size += count
+    worker = scheduler.tp_worker
+    if hasattr(worker, "future_map_size"):
+        worker.future_map_size += count
+        slots = jnp.zeros((worker.future_map_size,), jnp.int32)
+        worker.future_token_ids_map = jax.device_put(slots, worker.future_token_ids_map.sharding)

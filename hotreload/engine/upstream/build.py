@@ -27,6 +27,7 @@ from hotreload.engine.upstream.scheduler import (
 from hotreload.errors import ConfigError
 from hotreload.hosts.upstream import wire
 from hotreload.hosts.upstream.joining import Ranks
+from hotreload.types import Shares
 
 log = logging.getLogger("hotreload.engine")
 
@@ -56,7 +57,9 @@ def build(options: EngineOptions, report: ReportLoss, ranks: Ranks | None = None
     parts = Parts(report, sockets)
     launching = embedding.starting(
         entry,
-        launch_scheduler=partial(_launch_scheduler, parts, ranks.secret if ranks else None),
+        launch_scheduler=partial(
+            _launch_scheduler, parts, ranks.secret if ranks else None, options.shares
+        ),
         run_detokenizer=partial(_run_detokenizer, parts),
         devices=devices,
     )
@@ -103,7 +106,7 @@ def _in_words(fault: BaseException) -> str:
 
 
 def _launch_scheduler(
-    parts: Parts, join_secret: str | None, server_args: Any, port_args: Any
+    parts: Parts, join_secret: str | None, shares: Shares, server_args: Any, port_args: Any
 ) -> dict[str, Any]:
     """Replaces upstream's launcher: raises a failure, and mends the scheduler before it runs."""
     from sgl_jax.srt.layers.logits_processor import LogitsMetadata
@@ -129,7 +132,7 @@ def _launch_scheduler(
         raise
     parts.to_detokenizer.begins_at(scheduler.send_to_detokenizer)
     parts.to_loop.begins_at(scheduler.send_to_tokenizer)
-    parts.scheduler = SchedulerThread(scheduler, parts.report)
+    parts.scheduler = SchedulerThread(scheduler, parts.report, shares)
     parts.scheduler.start()
     return {
         "status": "ready",

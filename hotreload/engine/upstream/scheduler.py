@@ -20,6 +20,7 @@ from hotreload.engine.upstream.load_notes import Load
 from hotreload.engine.upstream.nonfinite_logits import end_nonfinite
 from hotreload.hosts.upstream.turns import Turns
 from hotreload.threads import forget_locals
+from hotreload.types import Shares
 
 SILENT_TURN_SECONDS = 5 * patches.IDLE_POLL_MS / 1000
 """An idle loop turns every `IDLE_POLL_MS`; one that is silent for this long is not idle."""
@@ -51,7 +52,7 @@ def stop_on_message(dispatcher: Any) -> None:
 class SchedulerThread:
     """Runs a scheduler's own event loop, and jobs of ours when it is idle between steps."""
 
-    def __init__(self, scheduler: Any, report: Callable[[str], None]) -> None:
+    def __init__(self, scheduler: Any, report: Callable[[str], None], shares: Shares) -> None:
         self.scheduler = scheduler
         self._report = report
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
@@ -68,7 +69,7 @@ class SchedulerThread:
         end_nonfinite(scheduler)
         self.cannot_overlap = why_no_lanes(scheduler)
         """Reason why two generations cannot answer side by side in it; None when they can."""
-        self._lanes = None if self.cannot_overlap else Lanes(scheduler)
+        self._lanes = None if self.cannot_overlap else Lanes(scheduler, shares)
         self.load = Load(scheduler, self._lanes)
         """Notes of how busy it is, for any thread to read."""
         several = scheduler.nnodes > 1

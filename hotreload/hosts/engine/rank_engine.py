@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from hotreload.engine.answering.answers import Answer, Answers
+from hotreload.engine.answering.canaries import Batches
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import EngineOptions
@@ -147,15 +148,15 @@ class RankEngine(SglangEngine):
         self.live = replace(self.live, fingerprint=fingerprint, leaves=checksums)
         await self._check_room()
 
-    async def _ask_canaries(self, lane: int) -> None:
+    async def _ask_canaries(self, asked: Batches, lane: int) -> None:
         """Rank 0 asks, and the others compute the answers."""
         if self._ranks.leads:
-            await super()._ask_canaries(lane)
+            await super()._ask_canaries(asked, lane)
 
     async def _check_room(self) -> None:
         """Check that all ranks have as much room for what they do in step, and for proving."""
         tokens = self._scheduler.scheduler.token_to_kv_pool_allocator.size
-        own = {"probes": self._canaries.longest, "KV pools": tokens}
+        own = {"probes": self._canaries.room, "KV pools": tokens}
         for told in await gather(self._meeting, next_job(), own):
             if told != own:
                 raise ConfigError(

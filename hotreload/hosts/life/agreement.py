@@ -22,6 +22,8 @@ from hotreload.threads import in_thread
 PACKAGES = ("sglang-jax", "jax", "jaxlib", "transformers")
 """Packages that compute, and that make tokens of text."""
 ALIKE_IN_ENGINE = ("nnodes", "tp", "dtype")
+ALIKE_IN_RELOAD = ("shadow_share", "fading_share")
+"""Settings that say which weights compute in a turn."""
 COMPARED = b"hotreload: do all hosts have this secret?"
 DIGEST = "sha256:"
 """Two of these can be compared, but tell nobody in what they differ."""
@@ -35,6 +37,7 @@ def to_agree_on(settings: Settings) -> dict[str, str]:
         "hotreload": __version__,
         **{package: installed(package) for package in PACKAGES},
         **{name: str(getattr(settings.engine, name)) for name in ALIKE_IN_ENGINE},
+        **{f"[reload] {name}": str(getattr(settings.reload, name)) for name in ALIKE_IN_RELOAD},
         **{f"[engine.args] {name}": text for name, text in _args(settings)},
         **dict(_judged_by(settings)),
         **dict(_secret(settings.engine.join_secret_file)),

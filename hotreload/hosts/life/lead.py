@@ -67,7 +67,7 @@ class Lead:
         self._seconds = StepSeconds(
             meet=settings.engine.join_timeout,
             stage=stage_seconds(settings),
-            prove=settings.reload.probe_timeout,
+            prove=settings.reload.probe_timeout / settings.reload.shadow_share,
         )
 
     def heard(self) -> Mapping[int, float]:

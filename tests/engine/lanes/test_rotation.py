@@ -13,12 +13,16 @@ class Turns:
 
     def __init__(self, lanes: str) -> None:
         self.scheduler = SimpleNamespace(holds=lanes[0])
+        self.resting = ""
+        self.awaited = ""
         self.spent = ""
         self.ended = ""
         self._names: dict[int, str] = {}
         self.rotation = Rotation(
             self._lane(lanes[0]),
             ["holds"],
+            may_launch=lambda lane: self._names[id(lane)] not in self.resting,
+            awaits_result=lambda lane: self._names[id(lane)] in self.awaited,
             is_spent=lambda lane: self._names[id(lane)] in self.spent,
             on_end=self._note_end,
         )
@@ -76,6 +80,31 @@ def test_a_new_lane_leaves_the_order_of_the_others_as_it_was(turns_before: int) 
     turns.add("d")
     others = (before + turns.take(12)).replace("d", "")
     assert "bcabcabcabcabca".startswith(others)
+
+
+def test_a_lane_that_rests_and_awaits_nothing_is_passed_over() -> None:
+    turns = Turns("abc")
+    turns.resting = "b"
+    assert turns.take(5) == "cacac"
+    turns.resting = ""
+    assert turns.take(3) == "abc"
+
+
+def test_a_lane_that_rests_takes_the_turn_in_which_its_result_comes() -> None:
+    turns = Turns("abc")
+    turns.resting = turns.awaited = "b"
+    assert turns.take(5) == "bcabc"
+    assert [lane.rests for lane in turns.rotation.lanes] == [False, True, False]
+
+
+def test_a_lane_that_has_rested_goes_on_when_it_is_alone() -> None:
+    turns = Turns("ab")
+    turns.resting = turns.awaited = "b"
+    assert turns.take(1) == "b"
+    turns.resting, turns.spent = "", "a"
+    turns.give_up("a")
+    assert turns.take(3) == "bbb"
+    assert not turns.rotation.current.rests
 
 
 def test_a_new_lane_comes_after_all_that_were_there() -> None:

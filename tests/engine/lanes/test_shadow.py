@@ -1,13 +1,15 @@
 """Weights are proven where nobody sees it: whatever they compute, clients read what they read."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from hotreload.engine.answering.probe import BUILT_IN, Probe
 from hotreload.engine.lanes import shadow
 from hotreload.engine.lanes.binding import Binding
 from hotreload.engine.lanes.lanes import Lanes
@@ -24,6 +26,7 @@ from tests.engine.lanes.crowd import (
     idle,
     lanes_of,
     saying_of,
+    scheduler_of,
     tell,
     until,
 )
@@ -31,6 +34,7 @@ from tests.engine.lanes.crowd import (
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
 
 Engine = Any
+PROBES = (BUILT_IN, Probe("Who serves?", 24, max_repeat=12), Probe("hello", 24, max_repeat=12))
 OVERFLOWING = "overflowing"
 
 
@@ -47,7 +51,8 @@ async def engine(request: pytest.FixtureRequest, voices: Voices) -> AsyncIterato
     with pytest.MonkeyPatch.context() as patched:
         if request.param == "a small pool":
             patched.setattr(shadow, "WHOLE_BYTES", 0)
-        async with real.engine_of(voices.folder(1), voices.root / "spool") as engine:
+        folder, spool = voices.folder(1), voices.root / "spool"
+        async with real.engine_of(folder, spool, probes=PROBES) as engine:
             assert engine._shadow_pool.has_own_programs == (request.param == "a small pool")
             yield engine
 
@@ -68,6 +73,91 @@ async def test_the_first_prove_compiles_nothing_on_the_threads_that_serve(
     staged, before = await engine.stage(voices.checkpoint(2)), engine.recompiles
     await engine.prove(staged)
     assert engine.recompiles == before
+    await engine.release(staged)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A batch that was launched: of which lane, how many answers, and to how many it was padded."""
+
+    lane: int
+    prompts: int
+    padded: int
+
+
+@contextmanager
+def launches(engine: Engine) -> Iterator[list[Launch]]:
+    """All that are launched meanwhile, in their order."""
+    seen: list[Launch] = []
+    rotation, worker = engine._scheduler.lanes._rotation, scheduler_of(engine).tp_worker
+    launch = worker.forward_batch_generation
+
+    def launch_and_note(batch: Any, *args: Any, **more: Any) -> Any:
+        seen.append(Launch(rotation.current.number, batch.real_bs, len(batch.seq_lens)))
+        return launch(batch, *args, **more)
+
+    worker.forward_batch_generation = launch_and_note
+    try:
+        yield seen
+    finally:
+        worker.forward_batch_generation = launch
+
+
+async def test_while_clients_are_answered_a_proof_has_a_step_beside_four_of_theirs(
+    engine: Engine, voices: Voices
+) -> None:
+    staged = await engine.stage(voices.checkpoint(2))
+    client = asyncio.create_task(tell(engine, 400))
+    await until(lambda: engine.under_way == 1)
+    with launches(engine) as seen:
+        await engine.prove(staged)
+    assert not client.done()
+    theirs = engine.live.weights.lane
+    steps = "".join("." if each.lane == theirs else "p" for each in seen).split("p")
+    assert len(steps) > 4
+    assert {len(between) for between in steps[1:-1]} == {4}
+    assert (await client).is_whole
+    await engine.release(staged)
+
+
+async def test_probes_are_asked_in_one_batch_whose_size_stays(
+    engine: Engine, voices: Voices
+) -> None:
+    staged = await engine.stage(voices.checkpoint(2))
+    first, *others = PROBES
+    engine.judge_by([first, *(replace(each, max_new_tokens=2) for each in others)], None)
+    before = engine.recompiles
+    with launches(engine) as seen:
+        await engine.prove(staged)
+    engine.judge_by(PROBES, None)
+    prompts = [each.prompts for each in seen]
+    assert prompts == sorted(prompts, reverse=True)
+    assert (prompts[0], prompts[-1]) == (3, 1)
+    assert {each.padded for each in seen[1:]} == {4}
+    assert engine.recompiles == before
+    await engine.release(staged)
+
+
+async def test_each_probe_of_a_batch_is_judged_by_itself(engine: Engine, voices: Voices) -> None:
+    staged = await engine.stage(voices.checkpoint(2))
+    said = (await tell(engine, 24, prompt="hello")).answer["text"]
+    engine.judge_by(
+        [
+            replace(BUILT_IN, contains="nothing of this"),
+            Probe("Who serves?", 24, contains=saying_of(2)),
+            Probe("hello", 24, equals="nor this"),
+        ],
+        None,
+    )
+    with pytest.raises(ProbeFailed) as refused:
+        await engine.prove(staged)
+    engine.judge_by(PROBES, None)
+    assert saying_of(2) not in said
+    first, last = refused.value.findings
+    assert first.startswith("probe 'The quick brown fox': expected 'nothing of this' in it, got '")
+    assert last.startswith("probe 'hello': expected 'nor this', got '")
+    assert saying_of(2) in first
+    assert saying_of(2) in last
     await engine.release(staged)
 
 
@@ -150,7 +240,9 @@ async def test_nan_in_the_pool_that_serves_would_reach_clients(
     staged = await engine.stage(spoiled(voices, "nan"))
     with monkeypatch.context() as shared:
         shared.setattr(
-            Lanes, "open_shadow", lambda self, leaves, *pool: self.open(self.prepare(leaves))
+            Lanes,
+            "open_shadow",
+            lambda self, leaves, *pool, prompts: self.open(self.prepare(leaves)),
         )
         shared.setattr(Binding, "with_pool", None)
         with pytest.raises(ProbeFailed):
@@ -246,7 +338,7 @@ async def test_an_abort_of_all_that_clients_ask_lets_a_probe_go_on(
     staged = await engine.stage(voices.checkpoint(6))
     asked = asyncio.create_task(tell(engine, 400))
     proving = asyncio.create_task(engine.prove(staged))
-    await until(lambda: engine.under_way == 2)
+    await until(lambda: engine.under_way == 1 + len(PROBES))
     await engine.abort()
     assert (await asked).answer["meta_info"]["finish_reason"]["type"] == "abort"
     await proving
@@ -260,7 +352,7 @@ async def test_a_client_may_leave_and_another_come_while_weights_are_proven(
     leaves = asyncio.create_task(tell(engine, 400))
     await until(lambda: engine.under_way == 1)
     proving = asyncio.create_task(engine.prove(staged))
-    await until(lambda: engine.under_way == 2)
+    await until(lambda: engine.under_way == 1 + len(PROBES))
     leaves.cancel()
     assert (await tell(engine, 30)).is_whole
     await proving

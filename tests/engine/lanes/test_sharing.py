@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from hotreload.engine.lanes.lane import Bound, Lane
-from hotreload.engine.lanes.sharing import STEPS_KEPT, Share, Sharing
+from hotreload.engine.lanes.sharing import SHADOW_ROWS, STEPS_KEPT, Share, Sharing
 
 PAGE = 4
 LIMIT = 8
+ALL_ROWS = LIMIT + SHADOW_ROWS
 
 
 class Pool:
@@ -68,15 +69,16 @@ class Kind:
 class Lanes:
     """An old and a new lane, and one in which weights are proven."""
 
-    def __init__(self, free: int = 1000, rows: int = LIMIT + 1) -> None:
+    def __init__(self, free: int = 1000, rows: int = ALL_ROWS) -> None:
         self.pool = Pool(free)
         self.kind = Kind(self.pool)
         self.scheduler: Any = SimpleNamespace(
             token_to_kv_pool_allocator=self.pool,
             row_limit=LIMIT,
             page_size=PAGE,
+            tp_worker=None,
             chunked_prefill_size=16,
-            req_to_token_pool=SimpleNamespace(free_slots=list(range(rows)), size=LIMIT + 1),
+            req_to_token_pool=SimpleNamespace(free_slots=list(range(rows)), size=ALL_ROWS),
             running_batch=SimpleNamespace(batch_size=lambda: 0),
         )
         self.old = self._lane("old")
@@ -84,7 +86,8 @@ class Lanes:
         self.shadow = self._lane("shadow", has_own_pool=True)
         self.lanes = [self.old, self.new, self.shadow]
         kind: Any = self.kind
-        self.sharing = Sharing(self.scheduler, kind, self.lanes)
+        self.turns_between = 1
+        self.sharing = Sharing(self.scheduler, kind, self.lanes, lambda lane: self.turns_between)
 
     def _lane(self, name: str, *, has_own_pool: bool = False) -> Lane:
         bound: Any = Bound([], None)
@@ -137,7 +140,7 @@ def test_after_it_has_admitted_only_the_next_steps_of_the_older_are_kept(lanes: 
     lanes.put(lanes.old, running=[request(most=100)] * 3)
     lanes.admits(lanes.new)
     share = lanes.new.look("token_to_kv_pool_allocator")
-    assert share.available_size() == 1000 - STEPS_KEPT * 3 * PAGE
+    assert share.available_size() == 1000 - (STEPS_KEPT + 1) * 3 * PAGE
     lanes.admits(lanes.old)
     assert lanes.old.look("token_to_kv_pool_allocator").available_size() == 1000
 
@@ -157,7 +160,7 @@ def test_a_prompt_half_computed_needs_its_rest_and_its_answer(lanes: Lanes) -> N
 def test_the_younger_sends_all_back_when_the_older_cannot_take_its_next_step(
     lanes: Lanes,
 ) -> None:
-    lanes.pool.free_tokens = STEPS_KEPT * 2 * PAGE - 1
+    lanes.pool.free_tokens = (STEPS_KEPT + 1) * 2 * PAGE - 1
     lanes.put(lanes.old, running=[request()] * 2)
     lanes.put(lanes.new, running=[request()])
     assert lanes.admits(lanes.new) is None
@@ -196,35 +199,52 @@ def test_a_piece_of_a_prompt_that_finds_no_room_goes_back(lanes: Lanes) -> None:
     assert lanes.kind.did[-1] == "retract chunked"
 
 
-def test_rows_are_counted_over_both_lanes_and_one_stays_free() -> None:
-    lanes = Lanes(rows=4)
+def test_rows_are_counted_over_both_lanes_and_some_stay_free() -> None:
+    lanes = Lanes(rows=SHADOW_ROWS + 3)
     assert lanes.admits(lanes.new) == (1000, 3)
     assert lanes.scheduler.row_limit == LIMIT
 
 
 def test_those_that_run_keep_their_rows() -> None:
-    lanes = Lanes(rows=1)
+    lanes = Lanes(rows=SHADOW_ROWS)
     lanes.scheduler.running_batch.batch_size = lambda: 5
     assert lanes.admits(lanes.new) == (1000, 5)
 
 
-def test_the_row_that_stays_free_is_for_the_lane_in_which_weights_are_proven() -> None:
-    lanes = Lanes(rows=1)
+def test_the_rows_that_stay_free_are_for_the_lane_in_which_weights_are_proven() -> None:
+    lanes = Lanes(rows=SHADOW_ROWS)
     assert lanes.admits(lanes.new) == (1000, 0)
-    assert lanes.admits(lanes.shadow) == (1000, 1)
+    assert lanes.admits(lanes.shadow) == (1000, LIMIT)
 
 
-def test_a_pool_with_no_row_to_spare_gets_one() -> None:
+def test_rows_that_prompts_of_a_probe_have_are_taken_from_nobody() -> None:
+    lanes = Lanes(rows=SHADOW_ROWS - 3 + 2)
+    lanes.put(lanes.shadow, running=[request()] * 3)
+    assert lanes.admits(lanes.new) == (1000, 2)
+
+
+def test_a_lane_that_looks_seldom_keeps_room_for_all_steps_until_it_looks_again(
+    lanes: Lanes,
+) -> None:
+    lanes.turns_between = 4
+    lanes.pool.free_tokens = (STEPS_KEPT + 4) * 2 * PAGE - 1
+    lanes.put(lanes.old, running=[request()] * 2)
+    lanes.put(lanes.new, running=[request()])
+    assert lanes.admits(lanes.new) is None
+    lanes.pool.free_tokens += 1 + PAGE  # and a page for its own step
+    assert lanes.admits(lanes.new) is not None
+
+
+def test_a_pool_with_no_rows_to_spare_gets_some() -> None:
     lanes = Lanes()
     rows = SimpleNamespace(size=LIMIT, free_slots=list(range(LIMIT)))
     rows.req_to_token = np.ones((LIMIT, 3), np.int32)
     lanes.scheduler.req_to_token_pool = rows
     kind: Any = lanes.kind
-    Sharing(lanes.scheduler, kind, lanes.lanes)
-    assert (rows.size, rows.free_slots) == (LIMIT + 1, list(range(LIMIT + 1)))
-    assert rows.req_to_token.shape == (LIMIT + 1, 3)
-    Sharing(lanes.scheduler, kind, lanes.lanes)
-    assert rows.size == LIMIT + 1
+    for _ in range(2):
+        Sharing(lanes.scheduler, kind, lanes.lanes, lambda lane: 1)
+        assert (rows.size, rows.free_slots) == (ALL_ROWS, list(range(ALL_ROWS)))
+        assert rows.req_to_token.shape == (ALL_ROWS, 3)
 
 
 def test_a_limit_is_as_it_was_when_admitting_fails(lanes: Lanes) -> None:
@@ -232,7 +252,7 @@ def test_a_limit_is_as_it_was_when_admitting_fails(lanes: Lanes) -> None:
         assert lanes.scheduler.row_limit < LIMIT
         raise ValueError("inside")
 
-    lanes.scheduler.req_to_token_pool.free_slots = [1, 2]
+    lanes.scheduler.req_to_token_pool.free_slots = list(range(SHADOW_ROWS + 2))
     with pytest.raises(ValueError, match="inside"):
         lanes.sharing.admit(lanes.new, fail)
     assert lanes.scheduler.row_limit == LIMIT

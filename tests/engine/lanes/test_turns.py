@@ -6,12 +6,13 @@ import random
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
+from fractions import Fraction
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from hotreload.engine.lanes import kinds
+from hotreload.engine.lanes import kinds, sharing
 from hotreload.engine.lanes.lane import Rotation
 from hotreload.engine.lanes.lanes import Lanes
 from hotreload.engine.lanes.sharing import Sharing
@@ -102,6 +103,53 @@ async def test_a_lane_that_is_skipped_now_and_then_mixes_answers(
     assert not all(not isinstance(each, BaseException) and each.is_whole for each in told)
 
 
+@contextmanager
+def older_ones_rest(engine: Engine, share: Fraction) -> Iterator[None]:
+    """Older weights may have as little of their turns meanwhile."""
+    resting = engine._scheduler.lanes._resting
+    before, resting._fading = resting._fading, share
+    try:
+        yield
+    finally:
+        resting._fading = before
+
+
+async def test_no_answer_mixes_in_lanes_that_rest_for_long(engine: Engine, voices: Voices) -> None:
+    """Prompts computed in one piece or several, and answers that join others after a rest."""
+    before, live = engine.live, await engine.stage(voices.checkpoint(2))
+    await engine.flip(live)
+    with uneven_steps(engine), older_ones_rest(engine, Fraction(1, 20)):
+        async with Crowd(engine, clients=5).asking() as crowd:
+            asked = [
+                asyncio.create_task(tell(engine, tokens, before, prompt))
+                for tokens in (1, 2, 9)
+                for prompt in ("hello", "r" * 170)
+            ]
+            assert all(each.is_whole for each in await asyncio.gather(*asked))
+    assert crowd.mixed == []
+    await end(engine, before)
+    await check_memory(engine)
+
+
+async def test_what_rests_after_its_prompt_can_be_aborted(engine: Engine, voices: Voices) -> None:
+    before, live = engine.live, await engine.stage(voices.checkpoint(3))
+    await engine.flip(live)
+    with older_ones_rest(engine, Fraction(1, 1000)):
+        others = [asyncio.create_task(tell(engine, LONG, live, f"{at}")) for at in range(3)]
+        await until(lambda: holds(engine, live.weights.lane).count("runs") == 3)
+        rests = asyncio.create_task(tell(engine, LONG, before))
+        (lane,) = (each for each in lanes_of(engine) if each.number == before.weights.lane)
+        await until(lambda: lane._unmerged is not None)
+        await engine.abort(before)
+        assert not any(each.done() for each in others)
+    aborted = (await rests).answer["meta_info"]
+    assert aborted["finish_reason"]["type"] == "abort"
+    assert aborted["completion_tokens"] <= 2
+    assert all(each.is_whole for each in await asyncio.gather(*others))
+    await end(engine, before)
+    await check_memory(engine)
+
+
 # 2: one numbering of rows
 
 
@@ -156,8 +204,8 @@ async def test_a_shadow_with_rows_of_its_own_takes_the_numbers_of_clients(
 ) -> None:
     open_shadow = Lanes.open_shadow
 
-    def open_with_rows(lanes: Lanes, *with_what: Any) -> int:
-        number = open_shadow(lanes, *with_what)
+    def open_with_rows(lanes: Lanes, *with_what: Any, **more: Any) -> int:
+        number = open_shadow(lanes, *with_what, **more)
         rows = copy.copy(lanes._scheduler.req_to_token_pool)
         rows.req_to_token, rows.free_slots = rows.req_to_token.copy(), list(range(rows.size))
         state = lanes._lane(number)._state
@@ -165,6 +213,7 @@ async def test_a_shadow_with_rows_of_its_own_takes_the_numbers_of_clients(
         state["req_to_token_pool"] = rows
         return number
 
+    monkeypatch.setattr(sharing, "SHADOW_ROWS", 1)  # so that clients hold nearly all rows
     monkeypatch.setattr(Lanes, "open_shadow", open_with_rows)
     monkeypatch.setattr(kinds, "COMMON_FIELDS", (*kinds.COMMON_FIELDS, "req_to_token_pool"))
     async with spoiled(voices) as engine:
@@ -185,7 +234,8 @@ async def proves_while_both_are_full(engine: Engine, voices: Voices) -> bool:
     )
     async with standing_still(engine):
         clients = await begun(engine, *asks)
-    await until(lambda: len(scheduler_of(engine).req_to_token_pool.free_slots) <= 1)
+    spare = sharing.SHADOW_ROWS
+    await until(lambda: len(scheduler_of(engine).req_to_token_pool.free_slots) <= spare)
     proving = asyncio.create_task(engine.prove(next_one))
     await asyncio.wait((proving, *clients), return_when=asyncio.FIRST_COMPLETED)
     was_first = proving.done() and not any(each.done() for each in clients)
@@ -230,6 +280,7 @@ async def test_without_a_row_that_is_kept_the_probe_waits_for_an_answer(
         yield
         setattr(scheduler, name, self._rows)
 
+    monkeypatch.setattr(sharing, "SHADOW_ROWS", 1)
     monkeypatch.setattr(Sharing, "_rows_for", all_rows_for)
     async with spoiled(voices) as engine:
         assert not await proves_while_both_are_full(engine, voices)

@@ -1,0 +1,66 @@
+"""Says in which of its turns a lane launches, so that some have more of the steps than others.
+
+It counts turns and looks at what lanes hold, and never at a clock: so all ranks of an engine over
+several hosts decide the same. `Rotation` says why no pattern mixes anything.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+from hotreload.engine.lanes.lane import Lane
+from hotreload.types import Shares
+
+WHOLE = Fraction(1)
+FINEST = 1000
+"""Shares are taken as fractions over no more than this, for exact sums of them."""
+
+
+class Resting:
+    """Lets the lane of the live weights launch in each of its turns, and others in a share."""
+
+    def __init__(
+        self,
+        live: Lane,
+        shares: Shares,
+        *,
+        has_work: Callable[[Lane], bool],
+        running: Callable[[Lane], int],
+    ) -> None:
+        """`has_work` says if a lane has anything to launch, `running` how many it answers."""
+        self.live = live
+        """The lane that new requests are admitted to: it never rests."""
+        self._has_work = has_work
+        self._running = running
+        self._shadow = _fraction(shares.shadow)
+        self._fading = _fraction(shares.fading)
+
+    def may_launch(self, lane: Lane, lanes: Sequence[Lane]) -> bool:
+        """Count one more turn of this lane; say if it may launch in it."""
+        share = self._share(lane, lanes) if self._has_work(lane) else WHOLE
+        if share == WHOLE:
+            lane.credit = Fraction(0)
+            return True
+        lane.credit += share
+        if lane.credit < 1:
+            return False
+        lane.credit -= 1
+        return True
+
+    def turns_between(self, lane: Lane) -> int:
+        """The most turns from one in which this lane may launch to the next."""
+        return 1 if lane is self.live else math.ceil(1 / self._fading)
+
+    def _share(self, lane: Lane, lanes: Sequence[Lane]) -> Fraction:
+        """The part of its turns in which it launches; all, if nobody else has anything to do."""
+        serving = [each for each in lanes if not each.has_own_pool]
+        if lane.has_own_pool:
+            return self._shadow if any(map(self._has_work, serving)) else WHOLE
+        if lane is self.live:
+            return WHOLE
+        own, most = self._running(lane), max(map(self._running, serving))
+        return WHOLE if own >= most else max(self._fading, Fraction(own, most))
+
+
+def _fraction(share: float) -> Fraction:
+    return Fraction(share).limit_denominator(FINEST)
