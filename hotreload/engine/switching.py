@@ -6,7 +6,7 @@ they are exchanged while nothing is under way. Knows nothing of gates or checkpo
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any

@@ -201,7 +201,7 @@ async def test_an_idle_loop_that_no_longer_turns_counts_as_hanging(
     folder, release = real.Folders(tmp_path).folder(1), threading.Event()
     args = {"watchdog_timeout": 0.5}
     async with real.engine_of(folder, tmp_path / "spool", args=args) as engine:
-        # A loop that still has a last result to collect would hang as a step, and not as an idle one.
+        # One that still has a last result to collect would hang as a step, and not as an idle one.
         idle = engine._scheduler.has_nothing_to_do
         await turn_until(lambda: idle() and engine.is_turning(1.5))
         engine._scheduler.scheduler.recv_requests = lambda: release.wait() and fail()

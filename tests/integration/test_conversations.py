@@ -113,9 +113,7 @@ async def test_who_names_weights_is_answered_by_them_while_their_lane_is_open(
     talk, before = Talk(), running.live
     assert await turn(running, talk, "begins")
     flipping = asyncio.create_task(running.attempted(running.drop(20)))
-    while (
-        not flipping.done()
-    ):  # or its lane would end where an attempt takes longer than it is kept
+    while not flipping.done():  # else its lane ends where the attempt takes longer than a second
         assert await turn(running, talk, "begins")
     exact = {"X-Hotreload-Fingerprint": before.fingerprint}
     assert await turn(running, talk, "", **exact)
