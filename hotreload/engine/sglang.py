@@ -163,15 +163,10 @@ class SglangEngine(SwitchingEngine):
             self._withheld.note()
             raise
 
-    async def stage(self, checkpoint: Checkpoint) -> Staged:
-        """Load a checkpoint where spare weights wait, once it could be proven at once."""
+    async def until_ready_to_stage(self) -> None:
+        """Return once what is staged could be proven at once, too."""
         await self._ahead.until_ready_to_prove()
-        return await super().stage(checkpoint)
-
-    async def twin(self, staged: Staged) -> Staged:
-        """Stage what another engine holds as `staged`, once it could be proven at once."""
-        await self._ahead.until_ready_to_prove()
-        return await super().twin(staged)
+        await super().until_ready_to_stage()
 
     async def prove(self, staged: Staged) -> None:
         """Ask staged weights every canary prompt, in a lane that nobody else is answered in."""

@@ -44,10 +44,11 @@ def open_umask() -> Iterator[None]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the temporary files are."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
+def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the temporary files are; a test's own folder may be too long for a socket's path."""
+    short = tmp_path_factory.mktemp("t")
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    return short
 
 
 def connected_by(user: int, paths: list[str]) -> list[str]:

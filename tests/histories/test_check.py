@@ -328,7 +328,7 @@ SPOILS: dict[str, dict[str, Spoil]] = {
         "one counted twice": both(
             lived(0, exit_code=0, told="stop"), told("/metrics", **{COUNT: 2.0})
         ),
-        "half a set of weights": told("/metrics", **{STAGED: 4.0}),
+        "a set and a half": told("/metrics", **{STAGED: 12.0}),
     },
     "check_remembered": {
         "a refusal forgotten": added(status(82, BACK)),

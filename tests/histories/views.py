@@ -37,9 +37,9 @@ def check_history(record: Record) -> Iterator[str]:
 
 
 def check_metrics(record: Record) -> Iterator[str]:
-    """Attempts are counted as they were told, and weights are held once, or twice and staged.
+    """Attempts are counted as they were told; no set takes more than what is live.
 
-    The page may be a second old.
+    A leaf that several sets hold is counted once. The page may be a second old.
     """
     sizes, unheard = set(), _unheard(record)
     for life, look in record.looks_by_life("/metrics"):
@@ -56,12 +56,14 @@ def check_metrics(record: Record) -> Iterator[str]:
             look.fields[f'hotreload_weights_bytes{{place="{place}",replica="0"}}']
             for place in PLACES
         ]
-        sizes |= set(held) - {0.0}
+        sizes |= {held[0]} - {0.0}
+        if held[0] and max(held) > held[0]:
+            yield f"life {life.number}: a set takes more than what is live: {held}"
         is_leaving = life.told_at is not None and look.end >= life.told_at
         if look.fields["hotreload_generation"] and not held[0] and not is_leaving:
             yield f"life {life.number}: something is live, and holds no bytes"
     if len(sizes) > 1:
-        yield f"weights of several sizes are held: {sorted(sizes)}"
+        yield f"weights of several sizes are live: {sorted(sizes)}"
 
 
 def _unheard(record: Record) -> Counter[str]:

@@ -150,13 +150,17 @@ class StagingEngine:
         self.staging = HowFar(0, checkpoint.bytes)
         how: list[Loading] = []
         try:
-            await self.until_compared()
+            await self.until_ready_to_stage()
             load = partial(self._load, checkpoint, self.live.weights, how)
             staged = await self._staged(checkpoint.revision, load)
         finally:
             self.staging = None
             self._note_distrust()
         return replace(staged, loading=how[0])
+
+    async def until_ready_to_stage(self) -> None:
+        """Return once nothing is under way that must be over before a set is staged."""
+        await self.until_compared()
 
     async def until_compared(self) -> None:
         """The comparison holds leaves of the live set, and one of its own at a time."""
@@ -220,7 +224,7 @@ class StagingEngine:
         """Copy another engine's weights to where spare ones wait here; it fails as `stage` does."""
         original = Original(staged)  # at once: they may be released there while we wait here
         try:
-            await self.until_compared()
+            await self.until_ready_to_stage()
             copying = Copying(self.layout, self.plan.parts, self.live.weights, self.loaders.quiet)
             work = partial(copying.copied, original, self._beside_all(self.live.weights))
             return await self._staged(staged.revision, work, name="the copying of", is_read=False)
