@@ -69,7 +69,7 @@ async def test_the_first_prove_compiles_nothing_on_the_threads_that_serve(
     await real.ask(engine, "The quick brown fox", max_new_tokens=24)
     sizes = engine.sizes_to_compile(0, 0)
     assert all(size.is_shadow for size in sizes)
-    assert (len(sizes) > 1) == engine._shadow_pool.has_own_programs
+    assert len(sizes) > 1  # those of several probes, also in a pool as large
     staged, before = await engine.stage(voices.checkpoint(2)), engine.recompiles
     await engine.prove(staged)
     assert engine.recompiles == before
