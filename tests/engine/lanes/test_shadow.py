@@ -150,7 +150,9 @@ async def test_nan_in_the_pool_that_serves_would_reach_clients(
     staged = await engine.stage(spoiled(voices, "nan"))
     with monkeypatch.context() as shared:
         shared.setattr(
-            Lanes, "open_shadow", lambda self, leaves, *pool: self.open(self.prepare(leaves))
+            Lanes,
+            "open_shadow",
+            lambda self, leaves, *pool: self.open(self.prepare(leaves, self._serving.number)),
         )
         shared.setattr(Binding, "with_pool", None)
         with pytest.raises(ProbeFailed):
