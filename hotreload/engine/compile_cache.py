@@ -55,9 +55,8 @@ def keeping_programs(cache: CompileCache | None, devices: Sequence[Any]) -> Iter
         yield
         return
     before = os.environ.get(JAX_VARIABLE)
-    os.environ[JAX_VARIABLE] = str(
-        folder
-    )  # upstream reads it while it starts, and has JAX keep to it
+    # Upstream reads it while it starts, and has JAX keep to it.
+    os.environ[JAX_VARIABLE] = str(folder)
     try:
         yield
     finally:

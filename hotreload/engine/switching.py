@@ -105,8 +105,8 @@ class SwitchingEngine(StagingEngine):
         """
         if weights.lane is not None:
             return None
-        prepare = self._scheduler.lanes.prepare
-        return await in_thread(lambda cancel: prepare(weights.leaves))
+        prepare, live = self._scheduler.lanes.prepare, self._lane(None)
+        return await in_thread(lambda cancel: prepare(weights.leaves, beside=live))
 
     async def _have_the_model_follow(self, weights: Weights) -> None:
         """Have the model's own variables hold what is live.

@@ -297,7 +297,7 @@ async def test_a_flip_and_a_swap_are_no_more_work_for_more_leaves(engine: Engine
     def made_of(leaves: int) -> tuple[int, int]:
         """Flip to weights of so many leaves, and swap to them; nobody is answered by them."""
         weights = Weights(Unread([object()] * leaves), measured)
-        ready = thread.lanes.prepare(weights.leaves)
+        ready = thread.lanes.prepare(weights.leaves, engine._lane(None))
         flip = steps_of(partial(engine._flip, weights, ready))
         lane = thread.lanes._lane(weights.lane)
         thread.lanes._rotation.lanes.remove(lane)

@@ -13,8 +13,23 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
+from hotreload.sources.hub.client import TURNED_OFF
+
 READ_AT_IMPORT = ("HF_", "JAX_", "PYTHON", "TF_")
 """How the names of variables begin that are read before a fork."""
+
+
+def _read_at_import() -> dict[str, str]:
+    """The variables that count: not those that the code under test has set, as a life would."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(READ_AT_IMPORT) and name not in TURNED_OFF
+    }
+
+
+AT_FIRST = _read_at_import()
+"""As they were before the first test, whatever a test has set when it is the first to fork."""
 STDOUT = 1
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """Else numpy begins a pool of threads when it is imported."""
@@ -59,7 +74,6 @@ class Zygote:
 
     def __init__(self, command: str) -> None:
         self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._had = _read_at_import()
         with its:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.integration.zygote", command, str(its.fileno())],
@@ -67,11 +81,6 @@ class Zygote:
                 env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, **ONE_THREAD},
             )
         atexit.register(self._end)
-
-    @property
-    def has_read_the_same(self) -> bool:
-        """Whether an import now would find the environment that it did."""
-        return self._had == _read_at_import()
 
     def begin(self, arguments: Sequence[str], environ: dict[str, str], log: IO[bytes]) -> Forked:
         """Fork a life that runs the command with these arguments and logs there."""
@@ -89,15 +98,16 @@ class Zygote:
 
 @cache
 def zygote_of(command: str) -> Zygote:
-    """The one of this process of tests."""
+    """The one of this process of tests; it begins in the environment of before the first test."""
     return Zygote(command)
+
+
+def would_import_the_same() -> bool:
+    """Whether an import now would find the environment that the zygotes' did."""
+    return _read_at_import() == AT_FIRST
 
 
 def _number(channel: socket.socket) -> int:
     told = channel.recv(16)
     assert told, "whoever would tell it has ended: its words are on stderr"
     return int(told)
-
-
-def _read_at_import() -> dict[str, str]:
-    return {name: each for name, each in os.environ.items() if name.startswith(READ_AT_IMPORT)}

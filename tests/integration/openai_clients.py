@@ -4,14 +4,14 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 import openai
 
 from hotreload.server.listening import bind_tcp
-from tests.integration.running import PROMPTS, Running
+from tests.integration.running import PROMPTS, Load, Running
 from tests.waiting import PATIENCE
 
 NAMED = "server.model_name=tiny"
@@ -38,24 +38,11 @@ async def openai_client(
 
 
 @dataclass
-class OpenAILoad:
-    """Clients in a closed loop: chats and completions, whole and streamed, on both sockets."""
+class OpenAILoad(Load):
+    """Chats and completions, whole and streamed, on both sockets."""
 
     running: Running
     clients: int = 8
-    answers: list[tuple[int, str]] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-
-    @asynccontextmanager
-    async def on(self) -> AsyncIterator[None]:
-        enough = asyncio.Event()
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(self.clients):
-                tasks.create_task(self._client(number, enough))
-            try:
-                yield
-            finally:
-                enough.set()
 
     async def _client(self, number: int, enough: asyncio.Event) -> None:
         prompts = itertools.cycle(PROMPTS[number % len(PROMPTS) :] + PROMPTS)

@@ -16,7 +16,7 @@ from hotreload.cli.daemon_client import DaemonClient, NamedSocket
 from hotreload.errors import HotReloadError
 from hotreload.failpoints import VARIABLE
 from hotreload.tiny import write_tiny
-from tests.integration.forked import Forked, zygote_of
+from tests.integration.forked import Forked, would_import_the_same, zygote_of
 from tests.integration.running import ENGINE_ARGS, client_of, words
 from tests.integration.zygote import OF_WORDS, REAL
 from tests.waiting import PATIENCE, look_until
@@ -91,10 +91,9 @@ class Process:
         if self.config.exists():
             arguments.append(f"--config={self.config}")
         env = {**os.environ, VARIABLE: failpoints}
-        zygote = zygote_of(self.command)
         with self.log.open("ab") as log:
-            if zygote.has_read_the_same and not through:
-                self.child = zygote.begin(arguments, env, log)
+            if would_import_the_same() and not through:
+                self.child = zygote_of(self.command).begin(arguments, env, log)
                 return
             command = [*through, sys.executable, "-m", self.command]
             self.child = subprocess.Popen([*command, *arguments], stderr=log, env=env)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.sources.hub.client import TURNED_OFF
 from tests.integration.forked import Forked
 from tests.integration.process import OF_WORDS, Process
 from tests.integration.running import words
@@ -45,6 +46,15 @@ def test_a_life_in_another_environment_than_was_imported_in_is_run(
     monkeypatch.setenv("JAX_ENABLE_X64", "1")
     with process.running():
         assert isinstance(process.child, subprocess.Popen)
+
+
+def test_what_the_code_under_test_sets_for_itself_is_no_other_environment(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in TURNED_OFF:
+        monkeypatch.setenv(name, "1")  # as it stays once a test has asked a hub
+    with process.running():
+        assert isinstance(process.child, Forked)
 
 
 def test_what_a_life_changes_is_its_own(

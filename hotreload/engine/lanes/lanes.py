@@ -47,9 +47,12 @@ class Lanes:
         self._share_from_the_start()
         self._hook()
 
-    def prepare(self, leaves: list[Any]) -> Bound:
-        """All that a lane for these weights computes with; in any thread, while no lane ends."""
-        return self._binding.beside(self._serving.bound, leaves)
+    def prepare(self, leaves: list[Any], beside: int) -> Bound:
+        """All that a lane for these weights computes with, beside one that does not end meanwhile.
+
+        In any thread: others may end.
+        """
+        return self._binding.beside(self._lane(beside).bound, leaves)
 
     # --- what the adapter asks for, on the scheduler thread -----------------------------------
 
@@ -255,7 +258,8 @@ class Lanes:
         return next(lane for lane in lanes if not (lane.has_own_pool or lane.is_ending))
 
     def _find(self, number: int) -> Lane | None:
-        return next((lane for lane in self._rotation.lanes if lane.number == number), None)
+        there = tuple(self._rotation.lanes)  # another thread's may look, while a lane ends
+        return next((lane for lane in there if lane.number == number), None)
 
     def _lane(self, number: int) -> Lane:
         lane = self._find(number)

@@ -32,6 +32,8 @@ LARGEST_LISTING = 64 << 20
 SHA = re.compile(r"[0-9a-f]{40}")
 PUBLIC_HUB = "https://huggingface.co"
 MOST_MOVES = 5
+TURNED_OFF = ("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_XET")
+"""Habits of huggingface_hub that are off, unless somebody says otherwise."""
 _COMMIT, _ERROR = "X-Repo-Commit", "X-Error-Code"
 
 
@@ -235,7 +237,7 @@ def _file(entry: Mapping[str, Any]) -> HubFile:
 
 def _hub() -> Any:
     """huggingface_hub's client side. Imported late (it takes half a second), without telemetry."""
-    for name in ("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_XET"):
+    for name in TURNED_OFF:
         os.environ.setdefault(name, "1")
     from huggingface_hub import utils
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from hotreload.engine.lanes.lane import Bound, Lane, Rotation
+from hotreload.engine.lanes.lanes import Lanes
 
 
 class Turns:
@@ -162,3 +163,24 @@ def test_the_lane_that_has_its_turn_may_be_visited() -> None:
     with turns.rotation.visiting(turns.lane("a")):
         assert turns.scheduler.holds == "a"
     assert turns.take(2) == "ba"
+
+
+class EndsWhenLookedAt:
+    """A lane that the scheduler thread gives up while another thread looks for one."""
+
+    def __init__(self, lanes: list[Any]) -> None:
+        self._lanes = lanes
+
+    @property
+    def number(self) -> int:
+        self._lanes.remove(self)
+        return 1
+
+
+def test_what_a_lane_computes_with_is_found_while_another_ends() -> None:
+    there: list[Any] = []
+    there += [EndsWhenLookedAt(there), SimpleNamespace(number=2, bound="the live one's")]
+    lanes: Any = Lanes.__new__(Lanes)
+    lanes._rotation = SimpleNamespace(lanes=there)
+    lanes._binding = SimpleNamespace(beside=lambda *given: given)
+    assert lanes.prepare(["new"], beside=2) == ("the live one's", ["new"])
