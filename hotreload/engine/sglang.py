@@ -173,9 +173,12 @@ class SglangEngine(SwitchingEngine):
         async with self._shadow(staged) as lane:
             await self._ask_canaries(lane)
 
-    async def probe(self) -> None:
-        """Ask the live weights every canary prompt; ProbeFailed lists each bad answer."""
-        await self._ask_canaries(self._lane(None))
+    async def probe(self, *, briefly: bool = False) -> None:
+        """Ask the live weights every canary prompt; ProbeFailed lists each bad answer.
+
+        `briefly` asks only how each answer begins: that it does, and by numbers.
+        """
+        await self._ask_canaries(self._lane(None), briefly=briefly)
 
     def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:
         """Judge later weights by these; ConfigError, and no change, if one cannot be asked."""
@@ -329,10 +332,10 @@ class SglangEngine(SwitchingEngine):
     async def _know_whole(self) -> None:
         """On a single host every leaf has been measured."""
 
-    async def _ask_canaries(self, lane: int) -> None:
+    async def _ask_canaries(self, lane: int, *, briefly: bool = False) -> None:
         """Past `generate`, which counts withheld answers: a probe's is no client's."""
         self._watch.check()
-        await self._canaries.ask(partial(self._front.generate, lane=lane))
+        await self._canaries.ask(partial(self._front.generate, lane=lane), briefly=briefly)
 
 
 @asynccontextmanager

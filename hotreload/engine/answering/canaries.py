@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.items import Parsed
-from hotreload.engine.answering.probe import BUILT_IN, Probe, decide_verdict, request_for
+from hotreload.engine.answering.probe import (
+    BUILT_IN,
+    Probe,
+    beginning_of,
+    decide_verdict,
+    request_for,
+)
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.errors import AnswerNonfinite, BadRequest, ConfigError, ProbeFailed
 
@@ -33,9 +39,10 @@ class Canaries:
             )
         self._probes = asked
 
-    async def ask(self, generate: Ask) -> None:
-        """Ask each of them; ProbeFailed lists each bad answer."""
-        verdicts = [await self._verdict(probe, generate) for probe in self._probes]
+    async def ask(self, generate: Ask, *, briefly: bool = False) -> None:
+        """Ask each of them, or only how its answer begins; ProbeFailed lists each bad answer."""
+        asked = map(beginning_of, self._probes) if briefly else self._probes
+        verdicts = [await self._verdict(probe, generate) for probe in asked]
         bad = [verdict for verdict in verdicts if verdict is not None]
         if bad:
             raise ProbeFailed(bad[0], findings=bad)

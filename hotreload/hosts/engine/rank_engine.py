@@ -147,10 +147,10 @@ class RankEngine(SglangEngine):
         self.live = replace(self.live, fingerprint=fingerprint, leaves=checksums)
         await self._check_room()
 
-    async def _ask_canaries(self, lane: int) -> None:
+    async def _ask_canaries(self, lane: int, *, briefly: bool = False) -> None:
         """Rank 0 asks, and the others compute the answers."""
         if self._ranks.leads:
-            await super()._ask_canaries(lane)
+            await super()._ask_canaries(lane, briefly=briefly)
 
     async def _check_room(self) -> None:
         """Check that all ranks have as much room for what they do in step, and for proving."""
