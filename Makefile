@@ -19,10 +19,10 @@ export PYTHONDONTWRITEBYTECODE =
 # More arguments for pytest or the demo, for example: make test ARGS='-k gate'
 ARGS =
 
-# How many processes run tests at once: one for each core, and at most 4, because each may hold two
-# engines, about 2 GB of memory. With 0 pytest itself runs them, as a debugger needs it:
-# make test WORKERS=0 ARGS='--pdb -k gate'
-WORKERS ?= $(shell nproc | awk '{ print $$1 < 4 ? $$1 : 4 }')
+# How many processes run tests at once: one more than there are cores, because a fifth of their time
+# they wait, and at most 4, because each may hold two engines, about 2 GB of memory. With 0 pytest
+# itself runs them, as a debugger needs it: make test WORKERS=0 ARGS='--pdb -k gate'
+WORKERS ?= $(shell nproc | awk '{ print $$1 < 3 ? $$1 + 1 : 4 }')
 # The tests of a file stay in one process, in their order: they may share a daemon. Files come in
 # the order of tests/conftest.py, and not by how many tests they hold.
 SPREAD = -n $(WORKERS) --dist loadfile --no-loadscope-reorder

@@ -3,8 +3,11 @@
 import asyncio
 import shutil
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,8 +71,10 @@ class Starting:
         self.start_faults: dict[str, Exception] = {}
         self.steps = Steps()
         self.answers: Generation | None = None
+        self.serves: RunningEngine | None = None
         self.served = Served({}, {}, {})
         self.engine_now = ENGINE
+        self.doubt = Doubt(self.note)
 
     def serve(self, served: Served) -> None:
         self.served = served
@@ -92,10 +97,21 @@ class Starting:
         return self.engine_now
 
     def go_live(self, engine: RunningEngine, live: Generation) -> None:
-        self.answers = live
+        self.serves, self.answers = engine, live
 
     def note(self, event: Event) -> None:
         self.events.append(event)
+        self.doubt.observe(event)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """What began answers now, and what it is owed is asked of it."""
+        replicas: Any = [SimpleNamespace(engine=self.serves)]
+        asking = asyncio.create_task(self.doubt.run(replicas, lambda: 0.05))
+        try:
+            yield
+        finally:
+            asking.cancel()
 
     async def save(self, ledger: Ledger) -> None:
         self.saved.append(to_json(ledger))
@@ -126,7 +142,7 @@ class Starting:
             start_engine=self.start_engine,
             go_live=self.go_live,
             served_by=self.served_by,
-            doubt=Doubt(self.note),
+            doubt=self.doubt,
         )
         start = Start(
             self.settings,
@@ -680,15 +696,44 @@ async def test_weights_that_were_live_answer_though_they_fail_a_probe_and_are_ne
         live = await proven.run()
         assert (live.number, live.revision) == (1, GOOD)
         assert proven.ledger.refused == {}
-    told = await proven.has_told(PROBE_DOUBTED)
+    async with proven.serving():
+        told = await proven.has_told(PROBE_DOUBTED)
     assert (
         "probe 'hi': expected 'Paris' in it; generation 1, step_1 (good), live since 1970" in told
     )
     assert proven.ledger.served_by == ENGINE
+
+
+@pytest.mark.parametrize("before", [ENGINE, None], ids=["same", "unknown"])
+async def test_what_was_proven_with_this_very_engine_is_asked_for_whole_answers_once_it_serves(
+    proven: Machine, before: ServedBy | None
+) -> None:
+    proven.ledger.served_by = before
     proven.steps.faults.clear()
-    proven.events.clear()
+    entered = proven.steps.entered
     await proven.run()
+    assert entered["probe briefly"].is_set() is (before is not None)
+    assert entered["probe"].is_set() is (before is None)
+    async with proven.serving():
+        if before is not None:
+            await entered["probe"].wait()
     assert proven.trouble(PROBE_DOUBTED) is None
+
+
+async def test_what_was_proven_and_answers_no_numbers_now_is_doubted_at_once(
+    proven: Machine,
+) -> None:
+    proven.steps.faults["probe briefly"] = ProbeFailed("probe 'hi': NaN or infinities")
+    await proven.run()
+    assert "NaN" in str(proven.trouble(PROBE_DOUBTED))
+    assert proven.steps.entered["scrub"].is_set()
+
+
+async def test_a_doubt_stands_though_the_weights_have_another_number_now(proven: Machine) -> None:
+    proven.ledger.numbers_given = 5  # others were live after it
+    proven.ledger.served_by = None
+    assert (await proven.run()).number == 6
+    assert "expected 'Paris'" in str(proven.trouble(PROBE_DOUBTED))
 
 
 @pytest.mark.parametrize(
@@ -714,7 +759,7 @@ async def test_no_answer_at_all_accuses_the_engine(
     proven: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(first_switch, "FIRST_ANSWER_SECONDS", 0.01)
-    proven.steps.faults["probe"] = HANG
+    proven.steps.faults["probe briefly"] = HANG
     with pytest.raises(
         EngineLost, match=r"no answer to the probe within 0\.01 s, by weights that answered"
     ):

@@ -306,7 +306,7 @@ def test_make_runs_everything_in_the_engines_environment(engine: str) -> None:
     assert set(re.findall(r"\.venv[\w.-]*", said)) == {{"0.0": ".venv", "0.1": ".venv-0.1"}[engine]}
 
 
-@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 2), (64, 4)])
+@pytest.mark.parametrize(("cores", "workers"), [(1, 2), (2, 3), (64, 4)])
 def test_tests_run_on_all_cores_but_on_no_more_than_have_memory(
     machine: Machine, cores: int, workers: int
 ) -> None:

@@ -21,6 +21,7 @@ from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream import build, parts
 from hotreload.errors import ConfigError
 from hotreload.events import PhaseEntered, Progress, Publish
+from hotreload.life import start_engine as starting
 from hotreload.life.start_engine import engine_options, start_engine
 from hotreload.settings.load import Settings
 from hotreload.tiny import write_tiny
@@ -176,3 +177,19 @@ async def test_no_stop_waits_for_an_engine_that_takes_long_to_build(
     finally:
         may_end.set()
     await turn_until(freed.is_set)
+
+
+async def test_sglang_jax_is_imported_while_a_start_reads_and_checks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    importing, checked = threading.Event(), threading.Event()
+
+    def import_upstream() -> None:
+        importing.set()
+        assert checked.wait(PATIENCE)
+        raise ConfigError("sglang-jax is not installed")  # the start says so itself
+
+    monkeypatch.setattr(starting, "import_upstream", import_upstream)
+    async with starting.importing_meanwhile():
+        await turn_until(importing.is_set)
+        checked.set()

@@ -144,10 +144,10 @@ class DaemonClient:
             connection.request(method, path, body, headers)
             yield connection.getresponse()
         except TimeoutError:
-            words = f"no answer on {self._where.path} within {timeout:g} s"
+            words = f"no answer on {connection.path} within {timeout:g} s"
             raise TimedOut(f"{words}; {_why_silent(connection.sock)}") from None
         except (ConnectionError, http.client.HTTPException) as error:
-            words = f"the daemon on {self._where.path} broke off ({error or type(error).__name__})"
+            words = f"the daemon on {connection.path} broke off ({error or type(error).__name__})"
             raise Unreachable(words) from error
         finally:
             connection.close()
@@ -238,9 +238,9 @@ def _connected(path: Path, timeout: float | None) -> "_Connection":
 class _Connection(http.client.HTTPConnection):
     def __init__(self, path: Path, timeout: float | None) -> None:
         super().__init__("localhost", timeout=timeout)
-        self._path = path
+        self.path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(os.fspath(self._path))
+        self.sock.connect(os.fspath(self.path))

@@ -143,8 +143,11 @@ class Engine(Protocol):
         """Overwrite all that failed weights computed (the KV pool), so none of it can answer."""
         ...
 
-    async def probe(self) -> None:
-        """Ask the live weights the canary prompts; ProbeFailed when an answer is bad."""
+    async def probe(self, *, briefly: bool = False) -> None:
+        """Ask the live weights the canary prompts; ProbeFailed when an answer is bad.
+
+        `briefly` asks only how each answer begins: that it does, and by numbers.
+        """
         ...
 
     async def withheld(self, beyond: int) -> int:

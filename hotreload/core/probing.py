@@ -29,11 +29,16 @@ async def probes_within(seconds: float, setting: str = "") -> AsyncIterator[None
         raise NoAnswer(f"no answer to the probe within {seconds:g} s{longer}") from None
 
 
-async def verdict_of(engine: Engine, within: float, setting: str = "") -> CheckpointRejected | None:
-    """Ask the live weights the probes; return what is wrong with the answers, or None."""
+async def verdict_of(
+    engine: Engine, within: float, setting: str = "", *, briefly: bool = False
+) -> CheckpointRejected | None:
+    """Ask the live weights the probes; return what is wrong with the answers, or None.
+
+    `briefly` asks only how the answers begin.
+    """
     try:
         async with probes_within(within, setting):
-            await engine.probe()
+            await engine.probe(briefly=briefly)
     except (EngineLost, TryAgain):
         raise
     except Exception as bad:

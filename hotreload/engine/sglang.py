@@ -174,9 +174,12 @@ class SglangEngine(SwitchingEngine):
         async with self._shadow(staged, len(asked[0])) as lane:
             await self._ask_canaries(asked, lane)
 
-    async def probe(self) -> None:
-        """Ask the live weights every canary prompt; ProbeFailed lists each bad answer."""
-        await self._ask_canaries(self._canaries.in_batches(), self._lane(None))
+    async def probe(self, *, briefly: bool = False) -> None:
+        """Ask the live weights every canary prompt; ProbeFailed lists each bad answer.
+
+        `briefly` asks only how each answer begins: that it does, and by numbers.
+        """
+        await self._ask_canaries(self._canaries.in_batches(briefly=briefly), self._lane(None))
 
     def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:
         """Judge later weights by these; ConfigError, and no change, if one cannot be asked."""

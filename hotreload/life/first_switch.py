@@ -70,13 +70,20 @@ class FirstSwitch:
         self._go_live(engine, progress.generation)
 
     async def _prove(self, progress: AttemptProgress, engine: RunningEngine, by: ServedBy) -> None:
-        """Ask the probes. What was live before is never refused for what it answers."""
-        async with progress.phase(Phase.PROBING):
-            verdict = await verdict_of(engine, FIRST_ANSWER_SECONDS)
-        if verdict is None:
-            return
+        """Ask the probes. What was live before is never refused for what it answers.
+
+        So where nothing is other than it was then, nobody waits for whole answers: they are asked
+        for once these weights serve.
+        """
         ledger, live = self._attempts.ledger, engine.live
         past = ledger.was_live_as(live.revision, live.fingerprint)
+        is_proven = past is not None and ledger.served_by == by
+        async with progress.phase(Phase.PROBING):
+            verdict = await verdict_of(engine, FIRST_ANSWER_SECONDS, briefly=is_proven)
+        if verdict is None:
+            if past is not None and is_proven:
+                self._doubt.whether(past)
+            return
         if past is None:
             progress.verdict = verdict
             raise verdict

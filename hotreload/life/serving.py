@@ -35,7 +35,7 @@ from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
 from hotreload.life.served_by import served_by_now
 from hotreload.life.serving_slot import ServingSlot
-from hotreload.life.start_engine import Engines
+from hotreload.life.start_engine import Engines, importing_meanwhile
 from hotreload.life.start_troubles import Doubt, Gone
 from hotreload.life.warming import compile_behind
 from hotreload.settings.rules import rules_of
@@ -105,7 +105,8 @@ class ServingLife:
         """Start, and keep what is live up to date; EngineLost when no engine serves any more."""
         async with self._lead.together() if self._lead else nullcontext():
             try:
-                await self._start.run()
+                async with importing_meanwhile():
+                    await self._start.run()
                 gc.freeze()  # the start's objects stay for good: spare them every later collection
                 async with asyncio.TaskGroup() as tasks:
                     for name, run in self._lasting.items():

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from hotreload.core.progress import AttemptProgress, telling_how_far
 from hotreload.engine.compile_cache import JAX_VARIABLE, CompileCache
 from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions
 from hotreload.engine.sglang import SglangEngine
+from hotreload.engine.upstream.build import import_upstream
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.spool import FULL, clear_leftovers, private_copy
@@ -120,6 +121,22 @@ async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> Sgl
         # No attempt is made: nobody is told of its phases.
         await _warm(engine, settings, AttemptProgress(engine.live.revision, lambda event: None))
     return engine
+
+
+@asynccontextmanager
+async def importing_meanwhile() -> AsyncIterator[None]:
+    """Import sglang-jax meanwhile: what a start reads and checks first needs none of it."""
+
+    async def imported() -> None:
+        with suppress(Exception):  # the start comes upon the same, and says it
+            await in_thread(lambda cancel: import_upstream(), leave_as="an import", is_read=False)
+
+    importing = asyncio.create_task(imported(), name="import sglang-jax")
+    try:
+        yield
+    finally:
+        importing.cancel()
+        await uninterrupted(asyncio.wait({importing}))
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.core.ports import Source
-from hotreload.core.probing import verdict_of
+from hotreload.core.probing import FIRST_ANSWER_SECONDS, verdict_of
 from hotreload.core.replica import Replica
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain
 from hotreload.events import AttemptFinished, Event, OperatorAsked, Publish, SettingsRead, Waiting
@@ -23,7 +23,7 @@ from hotreload.life.running import RunningEngine
 from hotreload.life.whereabouts import Absent, files_in, source_has
 from hotreload.threads import left_behind
 from hotreload.troubles import FILES_GONE, OLDER_ANSWERS, PROBE_DOUBTED, WAITS_FOR_FILES, Trouble
-from hotreload.types import Attempt, Outcome, Revision
+from hotreload.types import Outcome, Revision
 
 CORRECT_THE_PROBE = (
     "correct that [[probe]] and send SIGHUP (systemctl reload hotreload), which asks it again; if "
@@ -38,10 +38,18 @@ class Doubt:
         self._trouble = Trouble(PROBE_DOUBTED, publish)
         self._of: PastGeneration | None = None
         self._asked = asyncio.Event()
+        self._is_over = False
+        """True once the start is: another attempt's weights take the place of its own."""
+        self._is_told = False
+
+    def whether(self, live: PastGeneration) -> None:
+        """Ask these weights for whole answers, too, once they serve: they began to answer well."""
+        self._of = live
+        self._asked.set()
 
     def of(self, live: PastGeneration, verdict: CheckpointRejected) -> None:
         """These weights answer, in spite of what the probes say."""
-        self._of = live
+        self._of, self._is_told = live, True
         words = (
             f"{verdict}; generation {live.number}, {live.revision}, live since {iso(live.since)}, "
             "answers all the same: neither its weights nor the engine have changed"
@@ -53,26 +61,25 @@ class Doubt:
         match event:
             case SettingsRead(changed) if "[[probe]]" in changed:
                 self._asked.set()
-            case AttemptFinished(attempt) if self._is_left(attempt):
+            case AttemptFinished(attempt) if attempt.outcome is Outcome.LIVE and self._is_over:
                 self._end()
 
-    def _is_left(self, attempt: Attempt) -> bool:
-        is_live = attempt.outcome is Outcome.LIVE
-        return is_live and self._of is not None and attempt.generation != self._of.number
-
     def _end(self) -> None:
-        self._of = None
+        self._of, self._is_told = None, False
         self._trouble.now(None)
 
     async def run(
         self, replicas: Iterable[Replica[RunningEngine]], within: Callable[[], float]
     ) -> NoReturn:
         """Ask the live weights again each time that the probes are others, for ever."""
+        self._is_over = True
         while True:
             await self._asked.wait()
             self._asked.clear()
             for replica in list(replicas)[:1]:  # all hold the same weights
-                await self._ask_again(replica.engine, within())
+                # While nobody doubts, that it takes long is nothing to be told of.
+                seconds = within() if self._is_told else FIRST_ANSWER_SECONDS
+                await self._ask_again(replica.engine, seconds)
 
     async def _ask_again(self, engine: RunningEngine, within: float) -> None:
         doubted = self._of

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from hotreload.engine.versions import installed
 from tests.bench.figures import median, noise
 from tests.integration.openai_clients import free_address
 from tests.integration.process import START_SECONDS, Process
@@ -31,10 +32,21 @@ PAIRS = int(os.environ.get("HOTRELOAD_BENCH_PAIRS", "4"))
 CLIENTS = (8, 32, 128)
 TOKENS = 32
 CHECKPOINT_EVERY = 10.0
+ONE_DEVICE = "--xla_force_host_platform_device_count=1"
+"""Upstream's server takes all that there are, and other benchmarks begin with more."""
+SHORTEST = 128 if installed("sglang-jax") == "0.0.2" else 64
+"""Tokens of a context: 0.0.2's benchmark sends prompts of up to 50 tokens where 8 are asked."""
 SHAPES = {
     "slow steps": {"max_total_tokens": 32768, "context_length": 4096, "max_running_requests": 32},
-    "quick steps": {"max_total_tokens": 4096, "context_length": 64, "max_running_requests": 128},
+    "quick steps": {
+        "max_total_tokens": 4096,
+        "context_length": SHORTEST,
+        "max_running_requests": 128,
+    },
 }
+FEWEST_PROMPTS = {"slow steps": 24, "quick steps": 96}
+ROUNDS_OF_PROMPTS = {"slow steps": 1, "quick steps": 3}
+"""How often each client asks at least; a step of the slow kind takes a tenth of a second."""
 
 
 class Measured(NamedTuple):
@@ -102,10 +114,10 @@ def upstreams(folder: Path, shape: dict[str, int]) -> Iterator[Server]:
     wanted |= {"host": host, "port": port, "log-level": "error"}
     wanted |= {name.replace("_", "-"): value for name, value in shape.items()}
     words = [word for name, value in wanted.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "sgl_jax.launch_server", *words]
+    command = [sys.executable, "-m", "tests.bench.upstreams_server", *words]
     env = {**os.environ, "FLAX_ALWAYS_SHARD_VARIABLE": "false"}  # as 0.0.2 needs it by now
     log = (folder / "upstream.log").open("w")
-    with log, subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=env) as child:
+    with log, subprocess.Popen(command, stdout=log, stderr=log, env=env) as child:
         server = Server(f"http://{address}", child.pid)
         try:
 
@@ -129,7 +141,7 @@ def _end_of(log: str) -> str:
     return Path(log).read_text()[-3000:]
 
 
-async def measured(folder: Path, server: Server, clients: int) -> Measured:
+async def measured(folder: Path, server: Server, shape: str, clients: int) -> Measured:
     before = server.cpu_seconds()
     told = await benchmarked(
         folder,
@@ -139,7 +151,7 @@ async def measured(folder: Path, server: Server, clients: int) -> Measured:
         random_input_len=8,
         random_output_len=TOKENS,
         random_range_ratio=1,
-        num_prompts=max(96, 3 * clients),
+        num_prompts=max(FEWEST_PROMPTS[shape], ROUNDS_OF_PROMPTS[shape] * clients),
         max_concurrency=clients,
         seed=clients,
     )
@@ -167,7 +179,10 @@ async def checkpoints(process: Process, numbers: Iterator[int]) -> AsyncIterator
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_served_by_us_or_by_upstreams_own_server(tmp_path: Path, shape: str) -> None:
+async def test_served_by_us_or_by_upstreams_own_server(
+    tmp_path: Path, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE)
     with (
         ours(tmp_path, SHAPES[shape]) as (own, process),
         upstreams(tmp_path, SHAPES[shape]) as other,
@@ -177,12 +192,12 @@ async def test_served_by_us_or_by_upstreams_own_server(tmp_path: Path, shape: st
             rows: dict[str, list[Measured]] = {"upstream": [], "ours": [], "with checkpoints": []}
             for _ in range(PAIRS + 1):
                 own.send(signal.SIGSTOP)
-                rows["upstream"].append(await measured(tmp_path, other, clients))
+                rows["upstream"].append(await measured(tmp_path, other, shape, clients))
                 own.send(signal.SIGCONT)
                 other.send(signal.SIGSTOP)
-                rows["ours"].append(await measured(tmp_path, own, clients))
+                rows["ours"].append(await measured(tmp_path, own, shape, clients))
                 async with checkpoints(process, numbers):
-                    rows["with checkpoints"].append(await measured(tmp_path, own, clients))
+                    rows["with checkpoints"].append(await measured(tmp_path, own, shape, clients))
                 other.send(signal.SIGCONT)
             told({name: row[1:] for name, row in rows.items()}, f"{shape}, {clients} clients")
 

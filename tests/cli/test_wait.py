@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.cli.daemon_client import DaemonClient, NamedSocket
+from hotreload.cli.exits import TimedOut
 from hotreload.events import PhaseEntered, Progress
 from hotreload.server.listening import bind_unix
 from hotreload.socket_names import LOOKING
@@ -118,3 +120,14 @@ async def test_where_systemd_holds_the_socket_who_looks_is_answered_on_another(
         waited_in.setblocking(False)
         with pytest.raises(BlockingIOError):  # nobody waits there
             waited_in.accept()
+
+
+def test_who_gets_no_answer_is_told_on_which_of_the_sockets(tmp_path: Path) -> None:
+    held = tmp_path / "held.sock"
+    looks = held.with_name(held.name + LOOKING)
+    client = DaemonClient(NamedSocket(held, "the test"))
+    with bind_unix(held), bind_unix(looks):
+        with pytest.raises(TimedOut, match=f"no answer on {looks} within"):
+            client.get("/status", timeout=0.1)
+        with pytest.raises(TimedOut, match=f"no answer on {held} within"):
+            client.get("/admin/history", timeout=0.1)

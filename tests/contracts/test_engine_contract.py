@@ -425,6 +425,7 @@ async def test_bad_weights_fail_the_probe_and_a_rollback_leaves_no_trace(
 ) -> None:
     engine, before = engine_case.engine, await engine_case.answer()
     await engine.probe()
+    await engine.probe(briefly=True)
     old = await engine.exchange(await engine.stage(engine_case.bad_checkpoint()))
     with pytest.raises(ProbeFailed):
         await engine.probe()

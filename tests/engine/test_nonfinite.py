@@ -128,8 +128,9 @@ async def test_a_probe_that_finds_it_tells_only_the_one_who_asked(
     engine: Engine, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine._canaries, "_probes", (Probe("Who~serves?", 16),))
-    with pytest.raises(ProbeFailed, match="NaN or infinities"):
-        await engine.probe()
-    await engine.scrub()
+    for briefly in (False, True):
+        with pytest.raises(ProbeFailed, match="NaN or infinities"):
+            await engine.probe(briefly=briefly)
+        await engine.scrub()
     with pytest.raises(TimeoutError):
         await told.more(engine, within=0.05)

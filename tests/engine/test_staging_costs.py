@@ -77,4 +77,5 @@ async def test_rounds_leave_no_memory_behind(engine: Any, root: Path) -> None:
         await engine.release(staged)
         kept.append(resident())
         assert held - kept[-1] > checkpoint.bytes / 2
-    assert kept[-1] - kept[1] < checkpoint.bytes / 2
+    # The least of some: what threads have freed goes back to the system now or after a round.
+    assert min(kept[-3:]) - kept[1] < checkpoint.bytes / 2

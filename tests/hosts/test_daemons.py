@@ -74,10 +74,10 @@ async def test_the_follower_shows_its_rank_to_who_looks(running: Daemons) -> Non
     assert "step_1" in told
 
 
-FLIPS = 20
+FLIPS = 10
 
 
-async def test_twenty_flips_under_load_fail_nobody_and_both_ledgers_say_the_same(
+async def test_ten_flips_under_load_fail_nobody_and_both_ledgers_say_the_same(
     running: Daemons,
 ) -> None:
     async with Load(running.leader, 4).on() as load:

@@ -17,14 +17,16 @@ from hotreload.sources.hub.client import TURNED_OFF
 
 READ_AT_IMPORT = ("HF_", "JAX_", "PYTHON", "TF_")
 """How the names of variables begin that are read before a fork."""
+SET_BY_IMPORTS = (*TURNED_OFF, "TF_CPP_MIN_LOG_LEVEL")
+"""Set by our client of a hub and by JAX, if nobody has: in a life as in a process of tests."""
 
 
 def _read_at_import() -> dict[str, str]:
-    """The variables that count: not those that the code under test has set, as a life would."""
+    """The variables that count."""
     return {
         name: value
         for name, value in os.environ.items()
-        if name.startswith(READ_AT_IMPORT) and name not in TURNED_OFF
+        if name.startswith(READ_AT_IMPORT) and name not in SET_BY_IMPORTS
     }
 
 

@@ -44,24 +44,7 @@ async def flip(running: Running) -> Generation:
     return running.live
 
 
-# --- OpenAI's --------------------------------------------------------------------------------
-
-
-async def test_openais_client_is_served_before_during_and_after_ten_flips(
-    running: Running,
-) -> None:
-    first, load = running.live.number, OpenAILoad(running)
-    async with openai_client(running) as client:
-        assert await whole_chat(client, "before") == (first, words(first))
-        async with load.on():
-            for _ in range(FLIPS):
-                await flip(running)
-        last = first + FLIPS
-        assert await whole_chat(client, "after") == (last, words(last))
-        assert generation_of(await client.models.retrieve("tiny")) == last
-    assert load.failures == []
-    assert mixed(load.answers, running.generations) == []
-    assert {number for number, _ in load.answers} >= set(range(first, last))
+# --- OpenAI's, litellm and langchain -----------------------------------------------------------
 
 
 async def test_a_client_waits_for_the_weights_it_asks_for(running: Running) -> None:
@@ -79,9 +62,6 @@ async def test_a_client_waits_for_the_weights_it_asks_for(running: Running) -> N
         answer: Any = await asking
     assert generation_of(answer) == wanted
     assert answer.choices[0].message.content == words(wanted)
-
-
-# --- litellm and langchain -------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -160,13 +140,23 @@ def environment() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("environment")
-async def test_litellm_and_langchain_are_served_through_ten_flips(running: Running) -> None:
-    first = running.live.number
+async def test_each_client_is_served_before_during_and_after_ten_flips(running: Running) -> None:
+    first, load = running.live.number, OpenAILoad(running)
     base_url = f"http://{running.settings.server.tcp}/v1"
-    async with ways_of_litellm(base_url) as some, ways_of_langchain(base_url) as others:
-        said = await through_flips(running, [*some, *others])
-    last = first + FLIPS
-    assert running.live.number == last
+    async with (
+        openai_client(running) as client,
+        ways_of_litellm(base_url) as some,
+        ways_of_langchain(base_url) as others,
+    ):
+        assert await whole_chat(client, "before") == (first, words(first))
+        async with load.on():
+            said = await through_flips(running, [*some, *others])
+        last = first + FLIPS
+        assert await whole_chat(client, "after") == (last, words(last))
+        assert generation_of(await client.models.retrieve("tiny")) == last
+    assert load.failures == []
+    assert mixed(load.answers, running.generations) == []
+    assert {number for number, _ in load.answers} >= set(range(first, last))
     whole = {words(number) for number in range(first, last + 1)}
     for own in said:
         assert set(own) <= whole, "an answer of two generations, or of none"

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.sources.hub.client import TURNED_OFF
-from tests.integration.forked import Forked
+from tests.integration.forked import SET_BY_IMPORTS, Forked
 from tests.integration.process import OF_WORDS, Process
 from tests.integration.running import words
 from tests.waiting import PATIENCE
@@ -51,7 +50,7 @@ def test_a_life_in_another_environment_than_was_imported_in_is_run(
 def test_what_the_code_under_test_sets_for_itself_is_no_other_environment(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in TURNED_OFF:
+    for name in SET_BY_IMPORTS:
         monkeypatch.setenv(name, "1")  # as it stays once a test has asked a hub
     with process.running():
         assert isinstance(process.child, Forked)

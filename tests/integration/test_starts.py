@@ -90,6 +90,7 @@ def test_a_mistaken_probe_refuses_nothing_that_was_live_however_often_it_starts(
         with process.running():
             process.assert_answers(1, generation=1)
             assert process.status["refused"] == []
+            process.until(lambda: process.trouble(PROBE_DOUBTED))  # it is asked in full by now
             told = process.trouble(PROBE_DOUBTED)
             assert told is not None
             assert "expected a match of 'Paris', got 'served by step 1'" in told

@@ -22,6 +22,7 @@ from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.spool import private_copy
+from hotreload.life import start_engine
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, HowFar, Loading, Revision, Staged, TensorSpec
 from tests.fake_answers import Fields
@@ -109,8 +110,11 @@ def made_from(checkpoint: Checkpoint, folder: Path) -> FakeWeights:
 
 @contextmanager
 def starting_engines_of_words() -> Iterator[None]:
-    """Whoever starts an engine here gets one of words."""
-    with patch.object(SglangEngine, "start", EngineOfWords.start):
+    """Whoever starts an engine here gets one of words, for which nothing is imported."""
+    with (
+        patch.object(SglangEngine, "start", EngineOfWords.start),
+        patch.object(start_engine, "import_upstream"),
+    ):
         yield
 
 

@@ -8,7 +8,13 @@ from itertools import batched
 
 from hotreload.engine.answering.answers import Answer, all_ended
 from hotreload.engine.answering.items import Parsed
-from hotreload.engine.answering.probe import BUILT_IN, Probe, decide_verdict, request_for
+from hotreload.engine.answering.probe import (
+    BUILT_IN,
+    Probe,
+    beginning_of,
+    decide_verdict,
+    request_for,
+)
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.lanes.sharing import SHADOW_ROWS
 from hotreload.errors import AnswerNonfinite, BadRequest, ConfigError, ProbeFailed
@@ -40,9 +46,13 @@ class Canaries:
             )
         self._probes = asked
 
-    def in_batches(self) -> Batches:
-        """The probes to ask now, those together that find rows and room."""
-        return list(batched(self._probes, SHADOW_ROWS))
+    def in_batches(self, *, briefly: bool = False) -> Batches:
+        """The probes to ask now, those together that find rows and room.
+
+        `briefly` asks only how each answer begins.
+        """
+        asked = map(beginning_of, self._probes) if briefly else self._probes
+        return list(batched(asked, SHADOW_ROWS))
 
     async def ask(self, asked: Batches, generate: Ask) -> None:
         """Ask each of them; ProbeFailed lists each bad answer."""

@@ -28,6 +28,15 @@ BUILT_IN = Probe("The quick brown fox", max_new_tokens=24, max_repeat=12)
 """Asked when none is configured: it wants an answer that does not repeat one token for ever."""
 
 
+FIRST_TOKENS = 2
+"""Tokens of an answer that show that it begins: one of the prompt, and one of a step after it."""
+
+
+def beginning_of(probe: Probe) -> Probe:
+    """The same question, of which only the beginning of the answer is asked."""
+    return Probe(probe.prompt, min(probe.max_new_tokens, FIRST_TOKENS))
+
+
 def request_for(probe: Probe) -> dict[str, Any]:
     """The request that asks a probe."""
     sampling = {"temperature": 0, "max_new_tokens": probe.max_new_tokens}

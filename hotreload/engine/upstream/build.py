@@ -79,10 +79,15 @@ def build(options: EngineOptions, report: ReportLoss, ranks: Ranks | None = None
     return parts
 
 
+def import_upstream() -> None:
+    """Import sglang-jax, which takes seconds: a start that comes later has it."""
+    with _STARTING:
+        _upstream()
+
+
 def _ready_upstream() -> tuple[Any, Any]:
     """Upstream's engine module and its arguments, with the work-rounds that come before a start."""
-    with versions.imports_explained(), embedding.importing_upstream():
-        entry, server_args, sampler, loader = _upstream()
+    entry, server_args, sampler, loader = _upstream()
     if why := versions.why_untested():
         log.warning("engine.untested", extra={"why": why, "todo": versions.how_to_install()})
     patches.ready_first_release(loader, sampler)
@@ -91,14 +96,15 @@ def _ready_upstream() -> tuple[Any, Any]:
 
 
 def _upstream() -> tuple[Any, ...]:
-    from sgl_jax.srt.entrypoints import engine
-    from sgl_jax.srt.layers import sampler
-    from sgl_jax.srt.layers.attention import native_backend  # noqa: F401 (needs the work-round)
-    from sgl_jax.srt.model_loader.loader import JAXModelLoader
-    from sgl_jax.srt.server_args import ServerArgs
-    from sgl_jax.srt.utils import weight_utils  # noqa: F401 (has progress bars to silence)
+    with versions.imports_explained(), embedding.importing_upstream():
+        from sgl_jax.srt.entrypoints import engine
+        from sgl_jax.srt.layers import sampler
+        from sgl_jax.srt.layers.attention import native_backend  # noqa: F401 (needs the work-round)
+        from sgl_jax.srt.model_loader.loader import JAXModelLoader
+        from sgl_jax.srt.server_args import ServerArgs
+        from sgl_jax.srt.utils import weight_utils  # noqa: F401 (has progress bars to silence)
 
-    return engine, ServerArgs, sampler, JAXModelLoader
+        return engine, ServerArgs, sampler, JAXModelLoader
 
 
 def _in_words(fault: BaseException) -> str:

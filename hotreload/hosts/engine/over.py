@@ -181,9 +181,9 @@ class OverRanks:
         """Progress of this rank with a checkpoint; None while it is with none."""
         return self._own.staging
 
-    async def probe(self) -> None:
-        """Ask the live weights the canary prompts."""
-        await self._own.probe()
+    async def probe(self, *, briefly: bool = False) -> None:
+        """Ask the live weights the canary prompts, or only how their answers begin."""
+        await self._own.probe(briefly=briefly)
 
     async def withheld(self, beyond: int) -> int:
         """Wait until more answers than these were withheld as no numbers; how many."""
