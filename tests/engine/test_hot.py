@@ -247,6 +247,15 @@ def test_what_is_known_of_a_part_and_of_what_stayed_holds_for_the_next_set(hot: 
         assert (staged.loading.leaves_staged, staged.loading.leaves_changed) == (2, 2)
 
 
+def test_nobody_need_know_of_what_the_live_leaves_were_made(hot: HotEngine) -> None:
+    hot.update(saying(80))
+    hot.asynchronous._replica.engine.live.weights.sources = {}  # as once damage was found
+    with hot.stage(part_of(85)) as staged:
+        assert staged.loading is not None
+        assert staged.loading.leaves_staged == 2
+        assert staged.fingerprint == hot.fingerprint_of(saying(80) | part_of(85))
+
+
 def test_a_part_upon_weights_that_went_is_refused(
     hot: HotEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

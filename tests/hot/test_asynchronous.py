@@ -301,7 +301,7 @@ async def test_an_update_without_probes_asks_none_and_says_so(
 
 @pytest.mark.parametrize("program", [HotTerms(mode="drain")], indirect=True)
 async def test_where_swaps_drain_it_asks_none_either(program: Program) -> None:
-    program.steps.faults["probe"] = ProbeFailed("it was asked")
+    program.steps.faults["probe"] = ValueError("it was asked")
     assert (await program.hot.update("step 1", probes=())).number == 2
     with pytest.raises(ProbeFailed):
         await program.hot.update("step 2")

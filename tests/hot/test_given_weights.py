@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from hotreload.checkpoint.digests import Digests
 from hotreload.checkpoint.fingerprint import TensorSum
 from hotreload.checkpoint.fit import Policy
 from hotreload.errors import BadRequest, CheckpointCorrupt, CheckpointIncompatible
@@ -52,6 +53,11 @@ async def test_what_lacks_tensors_is_a_part_and_what_has_them_all_is_none(
     part, whole = await checks.check(PART, "step 1"), await checks.check(WHOLE)
     assert (part.is_part, part.revision.label) == (True, "step 1")
     assert (whole.is_part, whole.revision.label) == (False, "the mapping")
+
+
+async def test_what_no_engine_loads_makes_no_part_where_it_lacks(checks: GivenChecks) -> None:
+    tied = checks.against({**SERVED.tensors, "tied.weight": TensorSpec((4, 1), "F32")}, Digests())
+    assert not (await tied.check(WHOLE)).is_part
 
 
 async def test_who_insists_on_all_of_them_hears_which_are_missing(checks: GivenChecks) -> None:
