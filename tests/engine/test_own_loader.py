@@ -152,9 +152,7 @@ async def test_on_the_host_a_part_makes_a_whole_set(engine: Engine, folders: rea
     await engine.release(await engine.exchange(await engine.stage(folders.checkpoint(8))))
     folder = changed(folders.folder(8), "model.norm.weight")
     whole = real.checked(folder)
-    name = "model.norm.weight"
-    tensors, held = {name: whole.tensors[name]}, {name: whole.held[name]}
-    part = replace(whole, is_part=True, tensors=tensors, held=held)
+    part = real.part_of(whole, "model.norm.weight")
     place, live = loaders.Destination(is_host=True), engine.live.weights
     load = engine.loaders.load
     made, how = load(part, live, place, threading.Event(), lambda total: None)
