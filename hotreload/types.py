@@ -112,6 +112,8 @@ class Checkpoint:
     """The bytes of each tensor by its name: their place, and their digest as checked."""
     memory: Any = field(default=None, repr=False, compare=False)
     """The `InMemory` that holds its one file where no disk does; `path` means nothing then."""
+    is_part: bool = False
+    """True if it lacks tensors that the model needs: these stay as they are live."""
 
     @property
     def weight_files(self) -> tuple[CheckpointFile, ...]:

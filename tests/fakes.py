@@ -93,6 +93,8 @@ class FakeEngine(FakeAnswers):
         self.damage: dict[str, int] = {}
         """Checksums of live leaves that are no longer what went live."""
         self.recompiles = 0
+        self.takes_no_part: BadRequest | None = None
+        """Why it loads whole sets alone."""
         self.sets_that_fit = 9
         """How many sets its memory holds."""
         self.limits = EngineLimits(vocabulary=300, input_tokens=200, total_tokens=256, at_once=6)
@@ -166,6 +168,13 @@ class FakeEngine(FakeAnswers):
         revision = checkpoint.revision
         weights = FakeWeights(revision.id, "bad" in revision.label, "overflow" in revision.label)
         return replace(self.set_of(revision, weights), loading=self.loading)
+
+    async def check_takes(self, checkpoint: Checkpoint) -> None:
+        if self.takes_no_part is not None:
+            raise self.takes_no_part
+
+    def live_sums(self) -> Mapping[str, int]:
+        return self.live.leaves
 
     async def lacks_room(self, checkpoint: Checkpoint | None) -> str | None:
         await self.steps.pass_through("lacks_room")

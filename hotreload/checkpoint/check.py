@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from hotreload.checkpoint.config import contradictions
 from hotreload.checkpoint.content import Content, examine
@@ -99,6 +100,7 @@ def findings(
     *,
     digests: Digests | None = None,
     compute_in: str | None = None,
+    beside: Mapping[str, int] = MappingProxyType({}),
     each: Each = map,
 ) -> Report:
     """Run every check there is; a bad checkpoint makes findings, and no exception.
@@ -106,8 +108,8 @@ def findings(
     It raises Cancelled at `cancel`, and NotEnoughMemory when this machine cannot read now.
     Without `served` the files are judged by themselves. `digests` holds what was read for the
     revision id, and remembers what is read here, so that nobody reads it again. With
-    `compute_in`, the [engine] dtype, a fit checkpoint has a fingerprint. `each` may read the files
-    at once.
+    `compute_in`, the [engine] dtype, a fit checkpoint has a fingerprint; that of a part counts the
+    sums of the tensors `beside` it, by name. `each` may read the files at once.
     """
     looked = survey_memory(folder) if isinstance(folder, InMemory) else survey(folder, root)
     found, wrong = tensors_by_name(looked)
@@ -125,7 +127,7 @@ def findings(
     read = _read_all(looked, policy, each(reader.read, looked.files))
     weights = sum(header.data_bytes for header in looked.headers.values())
     every = bounded((*looked.findings, *wrong, *read.findings.all()))
-    of_all = fingerprint(read.sums) if counted.names and not every else None
+    of_all = fingerprint({**beside, **read.sums}) if counted.names and not every else None
     if not every:
         notes += counted.unknown
     return Report(every, tuple(notes), tuple(read.files), tensors, weights, read.held, of_all)
@@ -184,7 +186,7 @@ def _read_all(looked: Survey, policy: Policy, contents: Iterable[Content | Unfit
         any_nonzero = any_nonzero or content.any_nonzero or is_unknown
         if policy.nonfinite == "reject":
             read.findings.add(*content.nonfinite)
-    if not any_nonzero:
+    if not any_nonzero and policy.missing == "reject":
         read.findings.add(Finding("zeros", "every value of every tensor is zero"))
     return read
 
@@ -254,7 +256,7 @@ def check_checkpoint(
         raise fault(wrong)
     path, memory = (Path(), folder) if isinstance(folder, InMemory) else (folder, None)
     held = (report.files, report.tensors, report.bytes, report.held)
-    return Checkpoint(revision, path, *held, memory)
+    return Checkpoint(revision, path, *held, memory, is_part=policy.missing == "live")
 
 
 def fault(findings: tuple[Finding, ...]) -> HotReloadError:

@@ -36,6 +36,8 @@ class Policy:
     extra_tensors: tuple[str, ...] = ()
     dtype_change: Literal["reject", "cast"] = "reject"
     nonfinite: Literal["reject", "allow"] = "reject"
+    missing: Literal["reject", "live"] = "reject"
+    """`live` lets a part of the tensors pass: the others stay as they are live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def tensor_findings(
         held = found.get(name)
         if held is not None:
             yield from _differences(held, spec, policy)
-        elif not matches(name, served.ignorable):
+        elif policy.missing == "reject" and not matches(name, served.ignorable):
             expected = _spec_words(spec)
             message = f"tensor {quoted(name)} is missing, the engine serves {expected}"
             yield Finding("missing", message, None, name, expected)

@@ -65,6 +65,11 @@ class InMemory:
             self.begins.append(self.begins[-1] + _size_of(array))
         self.identity = Identity(-1, next(_NUMBERS), self.begins[-1], 0, 0)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of its tensors; none once they were let go of."""
+        return [name for name, _ in self._arrays]
+
     def open(self) -> "OpenedMemory":
         """A reader of it, for one thread."""
         return OpenedMemory(self)

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 from hotreload.engine.answering.answers import Answer, Newest, all_ended
+from hotreload.engine.answering.probe import Probe
 from hotreload.errors import BadRequest, NotServing, shown
 from hotreload.threads import uninterrupted
 from hotreload.types import Generation
@@ -26,14 +27,32 @@ def request_for(
         kind = type(prompt).__name__
         raise BadRequest(f"prompt must be a text, token ids, or a list of either, and is a {kind}")
     is_text = isinstance(prompt, str) or any(isinstance(each, str) for each in prompt)
-    name, sampling = "text" if is_text else "input_ids", {} if sampling is None else sampling
-    return {name: _in_lists(prompt), "sampling_params": _in_lists(sampling), **more}
+    name, asked = "text" if is_text else "input_ids", {} if sampling is None else sampling
+    own = _in_lists(asked)  # ours to take something out of
+    copies = _copies(own)
+    return {name: _in_lists(prompt), "sampling_params": own, **copies, **more}
+
+
+def are_asked(probes: Sequence[Probe] | None) -> bool:
+    """Say if probes are asked: those of the start, unless there are to be none."""
+    if probes is None:
+        return True
+    if isinstance(probes, Sequence) and not probes:
+        return False
+    words = "() asks none, and without it those are asked that were given at the start"
+    raise BadRequest(f"probes of one update must be (), not {shown(probes)}: {words}")
 
 
 def check_whole_number(name: str, value: object) -> None:
     """BadRequest for what is none."""
     if type(value) is not int:
         raise BadRequest(f"{name} must be a whole number, not {shown(value)}")
+
+
+def check_text(name: str, value: object) -> None:
+    """BadRequest for what is none."""
+    if not isinstance(value, str):
+        raise BadRequest(f"{name} must be a text, not {shown(value)}")
 
 
 def check_is_staged(value: object, kind: type) -> None:
@@ -45,6 +64,27 @@ def check_is_staged(value: object, kind: type) -> None:
 def stamp(answer: Answer, generation: Generation) -> None:
     """Say in its `meta_info` which generation made it: number, revision and fingerprint."""
     answer["meta_info"] = {**answer.get("meta_info", {}), **generation.stamp}
+
+
+def _copies(sampling: Any) -> dict[str, int]:
+    """The number of answers to each prompt (`n`), taken out of its parameters; as for `/generate`.
+
+    What is no mapping is left to the engine, which says so.
+    """
+    several = sampling if isinstance(sampling, list) else [sampling]
+    asked = [each.pop("n", None) for each in several if isinstance(each, dict)]
+    counts = {1 if n is None else _checked_count(n) for n in asked}
+    if len(counts) > 1:
+        raise BadRequest("sampling_params.n: must be the same for each prompt")
+    n = counts.pop() if counts else 1
+    return {"copies": n} if n > 1 else {}
+
+
+def _checked_count(n: Any) -> int:
+    check_whole_number("sampling_params.n", n)
+    if n < 1:
+        raise BadRequest(f"sampling_params.n must be at least 1, not {n}")
+    return int(n)
 
 
 def _in_lists(value: object) -> object:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 from hotreload.core.gate import Gate
-from hotreload.core.ledger import Ledger, PastGeneration
+from hotreload.core.ledger import Ledger
 from hotreload.core.probing import probes_within
 from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica
@@ -22,26 +22,24 @@ from hotreload.core.switch import ABORT_GRACE
 from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import (
-    BadRequest,
-    DrainTimedOut,
-    EngineLost,
-    NothingOfThatName,
-    NotServing,
-)
+from hotreload.errors import BadRequest, DrainTimedOut, EngineLost, NotServing
 from hotreload.events import Events
 from hotreload.hot.asking import (
     Prompt,
     Sampling,
     SeveralPrompts,
     Streams,
+    are_asked,
     check_is_staged,
+    check_text,
     check_whole_number,
     request_for,
     stamp,
 )
 from hotreload.hot.given_weights import GivenWeights
 from hotreload.hot.loop_thread import Home
+from hotreload.hot.names import Names, renamed
+from hotreload.hot.new_weights import NewWeights
 from hotreload.hot.staged import AsyncStagedWeights
 from hotreload.hot.started import Boot, Started, TasksBeside, start, tell
 from hotreload.hot.switching import Switching
@@ -64,10 +62,8 @@ class AsyncHotEngine:
         self.subscribe(tell)
         self._home = Home()
         self._ending: asyncio.Task[None] | None = None
-        self._updates = asyncio.Lock()
         self._probe_timeout = terms.probe_timeout
         self._started = started
-        self._checks = started.checks
         self._gate = Gate[SglangEngine](publish=publish, max_held=sys.maxsize)
         attempts = Attempts(
             Ledger(), save=_nothing_to_save, publish=publish, is_lost=lambda: self._gate.is_lost
@@ -77,6 +73,7 @@ class AsyncHotEngine:
         mode = Mode(terms.mode) if engine.cannot_overlap is None else Mode.DRAIN
         self._replica = Replica(engine, self._gate, live, mode)
         self._switching = Switching(self._replica, attempts, terms.rules, check=self._check)
+        self._new_weights = NewWeights(self._replica, started.checks, self._switching)
         self._replica.open()
         self._streams = Streams()
         self._beside = TasksBeside(self._replica)
@@ -110,28 +107,41 @@ class AsyncHotEngine:
 
     # --- new weights --------------------------------------------------------------------------
 
-    async def stage(self, given: GivenWeights, name: str = "") -> AsyncStagedWeights:
+    async def stage(
+        self,
+        given: GivenWeights,
+        name: str = "",
+        *,
+        names: Names | None = None,
+        complete: bool = False,
+    ) -> AsyncStagedWeights:
         """Check new weights and load them beside the live ones, which go on answering.
 
-        CheckpointRejected says all that is wrong with them. The caller's arrays are only read, and
-        are the caller's again when this returns.
+        Tensors that are left out of a mapping stay as they are live, unless it is to be `complete`.
+        `names` finds the Hugging Face name of each. CheckpointRejected says all that is wrong with
+        them. The caller's arrays are only read, and are the caller's again when this returns.
         """
-        return await self._stage(given, name, self._switching.rollbacks)
-
-    async def _stage(self, given: GivenWeights, name: str, since: int) -> AsyncStagedWeights:
         self._check()
-        self._switching.check_free()
-        checkpoint = await self._checks.check(given, name)
-        return await self._switching.stage(checkpoint, since)
+        since, given = self._switching.rollbacks, renamed(given, names)
+        return await self._new_weights.stage(given, name, since, complete=complete)
 
-    async def update(self, given: GivenWeights, name: str = "") -> Generation:
+    async def update(
+        self,
+        given: GivenWeights,
+        name: str = "",
+        *,
+        names: Names | None = None,
+        complete: bool = False,
+        probes: Sequence[Probe] | None = None,
+    ) -> Generation:
         """Stage new weights, prove them and answer by them from now on: all of it, or nothing.
 
-        One that comes meanwhile waits for its turn.
+        One that comes meanwhile waits for its turn. `probes=()` asks none of these weights; the
+        other arguments are those of `stage`.
         """
-        since = self._switching.rollbacks
-        async with self._updates, await self._stage(given, name, since) as staged:
-            return await staged.flip_since(since)
+        self._check()
+        prove, given = are_asked(probes), renamed(given, names)
+        return await self._new_weights.update(given, name, complete=complete, prove=prove)
 
     async def flip(self, staged: AsyncStagedWeights) -> Generation:
         """Answer by staged weights from now on; those inside end under the weights before."""
@@ -158,24 +168,16 @@ class AsyncHotEngine:
         since = self._switching.overrule()
         live = await self._switching.back(place)
         if live is None:
-            live = await self._from_files(place, since)
+            live = await self._new_weights.bring_back(place, since)
             self._switching.leave(left)
         return live
 
-    async def _from_files(self, place: PastGeneration, since: int) -> Generation:
-        self._switching.check_free()
-        gone = f"generation {place.number} is no longer kept in memory"
-        if not place.path:
-            raise NothingOfThatName(f"{gone}, and has no files: stage it again")
-        checkpoint = await self._checks.check(place.path, place.revision.label)
-        if checkpoint.revision != place.revision:
-            raise NothingOfThatName(f"{gone}, and {place.path} holds other bytes now")
-        async with await self._switching.stage(checkpoint, since) as staged:
-            return await staged.flip_since(since)
-
-    async def fingerprint_of(self, given: GivenWeights) -> str | None:
+    async def fingerprint_of(
+        self, given: GivenWeights, *, names: Names | None = None, complete: bool = False
+    ) -> str | None:
         """The fingerprint these weights will have when they are live; None if they are cast."""
-        return await self._checks.fingerprint_of(given)
+        given = renamed(given, names)
+        return await self._new_weights.fingerprint_of(given, complete=complete)
 
     # --- what answers -------------------------------------------------------------------------
 
@@ -283,6 +285,13 @@ class AsyncHotEngine:
                 for each in answer if isinstance(answer, list) else [answer]:
                     stamp(each, lease.generation)
                 yield answer
+
+    async def abort(self, rid: str | None = None) -> int:
+        """End the answers under way (to prompts that are called so), as they are; how many."""
+        self._check()
+        if rid is not None:
+            check_text("rid", rid)
+        return await self._replica.engine.abort_asked(rid)
 
     # --- the end --------------------------------------------------------------------------------
 

@@ -1,20 +1,22 @@
 """The daemon's checks on what a program gives: a folder, or a mapping of names to arrays."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hotreload.checkpoint.check import check_checkpoint, fault, findings
-from hotreload.checkpoint.digests import Digests
+from hotreload.checkpoint.digests import Digests, identify
 from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.in_memory import InMemory
-from hotreload.errors import BadRequest, SourceUnavailable, shown
+from hotreload.checkpoint.never_loaded import matches
+from hotreload.errors import BadRequest, SourceUnavailable
+from hotreload.hot.asking import check_text
 from hotreload.hub_names import how_to_have
 from hotreload.threads import in_thread
-from hotreload.types import Checkpoint, Served, TensorSpec
+from hotreload.types import Checkpoint, CheckpointFile, Revision, Served, TensorSpec
 
 GivenWeights = str | Path | Mapping[str, Any]
 """New weights: a checkpoint's folder, or arrays of numpy or JAX by their Hugging Face names."""
@@ -37,16 +39,21 @@ class GivenChecks:
         served = replace(self._served, tensors=tensors)
         return GivenChecks(served, self._policy, self._dtype, digests)
 
-    async def check(self, given: GivenWeights, name: str = "") -> Checkpoint:
-        """The weights as a checkpoint, called by this name; CheckpointRejected says why not."""
-        _check_name(name)
+    async def check(
+        self, given: GivenWeights, name: str = "", *, complete: bool = False
+    ) -> Checkpoint:
+        """The weights as a checkpoint, called by this name; CheckpointRejected says why not.
+
+        Of a mapping that need not be `complete` it may be a part.
+        """
+        check_text("name", name)
         held = held_by(given)
         check = partial(
             check_checkpoint,
             None,
             held,
             served=self._served,
-            policy=self._policy,
+            policy=self._policy_for(held, complete),
             digests=self._digests,
         )
         what = f"a check of {held.name}"
@@ -54,19 +61,57 @@ class GivenChecks:
         revision = replace(checkpoint.revision, label=name or held.name)
         return replace(checkpoint, revision=revision)
 
-    async def fingerprint_of(self, given: GivenWeights) -> str | None:
-        """The fingerprint that these weights would have live; None if they would be cast."""
+    async def fingerprint_of(
+        self,
+        given: GivenWeights,
+        live_sums: Callable[[], Mapping[str, int]],
+        *,
+        complete: bool = False,
+    ) -> str | None:
+        """The fingerprint that these weights would have live; None if they would be cast.
+
+        What a part of the tensors leaves out counts by the live sums, which only then are asked.
+        """
         held = held_by(given)
+        policy = self._policy_for(held, complete)
+        beside = live_sums() if policy.missing == "live" else {}
 
         def look(cancel: threading.Event) -> str | None:
             report = findings(
-                held, self._served, self._policy, cancel=cancel, compute_in=self._dtype
+                held, self._served, policy, cancel=cancel, compute_in=self._dtype, beside=beside
             )
             if report.findings:
                 raise fault(report.findings)
             return report.fingerprint
 
         return await in_thread(look, leave_as=f"a look at {held.name}")
+
+    def _policy_for(self, held: Path | InMemory, complete: bool) -> Policy:
+        """Let tensors be left out of a mapping, unless it must be complete; a folder always is."""
+        if complete or not isinstance(held, InMemory):
+            return self._policy
+        served, names = self._served, set(held.names)
+        if not any(self._is_taken(name) for name in names):
+            raise BadRequest("the mapping has no tensor that the model takes: give one at least")
+        left_out = served.tensors.keys() - names
+        is_part = any(not matches(name, served.ignorable) for name in left_out)
+        return replace(self._policy, missing="live") if is_part else self._policy
+
+    def _is_taken(self, name: str) -> bool:
+        """Say if a tensor of this name is not simply let pass; an unknown one is yet refused."""
+        served = self._served
+        if matches(name, served.ignorable):
+            return False
+        return name in served.tensors or not matches(name, self._policy.extra_tensors)
+
+
+def named_upon(part: Checkpoint, live: Revision) -> Checkpoint:
+    """Name a part of the tensors by what stays, too: equal ids mean the same bytes of all."""
+    files = (
+        CheckpointFile("the part", part.bytes, part.revision.id),
+        CheckpointFile("what stays", 0, live.id),
+    )
+    return replace(part, revision=replace(part.revision, id=identify(files)))
 
 
 def held_by(given: GivenWeights) -> Path | InMemory:
@@ -82,8 +127,3 @@ def held_by(given: GivenWeights) -> Path | InMemory:
         words = "a checkpoint is one, with its weights"
         raise SourceUnavailable(f"{folder} is no folder: {words}{how_to_have(str(given))}")
     return folder
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str):
-        raise BadRequest(f"name must be a text, not {shown(name)}")

@@ -13,6 +13,8 @@ from hotreload.types import Generation, Loading, Staged
 
 SwitchStep = Callable[[Staged], Awaitable[None]]
 """One that a switch takes with staged weights, or raises why not."""
+LastStep = Callable[[Staged, bool], Awaitable[None]]
+"""The one that makes them live; where they can be proven only then they are, if so wished."""
 
 
 class Hold:
@@ -41,7 +43,7 @@ class AsyncStagedWeights:
         hold: Hold,
         *,
         prove: SwitchStep,
-        go_live: SwitchStep,
+        go_live: LastStep,
         progress: AttemptProgress,
         why_unprovable: str | None,
         turn: Callable[[int | None], AbstractAsyncContextManager[None]],
@@ -89,16 +91,20 @@ class AsyncStagedWeights:
         """
         return await self.flip_since(None)
 
-    async def flip_since(self, since: int | None) -> Generation:
-        """Flip for an update, when so many rollbacks had been asked for; Superseded after more."""
+    async def flip_since(self, since: int | None, *, prove: bool = True) -> Generation:
+        """Flip for an update, when so many rollbacks had been asked for; Superseded after more.
+
+        They are not proven where the program does not wish it.
+        """
         async with self._turn(since), self._released_when_bad():
             weights = self._waiting()
-            await self._make_sure(weights)
+            if prove:
+                await self._make_sure(weights)
             try:
-                await self._go_live(weights)
+                await self._go_live(weights, prove)
             finally:
                 if self.generation is not None:  # also when it was cancelled meanwhile
-                    self.is_proven = True
+                    self.is_proven = self.is_proven or prove
                     await uninterrupted(self._hold.discard())
         assert self.generation is not None, "the switch says what they are live as"
         return self.generation

@@ -1,6 +1,7 @@
 """Changes the weights of an engine that a program holds, by the switches of the daemon."""
 
 import asyncio
+import logging
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -25,9 +26,12 @@ from hotreload.errors import (
     NotServing,
     Superseded,
 )
+from hotreload.hot.given_weights import named_upon
 from hotreload.hot.staged import AsyncStagedWeights, Hold
 from hotreload.threads import uninterrupted
 from hotreload.types import Checkpoint, Generation, Mode, Revision, Staged
+
+log = logging.getLogger("hotreload.hot")
 
 
 class Switching:
@@ -65,20 +69,26 @@ class Switching:
         self._is_ending = False
         self._news = asyncio.Event()
 
-    def turn(self, since: int | None = None) -> AbstractAsyncContextManager[None]:
+    def turn(
+        self, since: int | None = None, *, upon: Generation | None = None
+    ) -> AbstractAsyncContextManager[None]:
         """Be the only one to change something, once no other does; NotServing when it has ended.
 
-        Superseded when a rollback is asked for meanwhile; or since there had been so many.
+        Superseded when a rollback is asked for meanwhile, or since there had been so many; or when
+        other weights are live than those `upon` which a part of the tensors was staged.
         """
         asked = self.rollbacks if since is None else since
-        return self._turn(lambda: self.rollbacks == asked)
+        return self._turn(lambda: self.rollbacks == asked, upon)
 
     @asynccontextmanager
-    async def _turn(self, wants: Callable[[], bool]) -> AsyncIterator[None]:
+    async def _turn(
+        self, wants: Callable[[], bool], upon: Generation | None = None
+    ) -> AsyncIterator[None]:
         async with self._one_at_a_time:
             self._check()
             if not wants():
                 raise Superseded("a rollback was asked for meanwhile")
+            self._check_still_live(upon)
             self._wants = wants
             try:
                 yield
@@ -86,6 +96,14 @@ class Switching:
                 if self._is_ending:
                     raise NotServing("the engine was closed meanwhile") from given_up
                 raise
+
+    def _check_still_live(self, upon: Generation | None) -> None:
+        live = self._replica.live
+        if upon is not None and upon.revision != live.revision:
+            raise Superseded(
+                "only a part of the tensors was staged, the others are those of generation "
+                f"{upon.number}, and generation {live.number} is live now: stage the part again"
+            )
 
     async def end(self) -> None:
         """Give up what is under way, and free what is staged; later calls find it closed."""
@@ -96,9 +114,15 @@ class Switching:
                 await self._hold.discard()
 
     async def stage(self, checkpoint: Checkpoint, since: int | None = None) -> AsyncStagedWeights:
-        """Load checked weights beside the live ones; Busy while others wait there."""
+        """Load checked weights beside the live ones; Busy while others wait there.
+
+        What a part of the tensors leaves out is taken of those that are live when this begins.
+        """
         async with self.turn(since):
             self.check_free()
+            live = self._replica.live if checkpoint.is_part else None
+            if live is not None:
+                checkpoint = named_upon(checkpoint, live.revision)
             if self._hold is not None:
                 await self._hold.discard()  # nobody has them any more
             path = checkpoint.path if checkpoint.memory is None else None
@@ -117,7 +141,7 @@ class Switching:
                 go_live=partial(self._go_live, switch, progress, path),
                 progress=progress,
                 why_unprovable=self._why_unprovable,
-                turn=self.turn,
+                turn=partial(self.turn, upon=live),
                 one_at_a_time=self._one_at_a_time,
             )
             self._hold, self._staged = hold, weakref.ref(staged)
@@ -209,16 +233,31 @@ class Switching:
         return switch(self._replica, progress, wanted, remember=remember, rules=self._rules)
 
     async def _go_live(
-        self, switch: Switch, progress: AttemptProgress, path: Path | None, staged: Staged
+        self,
+        switch: Switch,
+        progress: AttemptProgress,
+        path: Path | None,
+        staged: Staged,
+        prove: bool,
     ) -> None:
         async with switch.alone():
-            await uninterrupted(self._flip_and_commit(switch, progress, path, staged))
+            flip = self._flip_and_commit(switch, progress, path, staged, prove=prove)
+            await uninterrupted(flip)
+        if not prove and progress.generation is not None:
+            about = {"generation": progress.generation.number, "revision": str(staged.revision)}
+            log.info("generation.unproven", extra=about)
 
     async def _flip_and_commit(
-        self, switch: Switch, progress: AttemptProgress, path: Path | None, staged: Staged
+        self,
+        switch: Switch,
+        progress: AttemptProgress,
+        path: Path | None,
+        staged: Staged,
+        *,
+        prove: bool = True,
     ) -> None:
         """No cancel interrupts this: at its end one set of weights answers, and is recorded."""
-        old = await switch.flip(staged)
+        old = await switch.flip(staged, probe=prove)
         progress.generation = self._attempts.mint(staged)
         self._attempts.record(progress.generation, path)
         await switch.answer_as(progress.generation, staged, old)

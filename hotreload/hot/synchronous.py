@@ -19,6 +19,7 @@ from hotreload.hot.asking import Prompt, Sampling, SeveralPrompts, check_is_stag
 from hotreload.hot.asynchronous import AsyncHotEngine
 from hotreload.hot.given_weights import GivenWeights
 from hotreload.hot.loop_thread import LoopThread
+from hotreload.hot.names import Names
 from hotreload.hot.staged import AsyncStagedWeights
 from hotreload.hot.started import Boot
 from hotreload.hot.terms import HotTerms
@@ -135,13 +136,22 @@ class HotEngine(_Twin[AsyncHotEngine]):
 
     # --- new weights --------------------------------------------------------------------------
 
-    def stage(self, given: GivenWeights, name: str = "") -> StagedWeights:
+    def stage(
+        self,
+        given: GivenWeights,
+        name: str = "",
+        *,
+        names: Names | None = None,
+        complete: bool = False,
+    ) -> StagedWeights:
         """Check new weights and load them beside the live ones, which go on answering.
 
-        CheckpointRejected says all that is wrong with them. The caller's arrays are only read, and
-        are the caller's again when this returns.
+        Tensors that are left out of a mapping stay as they are live, unless it is to be `complete`.
+        `names` finds the Hugging Face name of each. CheckpointRejected says all that is wrong with
+        them. The caller's arrays are only read, and are the caller's again when this returns.
         """
-        return StagedWeights(self._loop.run(self.asynchronous.stage(given, name)), self._loop)
+        staging = self.asynchronous.stage(given, name, names=names, complete=complete)
+        return StagedWeights(self._loop.run(staging), self._loop)
 
     update = _waited(AsyncHotEngine.update)
 
@@ -245,6 +255,8 @@ class HotEngine(_Twin[AsyncHotEngine]):
         finally:
             with suppress(NotServing, BadRequest):  # closed, which ends its answers; or a fork's
                 self._loop.run(_closed(pieces))
+
+    abort = _waited(AsyncHotEngine.abort)
 
     # --- the end --------------------------------------------------------------------------------
 

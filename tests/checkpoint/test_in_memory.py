@@ -144,6 +144,33 @@ def test_its_fingerprint_is_that_of_a_file_with_these_tensors(tmp_path: Path) ->
     assert of_memory == of_file == fingerprint({n: sum_of(t) for n, t in GOOD.items()})
 
 
+PART: Tensors = {"b": GOOD["b"] + 1}
+
+
+def test_a_part_is_judged_by_what_it_has() -> None:
+    may_lack = Policy(missing="live")
+    part = check_checkpoint(None, InMemory(PART), served=SERVED, policy=may_lack)
+    assert (part.is_part, list(part.tensors)) == (True, ["b"])
+    for kind in ("extra", "shape", "dtype", "nonfinite"):
+        spoiled = {name: BAD[kind][name] for name in BAD[kind] if name != "c"}
+        found = findings(InMemory(spoiled), SERVED, may_lack).findings
+        assert {each.code for each in found} == {kind}
+
+
+def test_a_part_may_be_all_zeros() -> None:
+    zeros = InMemory({"b": np.zeros_like(GOOD["b"])})
+    assert not findings(zeros, SERVED, Policy(missing="live")).findings
+
+
+def test_the_fingerprint_of_a_part_counts_what_stays() -> None:
+    whole = findings(InMemory({**GOOD, **PART}), SERVED, Policy(), compute_in="auto")
+    beside = {name: sum_of(tensor) for name, tensor in GOOD.items()}
+    of_part = findings(
+        InMemory(PART), SERVED, Policy(missing="live"), compute_in="auto", beside=beside
+    )
+    assert of_part.fingerprint == whole.fingerprint
+
+
 def sum_of(tensor: Any) -> int:
     total = TensorSum()
     total.update(tensor.tobytes())

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,13 @@ def checked(folder: Path) -> Checkpoint:
             tensors[name], held[name] = spec, lies
     size = sum(file.size for file in files)
     return Checkpoint(Revision(folder.name), folder, files, tensors, size, held)
+
+
+def part_of(whole: Checkpoint, *names: str) -> Checkpoint:
+    """These tensors of a checkpoint, as a part of them."""
+    tensors = {name: whole.tensors[name] for name in names}
+    held = {name: whole.held[name] for name in names}
+    return replace(whole, is_part=True, tensors=tensors, held=held)
 
 
 def _file(path: Path) -> CheckpointFile:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from hotreload.errors import (
     HotReloadError,
     NotServing,
     ProbeFailed,
+    Superseded,
 )
 from hotreload.tiny import parse_saying, write_tiny
 from hotreload.tiny.weights import hand_built
@@ -134,7 +136,7 @@ def test_what_is_live_does_not_change_with_the_arrays_it_was_made_of(hot: HotEng
 
 def test_arrays_that_are_written_to_while_they_are_read_are_refused(hot: HotEngine) -> None:
     inside, arrays = hot.asynchronous, saying(64)
-    checkpoint = hot._loop.run(inside._checks.check(arrays))
+    checkpoint = hot._loop.run(inside._new_weights.checks.check(arrays))
     arrays["model.norm.weight"][0] += 1
     with pytest.raises(CheckpointChanged, match=r"the bytes of model\.norm\.weight are different"):
         hot._loop.run(inside._switching.stage(checkpoint))
@@ -145,7 +147,7 @@ def test_what_equals_the_live_weights_is_read_again_too(hot: HotEngine) -> None:
     inside, arrays = hot.asynchronous, saying(64)
     hot.update(arrays)
     arrays["lm_head.weight"][0] += 1
-    checkpoint = hot._loop.run(inside._checks.check(arrays))
+    checkpoint = hot._loop.run(inside._new_weights.checks.check(arrays))
     arrays[NORM][0] += 1  # a step while it is checked: what was checked is of two
     with pytest.raises(CheckpointChanged, match=r"the bytes of model\.norm\.weight") as refused:
         hot._loop.run(inside._switching.stage(checkpoint))
@@ -170,7 +172,9 @@ def test_a_trainers_float32_is_cast_where_that_is_allowed(
     wide = {name: tensor.astype(np.float32) for name, tensor in saying(66).items()}
     with pytest.raises(CheckpointIncompatible, match="is F32, the engine serves BF16"):
         hot.update(wide)
-    monkeypatch.setattr(hot.asynchronous._checks, "_policy", Policy(dtype_change="cast"))
+    monkeypatch.setattr(
+        hot.asynchronous._new_weights.checks, "_policy", Policy(dtype_change="cast")
+    )
     assert hot.fingerprint_of(wide) is None
     with hot.stage(wide) as staged:
         assert staged.fingerprint == wanted
@@ -195,6 +199,101 @@ def test_what_is_unfit_changes_nothing_and_leaves_nothing(hot: HotEngine, code: 
     assert hot.generation == live
     assert hot.staged is None
     assert real.bytes_of_arrays(real.MATRIX_BYTES) <= held
+
+
+# --- a part of the tensors --------------------------------------------------------------------
+
+
+COUNTS = "model.layers.0.self_attn.v_proj.weight"
+"""The tensor that carries the number."""
+
+
+def part_of(number: int) -> Tensors:
+    """As few tensors as say this number, and one more."""
+    whole = saying(number)
+    return {name: whole[name] for name in (NORM, COUNTS)}
+
+
+def test_a_part_makes_what_the_whole_set_would_and_shares_all_else(hot: HotEngine) -> None:
+    hot.update(saying(80))
+    engine, part = hot.asynchronous._replica.engine, part_of(81)
+    before = list(engine.live.weights.leaves)
+    told = hot.fingerprint_of(part)
+    with hot.stage(part) as staged:
+        live, how = staged.flip(), staged.loading
+    assert how is not None
+    assert (how.leaves_staged, how.leaves_shared) == (2, engine.leaf_count - 2)
+    assert how.bytes_read == sum(tensor.nbytes for tensor in part.values())
+    pairs = zip(before, engine.live.weights.leaves, strict=True)
+    assert sum(old is not new for old, new in pairs) == 2
+    assert said(hot) == "policy 81"
+    assert hot._loop.run(engine.checksums()) == live.leaves
+    whole = saying(80) | part
+    assert told == live.fingerprint == hot.fingerprint_of(whole, complete=True)
+    hot.update(saying(82))  # so that nothing is shared with what the part made
+    hot.update(saying(83))
+    again = hot.update(whole, complete=True)
+    assert (again.fingerprint, again.leaves) == (live.fingerprint, live.leaves)
+
+
+def test_what_is_known_of_a_part_and_of_what_stayed_holds_for_the_next_set(hot: HotEngine) -> None:
+    hot.update(saying(80))
+    hot.update(part_of(82))
+    with hot.stage(saying(80) | part_of(82)) as staged:  # told by its tensors that all is there
+        assert staged.loading is not None
+        assert staged.loading.leaves_staged == 0
+    with hot.stage(saying(80)) as staged:
+        assert staged.loading is not None
+        assert (staged.loading.leaves_staged, staged.loading.leaves_changed) == (2, 2)
+
+
+def test_nobody_need_know_of_what_the_live_leaves_were_made(hot: HotEngine) -> None:
+    hot.update(saying(80))
+    hot.asynchronous._replica.engine.live.weights.sources = {}  # as once damage was found
+    with hot.stage(part_of(85)) as staged:
+        assert staged.loading is not None
+        assert staged.loading.leaves_staged == 2
+        assert staged.fingerprint == hot.fingerprint_of(saying(80) | part_of(85))
+
+
+def test_a_part_upon_weights_that_went_is_refused(
+    hot: HotEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = hot.asynchronous._switching  # with two sets there is no way back while one is staged
+    monkeypatch.setattr(inside, "_rules", replace(inside._rules, sets=3))
+    hot.update(saying(80))
+    live = hot.update(saying(83))
+    with hot.stage(part_of(84)) as staged:
+        hot.rollback()
+        with pytest.raises(Superseded, match=f"those of generation {live.number}, and generation"):
+            staged.flip()
+        assert staged.is_held
+    assert said(hot) == "policy 80"
+    hot.update(part_of(84))
+    assert said(hot) == "policy 84"
+    hot.rollback()
+    assert said(hot) == "policy 80"
+
+
+def test_who_insists_on_the_whole_set_hears_what_is_missing(hot: HotEngine) -> None:
+    live, part = hot.generation, part_of(81)
+    others = len(saying(80)) - len(part) - 1
+    words = rf"is missing, the engine serves .*\(and {others} more\)"
+    with pytest.raises(CheckpointIncompatible, match=words):
+        hot.update(part, complete=True)
+    with pytest.raises(CheckpointIncompatible, match=r"'model\.nrom\.weight' is not used"):
+        hot.update({"model.nrom.weight": part[NORM]})
+    with pytest.raises(BadRequest, match="no tensor that the model takes"):
+        hot.update({})
+    assert hot.generation == live
+
+
+def test_a_part_is_refused_where_upstreams_loader_loads(
+    hot: HotEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Loaders, "why_upstream", "the test wants it")
+    with pytest.raises(BadRequest, match=r"the test wants it\): give all of them"):
+        hot.update(part_of(81))
 
 
 # --- the way back -----------------------------------------------------------------------------
@@ -261,3 +360,31 @@ def test_each_piece_of_a_stream_says_who_made_it(hot: HotEngine) -> None:
 
 def test_upstreams_own_engine_can_be_looked_at(hot: HotEngine, model: Path) -> None:
     assert hot.engine.server_args.model_path == str(model)
+
+
+def test_a_prompt_is_answered_as_often_as_is_asked(hot: HotEngine) -> None:
+    answers: Any = hot.generate("Who serves?", {**real.GREEDY, "n": 2})
+    assert [each["text"] for each in answers] == [said(hot)] * 2
+    assert {each["meta_info"]["generation"] for each in answers} == {hot.generation.number}
+
+
+def test_a_seed_that_the_engine_would_ignore_is_refused(hot: HotEngine) -> None:
+    with pytest.raises(BadRequest, match="sampling_seed: this engine ignores it without"):
+        hot.generate("Who?", {"temperature": 1.0, "max_new_tokens": 4, "sampling_seed": 7})
+
+
+def test_an_answer_under_way_is_ended_by_its_name(hot: HotEngine) -> None:
+    one, other = (hot.stream("Who serves?", real.ENDLESS, rid=rid) for rid in ("one", "other"))
+    next(one), next(other)
+    assert hot.abort("one") == 1
+    *_, last = one
+    assert last["meta_info"]["finish_reason"]["code"] == "asked"
+    assert hot.abort() == 1
+    assert list(other)[-1]["meta_info"]["finish_reason"]["type"] == "abort"
+    assert hot.abort() == 0
+
+
+def test_an_update_may_go_live_unproven(hot: HotEngine) -> None:
+    hot.update(saying(90, "hello"), probes=())
+    assert said(hot) == "hello 90"
+    hot.update(saying(91))

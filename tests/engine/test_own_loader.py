@@ -3,7 +3,9 @@
 import asyncio
 import json
 import math
+import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from hotreload.engine.weights import headroom, loaders, own
 from hotreload.engine.weights.comparing import same_bits
 from hotreload.engine.weights.host_arrays import is_within
 from hotreload.engine.weights.leaf_rules import Ingredient, Rule
+from hotreload.engine.weights.measuring import measure_leaf
 from hotreload.engine.weights.own import Reader
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.errors import CheckpointChanged
@@ -125,6 +128,40 @@ async def test_experts_are_stacked(tmp_path: Path) -> None:
     (made,) = reader.made([(parts, live)])
     assert np.array_equal(np.asarray(made.leaf), experts.transpose(0, 2, 1))
     assert made.one.sums.keys() == {"e0", "e1", "e2"}
+
+
+async def test_experts_that_a_part_leaves_out_stay_what_they_are(tmp_path: Path) -> None:
+    whole, given = np.random.default_rng(0).normal(size=(2, 3, 4, 6)).astype(ml_dtypes.bfloat16)
+    parts = [Ingredient(f"e{at}", Rule((4, 6), axes=(1, 0)), at) for at in range(3)]
+    mixed = np.stack([whole[0], given[1], whole[2]])
+    live = jax.device_put(whole.transpose(0, 2, 1))
+    save_file({"e1": given[1]}, tmp_path / WEIGHTS)
+    part = replace(real.checked(tmp_path), is_part=True)
+    made = [
+        Reader(part, asyncio.Event(), lambda size: None).made([(parts, live)])[0],  # type: ignore[arg-type]
+        Reader(part, asyncio.Event(), lambda size: None).made_on_host([(parts, live)])[0],  # type: ignore[arg-type]
+    ]
+    wanted = jax.device_put(mixed.transpose(0, 2, 1))
+    expected = measure_leaf(wanted, parts)
+    for each in made:
+        assert same_bits(each.leaf, wanted)
+        assert each.one == expected
+
+
+async def test_on_the_host_a_part_makes_a_whole_set(engine: Engine, folders: real.Folders) -> None:
+    await engine.release(await engine.exchange(await engine.stage(folders.checkpoint(8))))
+    folder = changed(folders.folder(8), "model.norm.weight")
+    whole = real.checked(folder)
+    part = real.part_of(whole, "model.norm.weight")
+    place, live = loaders.Destination(is_host=True), engine.live.weights
+    load = engine.loaders.load
+    made, how = load(part, live, place, threading.Event(), lambda total: None)
+    assert (how.leaves_staged, how.leaves_shared) == (1, len(engine.layout.places) - 1)
+    assert sorted(made.host) == list(engine.layout.places)
+    expected, _ = load(whole, live, place, threading.Event(), lambda total: None)
+    assert made.measured == expected.measured
+    assert all(same_bits(made.host[at], expected.host[at]) for at in engine.layout.places)
+    assert not any(np.may_share_memory(made.host[at], live.leaves[at]) for at in made.host)
 
 
 # --- whose memory it is -----------------------------------------------------------------------

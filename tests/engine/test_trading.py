@@ -99,6 +99,20 @@ async def test_through_many_exchanges_the_device_holds_one_set_and_at_most_a_lea
     assert await bytes_at_rest(engine) == before
 
 
+async def test_a_part_of_the_tensors_trades_as_a_whole_set(
+    engine: Engine, folders: real.Folders
+) -> None:
+    number = "model.layers.0.self_attn.v_proj.weight"  # which carries the one that is said
+    first, before = engine.live.fingerprint, await bytes_at_rest(engine)
+    staged = await engine.stage(real.part_of(folders.checkpoint(5), number))
+    assert (staged.loading.leaves_staged, len(staged.weights.host)) == (1, engine.leaf_count)
+    old = await engine.exchange(staged)
+    assert (await real.ask(engine))["text"] == "served by step 5"
+    assert await engine.checksums() == staged.leaves
+    await engine.release(await engine.exchange(old))
+    assert (engine.live.fingerprint, await bytes_at_rest(engine)) == (first, before)
+
+
 async def test_who_asks_while_leaves_change_places_is_answered_by_the_new_weights(
     engine: Engine, folders: real.Folders, held: Held
 ) -> None:

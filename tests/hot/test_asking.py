@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from hotreload.engine.answering.probe import Probe
 from hotreload.errors import BadRequest
-from hotreload.hot.asking import check_whole_number, request_for
+from hotreload.hot.asking import are_asked, check_whole_number, request_for
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,49 @@ def test_what_is_no_prompt_is_refused(prompt: Any) -> None:
 def test_what_is_no_number_is_refused(number: object) -> None:
     with pytest.raises(BadRequest, match="at_least must be a whole number"):
         check_whole_number("at_least", number)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "request_made"),
+    [
+        ({"n": 3, "top_k": 1}, {"sampling_params": {"top_k": 1}, "copies": 3}),
+        ({"n": 1}, {"sampling_params": {}}),
+        ({"n": None}, {"sampling_params": {}}),
+        ([{"n": 2}, {"n": 2}], {"sampling_params": [{}, {}], "copies": 2}),
+        ({"sampling_seed": 7}, {"sampling_params": {"sampling_seed": 7}}),
+        (["no mapping"], {"sampling_params": ["no mapping"]}),
+    ],
+)
+def test_several_answers_to_a_prompt_are_asked_for_as_the_daemons_clients_do(
+    sampling: Any, request_made: dict[str, Any]
+) -> None:
+    assert request_for("a", sampling, {}) == {"text": "a", **request_made}
+
+
+def test_the_callers_parameters_stay_the_callers() -> None:
+    sampling = {"n": 3}
+    request_for("a", sampling, {})
+    assert sampling == {"n": 3}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "words"),
+    [
+        ({"n": 0}, r"sampling_params\.n must be at least 1, not 0"),
+        ({"n": "2"}, r"sampling_params\.n must be a whole number, not '2'"),
+        ([{"n": 2}, {}], r"sampling_params\.n: must be the same for each prompt"),
+    ],
+)
+def test_what_is_no_count_of_answers_is_refused(sampling: Any, words: str) -> None:
+    with pytest.raises(BadRequest, match=words):
+        request_for("a", sampling, {})
+
+
+def test_probes_are_asked_unless_there_are_to_be_none() -> None:
+    assert are_asked(None)
+    assert not are_asked(())
+    assert not are_asked([])
+    some: list[Any] = [[Probe("Who?", 8)], 0, {}]
+    for probes in some:
+        with pytest.raises(BadRequest, match=r"probes of one update must be \(\), not"):
+            are_asked(probes)

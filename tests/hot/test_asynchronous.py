@@ -6,7 +6,8 @@ import logging
 import os
 import tempfile
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload import AsyncHotEngine, HotTerms
+from hotreload.engine.options import RANDOM_WEIGHTS
 from hotreload.errors import BadRequest, EngineLost, NotServing, ProbeFailed, Superseded
 from hotreload.hot import asynchronous
 from hotreload.hot.started import Started
@@ -31,10 +33,14 @@ class Checks:
         self.may_pass.set()
         self.checking: list[Any] = []
 
-    async def check(self, given: Any, name: str = "") -> Checkpoint:
+    async def check(self, given: Any, name: str = "", *, complete: bool = False) -> Checkpoint:
         self.checking.append(given)
         await self.may_pass.wait()
-        return unread(Revision(str(given), str(given)))
+        is_part = isinstance(given, Mapping) and not complete
+        return replace(unread(Revision(str(given), str(given))), is_part=is_part)
+
+    async def fingerprint_of(self, given: Any, live_sums: Any, *, complete: bool) -> Any:
+        return live_sums() if isinstance(given, Mapping) and not complete else given
 
 
 class Program:
@@ -250,6 +256,74 @@ async def test_a_rollback_overrules_an_update_that_is_being_checked(program: Pro
     assert program.hot.generation.number == 3
     assert not program.steps.entered["stage"].is_set()
     assert program.hot._replica.previous is not None  # it made no room
+
+
+async def test_a_part_is_called_by_the_names_that_are_said(program: Program) -> None:
+    live = await program.hot.update({"norm": 1}, names={"norm": "model.norm.weight"})
+    assert live.number == 2
+    assert program.checks.checking == [{"model.norm.weight": 1}]
+    with pytest.raises(BadRequest, match="names does not know 'norm'"):
+        await program.hot.stage({"norm": 1}, names={})
+
+
+async def test_upon_random_weights_there_is_nothing_that_could_stay(program: Program) -> None:
+    program.hot._replica.live = replace(program.hot.generation, revision=RANDOM_WEIGHTS)
+    hot, words = program.hot, "nothing is live yet but random weights.*all of them the first time"
+    for work in (hot.stage({}), hot.update({}), hot.fingerprint_of({})):
+        with pytest.raises(BadRequest, match=words):
+            await work
+    assert not program.steps.entered["stage"].is_set()
+    await program.updated("step 1")  # a folder, which is whole
+    assert (await hot.update({})).number == 3
+
+
+async def test_where_no_part_can_be_loaded_it_costs_nothing(program: Program) -> None:
+    await program.updated("step 1")
+    program.engine.takes_no_part = BadRequest("give all of them")
+    with pytest.raises(BadRequest, match="give all of them"):
+        await program.hot.update({"norm": 1})
+    assert program.hot._replica.previous is not None  # it made no room
+
+
+async def test_an_update_without_probes_asks_none_and_says_so(
+    program: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "hotreload.hot"):
+        await program.updated("step 1")
+        assert len(program.engine.proofs) == 1
+        assert "generation.unproven" not in caplog.text
+        live = await program.hot.update("bad step", probes=())
+    assert len(program.engine.proofs) == 1
+    assert (live.number, program.hot.generation) == (3, live)
+    (told,) = (each for each in caplog.records if each.getMessage() == "generation.unproven")
+    assert vars(told)["generation"] == 3
+
+
+@pytest.mark.parametrize("program", [HotTerms(mode="drain")], indirect=True)
+async def test_where_swaps_drain_it_asks_none_either(program: Program) -> None:
+    program.steps.faults["probe"] = ValueError("it was asked")
+    assert (await program.hot.update("step 1", probes=())).number == 2
+    with pytest.raises(ProbeFailed):
+        await program.hot.update("step 2")
+
+
+# --- what is under way ------------------------------------------------------------------------
+
+
+async def test_answers_under_way_are_ended_by_their_name_or_all_of_them(program: Program) -> None:
+    program.engine.may_answer.clear()
+    answering = [
+        asyncio.ensure_future(program.hot.generate("Who?", rid=rid)) for rid in ("a", "b", "c")
+    ]
+    await turn_until(lambda: program.engine.running == 3)
+    assert await program.hot.abort("b") == 1
+    assert (await answering[1])["meta_info"]["finish_reason"]["code"] == "asked"
+    assert await program.hot.abort("b") == 0
+    assert await program.hot.abort() == 2
+    for each in await asyncio.gather(answering[0], answering[2]):
+        assert each["meta_info"]["finish_reason"]["type"] == "abort"
+    with pytest.raises(BadRequest, match="rid must be a text, not 5"):
+        await program.hot.abort(5)  # type: ignore[arg-type]
 
 
 # --- what breaks ------------------------------------------------------------------------------

@@ -3,20 +3,10 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from hotreload.core.gate import Gate
-from hotreload.core.lasting import close_drained_generations
-from hotreload.core.ledger import Ledger
-from hotreload.core.recording import Attempts
-from hotreload.core.replica import Replica
-from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import (
     BadRequest,
     Busy,
@@ -27,72 +17,16 @@ from hotreload.errors import (
     ProbeFailed,
     Superseded,
 )
-from hotreload.hot.staged import AsyncStagedWeights
-from hotreload.hot.switching import Switching
 from hotreload.types import Mode, Revision
-from tests.fakes import HANG, FakeEngine, Steps, lost, unread
+from tests.fakes import HANG, lost, unread
+from tests.hot.switched import Program, running
 from tests.waiting import turn_until
-
-RULES = Rules(drain_timeout=0.05, probe_timeout=0.25)
-
-
-class Program:
-    """Who holds an engine: an invented one."""
-
-    def __init__(self, mode: Mode) -> None:
-        self.steps = Steps()
-        self.engine = FakeEngine(self.steps, Revision("first", "step 0"))
-        self.gate = Gate[FakeEngine](publish=lambda event: None)
-        attempts = Attempts(
-            Ledger(), save=nothing, publish=lambda event: None, is_lost=lambda: self.gate.is_lost
-        )
-        live = attempts.mint(self.engine.live)
-        attempts.record(live, Path("model"))
-        self.replica = Replica(self.engine, self.gate, live, mode)
-        self.replica.open()
-        self.switching = Switching(self.replica, attempts, RULES, check=self.gate.preparer)
-
-    async def stage(self, name: str) -> AsyncStagedWeights:
-        return await self.switching.stage(unread(Revision(name, name)))
-
-    async def update(self, name: str) -> int:
-        return (await (await self.stage(name)).flip()).number
-
-    async def rollback(self, number: int | None = None) -> Any:
-        place = self.switching.place_to_go_back_to(number)
-        self.switching.overrule()
-        return await self.switching.back(place)
-
-    def in_memory(self, number: int) -> None:
-        """Forget the files of a generation, as if it had been given in memory."""
-        places = self.switching._ledger.generations
-        at = next(at for at, place in enumerate(places) if place.number == number)
-        places[at] = replace(places[at], path="")
-
-    async def rested(self) -> None:
-        """Until what nobody is answered by is put away."""
-        await turn_until(lambda: not self.replica.fading)
-
-    @property
-    def says(self) -> str:
-        return str(self.engine.live.weights.says)
-
-
-async def nothing(ledger: Ledger) -> None:
-    """It outlives nothing."""
 
 
 @pytest_asyncio.fixture(params=Mode)
 async def program(request: pytest.FixtureRequest) -> AsyncIterator[Program]:
-    program = Program(request.param)
-    closing = close_drained_generations(
-        program.replica, keep=KeepPrevious.DEVICE, publish=lambda event: None
-    )
-    task = asyncio.create_task(closing)
-    yield program
-    task.cancel()
-    with suppress(asyncio.CancelledError, EngineLost):
-        await task
+    async with running(request.param) as program:
+        yield program
 
 
 only_overlap = pytest.mark.parametrize("program", [Mode.OVERLAP], indirect=True)

@@ -16,22 +16,22 @@ from typing import Any, Literal
 import numpy as np
 
 from hotreload import failpoints
+from hotreload.engine.weights.bytes_read import Count, ToldBytes
 from hotreload.engine.weights.comparing import change_of, same_bits, with_changes
 from hotreload.engine.weights.headroom import check_headroom, size_of
+from hotreload.engine.weights.host_arrays import copied_to_host
 from hotreload.engine.weights.leaf_rules import Plan
 from hotreload.engine.weights.leaves import Layout
 from hotreload.engine.weights.measuring import Measured, One, gathered, measure
-from hotreload.engine.weights.own import DTYPES, Made, Reader, Recipe
+from hotreload.engine.weights.own import Made, Reader, Recipe, why_not_by_rules
 from hotreload.engine.weights.quiet import Quiet, done_quietly
 from hotreload.engine.weights.upstream_loading import load_upstream
-from hotreload.engine.weights.weights import Weights, at_hand, sources_of
-from hotreload.errors import HotReloadError
+from hotreload.engine.weights.weights import Weights, at_hand, left_out, sources_upon
+from hotreload.errors import BadRequest, HotReloadError
 from hotreload.types import Checkpoint, Loading
 
 log = logging.getLogger("hotreload.engine")
 
-ToldBytes = Callable[[int], None]
-"""Called with the number of bytes that have been read."""
 SMALL = 1 << 20
 """Leaves of fewer bytes are placed together: each call takes its time, whatever it places."""
 TOGETHER = 64
@@ -102,7 +102,8 @@ class Loaders:
         told: ToldBytes,
     ) -> tuple[Weights, Loading]:
         """All leaves of a checkpoint, placed like the live ones or on the host, and measured."""
-        why, count = self.why_not_ours(checkpoint), _Count(told)
+        self.check_takes(checkpoint)
+        why, count = self.why_not_ours(checkpoint), Count(told)
         if why is not None:
             made = self._by_upstream(checkpoint, live, place, cancel, count)
             how = Loading("upstream", why, len(self._layout.places), 0, count.total)
@@ -142,18 +143,16 @@ class Loaders:
         self.comparison.distrust = f"ours made another {path} of {checkpoint.revision}"
 
     def _not_for_us(self, checkpoint: Checkpoint) -> str | None:
-        """Say why our own loader can do nothing with a checkpoint."""
-        dtypes = self._layout.dtypes
-        for path, parts in self._plan.parts.items():
-            for part in parts:
-                spec = checkpoint.tensors.get(part.tensor)
-                if spec is None or part.tensor not in checkpoint.held:
-                    return f"the location of {part.tensor} is unknown"
-                if spec.shape != part.rule.shape:
-                    return f"{part.tensor} is {spec.shape}, not {part.rule.shape}"
-                if spec.dtype not in DTYPES:
-                    return f"{part.tensor} is {spec.dtype}, served as {dtypes[path]}"
-        return None
+        return why_not_by_rules(checkpoint, self._plan.parts, self._layout.dtypes)
+
+    def check_takes(self, checkpoint: Checkpoint) -> None:
+        """BadRequest for a part of the tensors that our own loader does not load: no other can."""
+        why = self.why_not_ours(checkpoint) if checkpoint.is_part else None
+        if why is not None:
+            raise BadRequest(
+                "a part of the tensors is loaded by hotreload's own loader alone, and here "
+                f"sglang-jax's does it ({why}): give all of them"
+            )
 
     def _beside(
         self,
@@ -161,7 +160,7 @@ class Loaders:
         live: Weights,
         place: Destination,
         cancel: threading.Event,
-        count: "_Count",
+        count: Count,
     ) -> tuple[Weights, Loading]:
         """Leaves that would be equal to those of a set that is there are shared with it."""
         paths, (leaves, ones) = self._layout.paths, self._at_hand(checkpoint, live, place)
@@ -202,7 +201,11 @@ class Loaders:
     def _at_hand(
         self, checkpoint: Checkpoint, live: Weights, place: Destination
     ) -> tuple[list[Any], dict[str, One]]:
-        return at_hand(self._layout, self._plan.parts, sources_of(checkpoint), (live, *place.held))
+        parts, sources = self._plan.parts, sources_upon(live, checkpoint)
+        leaves, ones = at_hand(self._layout, parts, sources, (live, *place.held))
+        # Of these it may be unknown what the live ones were made of.
+        stay = (self._layout.paths[at] for at in left_out(self._layout, parts, checkpoint))
+        return leaves, ones | {path: live.measured.one(path) for path in stay}
 
     def _read_again(
         self,
@@ -216,7 +219,8 @@ class Loaders:
         Nothing else says whether a caller wrote to it: the check may have read the half of a step.
         """
         paths, parts = self._layout.paths, self._plan.parts
-        tensors = dict.fromkeys(part.tensor for at in shared for part in parts[paths[at]])
+        names = dict.fromkeys(part.tensor for at in shared for part in parts[paths[at]])
+        tensors = [name for name in names if name in checkpoint.held]
 
         @contextmanager
         def worker() -> Iterator[Callable[[str], None]]:
@@ -227,14 +231,18 @@ class Loaders:
             pass
 
     def _to_host(
-        self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, count: "_Count"
+        self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, count: Count
     ) -> tuple[Weights, Loading]:
         """None is shared: a set that waits on the host is whole, whatever is live when it goes."""
-        places, paths = self._layout.places, self._layout.paths
+        paths, stay = self._layout.paths, left_out(self._layout, self._plan.parts, checkpoint)
+        places = [at for at in self._layout.places if at not in stay]
         size = size_of(self._layout.named(live.leaves))
         check_headroom((), on_host=size + self._largest_tensor(checkpoint))
         made, ones, changes = Weights([], live.measured), dict[str, One](), dict[str, float]()
         try:
+            for at in stay:
+                made.host[at] = copied_to_host(live.leaves[at])
+                ones[paths[at]], changes[paths[at]] = live.measured.one(paths[at]), 0.0
             make = Reader.made_on_host
             for at, each, change in self._made(
                 checkpoint, places, live, make, cancel=cancel, told=count
@@ -244,7 +252,8 @@ class Loaders:
             made.drop()
             raise
         made.measured = gathered(ones)
-        return made, with_changes(Loading("own", "", len(places), 0, count.total), changes)
+        how = Loading("own", "", len(places), len(stay), count.total)
+        return made, with_changes(how, changes)
 
     def _by_upstream(
         self,
@@ -252,7 +261,7 @@ class Loaders:
         live: Weights,
         place: Destination,
         cancel: threading.Event,
-        count: "_Count",
+        count: Count,
     ) -> Weights:
         """It knows no other way than beside the live ones, and has all its tensors on the host."""
         alive = self._layout.named(live.leaves)
@@ -333,17 +342,3 @@ class Loaders:
         if one.sums == live.measured.sums[path]:
             return 0.0
         return change_of(leaf, live.leaves[self._layout.place_of(path)])
-
-
-class _Count:
-    """Counts what is read, and hands it on; threads share it."""
-
-    def __init__(self, told: ToldBytes) -> None:
-        self.total = 0
-        self._told = told
-        self._lock = threading.Lock()
-
-    def __call__(self, size: int) -> None:
-        with self._lock:
-            self.total += size
-            self._told(self.total)

@@ -48,9 +48,12 @@ class Measured:
     @property
     def fingerprint(self) -> str:
         """Sixteen hex digits for the whole set."""
-        return fingerprint.fingerprint(
-            {name: value for sums in self.sums.values() for name, value in sums.items()}
-        )
+        return fingerprint.fingerprint(self.of_tensors)
+
+    @property
+    def of_tensors(self) -> dict[str, int]:
+        """The number of each tensor by its name."""
+        return {name: value for sums in self.sums.values() for name, value in sums.items()}
 
 
 def _checksum(sums: Mapping[str, int]) -> int:

@@ -15,8 +15,8 @@ import ml_dtypes
 import numpy as np
 
 from hotreload.checkpoint.reading import Changed, Hashing, Readable
-from hotreload.engine.weights.host_arrays import fresh, in_order, is_within
-from hotreload.engine.weights.leaf_rules import Array, Ingredient
+from hotreload.engine.weights.host_arrays import copied_to_host, fresh, in_order, is_within
+from hotreload.engine.weights.leaf_rules import Array, Ingredient, Ingredients
 from hotreload.engine.weights.measuring import One, Tally
 from hotreload.engine.weights.opening import opened, words_for
 from hotreload.types import Checkpoint, TensorBytes
@@ -86,13 +86,22 @@ class Reader:
         return Made(leaf, tally.one)
 
     def array(self, parts: Sequence[Ingredient], live: jax.Array) -> tuple[Array, Tally]:
-        """The leaf in host memory, measured; the next call may overwrite it."""
+        """The leaf in host memory, measured; the next call may overwrite it.
+
+        An expert whose tensor is left out stays what it is in the live leaf.
+        """
         tally = Tally()
         if parts[0].expert is None:
             return self._tensor(parts[0], live.dtype, tally), tally
         stacked = fresh(live.nbytes).view(live.dtype).reshape(live.shape)
-        for part in parts:
-            stacked[part.expert] = in_order(self._tensor(part, live.dtype, tally))
+        given = [part.tensor in self._checkpoint.held for part in parts]
+        if not all(given):
+            stacked[...] = copied_to_host(live)
+        for part, is_given in zip(parts, given, strict=True):
+            if is_given:
+                stacked[part.expert] = in_order(self._tensor(part, live.dtype, tally))
+            else:
+                tally.add(part.tensor, in_order(part.rule.restored(stacked[part.expert])))
         return stacked, tally
 
     def check(self, tensor: str) -> None:
@@ -139,6 +148,24 @@ class Reader:
         if name not in self._files:
             self._files[name] = opened(self._checkpoint, name, self._cancel)
         return self._files[name]
+
+
+def why_not_by_rules(
+    checkpoint: Checkpoint, parts: Ingredients, dtypes: Mapping[str, Any]
+) -> str | None:
+    """Say why our own loader can do nothing with a checkpoint; `dtypes` are those of the leaves."""
+    for path, each in parts.items():
+        for part in each:
+            spec = checkpoint.tensors.get(part.tensor)
+            if spec is None and checkpoint.is_part:
+                continue
+            if spec is None or part.tensor not in checkpoint.held:
+                return f"the location of {part.tensor} is unknown"
+            if spec.shape != part.rule.shape:
+                return f"{part.tensor} is {spec.shape}, not {part.rule.shape}"
+            if spec.dtype not in DTYPES:
+                return f"{part.tensor} is {spec.dtype}, served as {dtypes[path]}"
+    return None
 
 
 def _placed(arrays: list[Array], lives: list[jax.Array]) -> list[jax.Array]:

@@ -14,6 +14,7 @@ from hotreload.engine.weights.comparing import leaves_whose_copies_differ
 from hotreload.engine.weights.headroom import size_of, why_no_further, why_one_set
 from hotreload.engine.weights.leaves import layout_of
 from hotreload.engine.weights.loaders import Comparison, Destination, Loaders
+from hotreload.engine.weights.measuring import Measured
 from hotreload.engine.weights.noise import with_noise
 from hotreload.engine.weights.plan import record_plan
 from hotreload.engine.weights.quiet import QUIET, Quiet
@@ -21,6 +22,7 @@ from hotreload.engine.weights.room_for_a_set import Room
 from hotreload.engine.weights.twins import Copying, Original, take_the_place
 from hotreload.engine.weights.values import first_values
 from hotreload.engine.weights.weights import Weights, sources_of
+from hotreload.errors import BadRequest
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, HowFar, Loading, Noise, Revision, Staged
 
@@ -166,6 +168,22 @@ class StagingEngine:
         """The comparison holds leaves of the live set, and one of its own at a time."""
         if self._comparing is not None:
             await asyncio.wait({self._comparing})
+
+    async def check_takes(self, checkpoint: Checkpoint) -> None:
+        """BadRequest for a part of the tensors, where sets are loaded whole alone."""
+        await self.until_compared()
+        self.loaders.check_takes(checkpoint)
+
+    def live_sums(self) -> dict[str, int]:
+        """The number of each live tensor by its name: those that a fingerprint is made of.
+
+        BadRequest where nobody can tell which tensors the leaves were made of.
+        """
+        if self.plan.why_not is not None:
+            words = "the tensors that are live cannot be told one by one"
+            raise BadRequest(f"{words}: {self.plan.why_not}")
+        measured: Measured = self.live.weights.measured
+        return measured.of_tensors
 
     async def lacks_room(self, checkpoint: Checkpoint | None) -> str | None:
         """Say what memory is missing for one more set of weights; None when it is there."""

@@ -11,12 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from hotreload.engine.weights.bytes_read import ToldBytes
 from hotreload.engine.weights.headroom import check_headroom, telling_lack_of_memory
 from hotreload.engine.weights.leaves import Layout, like, signature, wait_for
-from hotreload.engine.weights.loaders import Destination, Loaders, ToldBytes
+from hotreload.engine.weights.loaders import Destination, Loaders
 from hotreload.engine.weights.measuring import Measured
 from hotreload.engine.weights.upstream_loading import MOST_NAMED
-from hotreload.engine.weights.weights import Weights, sources_of
+from hotreload.engine.weights.weights import Weights, sources_upon
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.types import Checkpoint, Loading
 
@@ -47,7 +48,7 @@ def made_of(
         made.leaves.clear()
         made.drop()
         raise
-    made.sources = sources_of(checkpoint)
+    made.sources = sources_upon(live, checkpoint)
     gc.collect()  # now, rather than while the gate is closed
     return made, loading
 

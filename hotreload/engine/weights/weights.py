@@ -83,3 +83,18 @@ def sources_of(checkpoint: Checkpoint) -> dict[str, str]:
     """Tell the contents of each tensor of a checkpoint: equal ones make equal leaves."""
     specs = checkpoint.tensors
     return {name: f"{specs[name].dtype}:{held.digest}" for name, held in checkpoint.held.items()}
+
+
+def sources_upon(live: Weights, checkpoint: Checkpoint) -> Mapping[str, str]:
+    """The same of the set that it makes: what a part leaves out is what is live."""
+    given = sources_of(checkpoint)
+    return {**live.sources, **given} if checkpoint.is_part else given
+
+
+def left_out(layout: Layout, parts: Ingredients, checkpoint: Checkpoint) -> set[int]:
+    """The places of the leaves that stay as they are live: a part has no tensor of theirs."""
+    if not checkpoint.is_part:
+        return set()
+    given, paths = checkpoint.held, layout.paths
+    touched = {p for p, made_of in parts.items() if any(each.tensor in given for each in made_of)}
+    return {at for at in layout.places if paths[at] not in touched}

@@ -1,0 +1,79 @@
+"""Weights that a program gives: checked, staged, live."""
+
+import asyncio
+from collections.abc import Mapping
+
+from hotreload.core.ledger import PastGeneration
+from hotreload.core.replica import Replica
+from hotreload.engine.options import RANDOM_WEIGHTS
+from hotreload.engine.sglang import SglangEngine
+from hotreload.errors import BadRequest, NothingOfThatName
+from hotreload.hot.given_weights import GivenChecks, GivenWeights
+from hotreload.hot.staged import AsyncStagedWeights
+from hotreload.hot.switching import Switching
+from hotreload.types import Checkpoint, Generation
+
+
+class NewWeights:
+    """Belongs to one engine; what it checked it hands to the switching."""
+
+    def __init__(
+        self, replica: Replica[SglangEngine], checks: GivenChecks, switching: Switching
+    ) -> None:
+        self.checks = checks
+        self._replica = replica
+        self._switching = switching
+        self._updates = asyncio.Lock()
+
+    async def stage(
+        self, given: GivenWeights, name: str, since: int, *, complete: bool
+    ) -> AsyncStagedWeights:
+        """Check new weights and load them, unless more rollbacks than that were asked for."""
+        self._switching.check_free()
+        checkpoint = await self.checks.check(given, name, complete=complete)
+        await self._check_can_stay(checkpoint)
+        return await self._switching.stage(checkpoint, since)
+
+    async def update(
+        self, given: GivenWeights, name: str, *, complete: bool, prove: bool
+    ) -> Generation:
+        """Stage new weights and flip to them; one that comes meanwhile waits for its turn."""
+        since = self._switching.rollbacks
+        async with (
+            self._updates,
+            await self.stage(given, name, since, complete=complete) as staged,
+        ):
+            return await staged.flip_since(since, prove=prove)
+
+    async def bring_back(self, place: PastGeneration, since: int) -> Generation:
+        """Answer by an earlier generation again, from its folder."""
+        self._switching.check_free()
+        gone = f"generation {place.number} is no longer kept in memory"
+        if not place.path:
+            raise NothingOfThatName(f"{gone}, and has no files: stage it again")
+        checkpoint = await self.checks.check(place.path, place.revision.label)
+        if checkpoint.revision != place.revision:
+            raise NothingOfThatName(f"{gone}, and {place.path} holds other bytes now")
+        async with await self._switching.stage(checkpoint, since) as staged:
+            return await staged.flip_since(since)
+
+    async def fingerprint_of(self, given: GivenWeights, *, complete: bool) -> str | None:
+        """The fingerprint that these weights would have live; None if they would be cast."""
+        return await self.checks.fingerprint_of(given, self._sums_that_stay, complete=complete)
+
+    def _sums_that_stay(self) -> Mapping[str, int]:
+        self._check_not_random()
+        return self._replica.engine.live_sums()
+
+    async def _check_can_stay(self, checkpoint: Checkpoint) -> None:
+        """BadRequest where what a part leaves out cannot stay as it is live."""
+        if checkpoint.is_part:
+            self._check_not_random()
+            await self._replica.engine.check_takes(checkpoint)
+
+    def _check_not_random(self) -> None:
+        if self._replica.live.revision == RANDOM_WEIGHTS:
+            raise BadRequest(
+                "nothing is live yet but random weights, and a part of the tensors leaves the "
+                "others as they are: give all of them the first time"
+            )
