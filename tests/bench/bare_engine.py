@@ -11,6 +11,9 @@ from pathlib import Path
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.upstream import arguments, build
 
+ONE_DEVICE = "--xla_force_host_platform_device_count=1"
+"""XLA_FLAGS of what is measured: bare it takes all there are, and other benchmarks have four."""
+
 
 def main(model: str, args: str) -> None:
     """Start it, and ask."""

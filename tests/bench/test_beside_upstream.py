@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from hotreload.engine.versions import installed
+from tests.bench.bare_engine import ONE_DEVICE
 from tests.bench.figures import median, noise
 from tests.integration.openai_clients import free_address
 from tests.integration.process import START_SECONDS, Process
@@ -32,8 +33,6 @@ PAIRS = int(os.environ.get("HOTRELOAD_BENCH_PAIRS", "4"))
 CLIENTS = (8, 32, 128)
 TOKENS = 32
 CHECKPOINT_EVERY = 10.0
-ONE_DEVICE = "--xla_force_host_platform_device_count=1"
-"""Upstream's server takes all that there are, and other benchmarks begin with more."""
 SHORTEST = 128 if installed("sglang-jax") == "0.0.2" else 64
 """Tokens of a context: 0.0.2's benchmark sends prompts of up to 50 tokens where 8 are asked."""
 SHAPES = {

@@ -17,6 +17,7 @@ import pytest
 
 from hotreload.tiny import write_tiny
 from tests.bench import checkpoints
+from tests.bench.bare_engine import ONE_DEVICE
 from tests.bench.figures import median
 from tests.integration.process import START_SECONDS, Process
 
@@ -85,6 +86,7 @@ def test_start_beside_a_bare_engine(
     tmp_path: Path, size: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
+    monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE)
     model = MODELS[size](tmp_path / "model")
     daemon = Daemon(tmp_path, model)
     rows: list[tuple[float, float]] = []
