@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotreload.core.ledger import PastGeneration
-from hotreload.errors import EngineLost, ProbeFailed
+from hotreload.errors import DrainTimedOut, EngineLost, ProbeFailed
 from hotreload.events import AttemptFinished, Event, SettingsRead, TroubleTold
 from hotreload.life.start_troubles import Doubt
 from hotreload.types import Attempt, Outcome, Revision
@@ -70,6 +70,19 @@ async def test_it_goes_on_in_other_words_when_they_fail_again(
     world.steps.faults["probe"] = fault
     world.doubt.observe(OTHER_PROBES)
     await turn_until(lambda: said in str(world.says), pause=0.01)
+
+
+async def test_what_a_bad_answer_left_in_the_cache_is_cleaned_once_the_engine_is_idle(
+    world: World,
+) -> None:
+    world.steps.faults["probe"] = ProbeFailed("NaN or infinities")
+    world.steps.faults["scrub"] = [DrainTimedOut("the engine was not idle within 10 s")]
+    world.doubt.observe(OTHER_PROBES)
+    await turn_until(lambda: not world.steps.faults["scrub"])
+    world.steps.entered["scrub"].clear()
+    world.doubt.observe(OTHER_PROBES)
+    await world.steps.entered["scrub"].wait()
+    assert "NaN" in str(world.says)
 
 
 async def test_an_engine_that_is_lost_is_left_to_those_who_look_after_it(world: World) -> None:

@@ -77,24 +77,30 @@ class Doubt:
             await self._asked.wait()
             self._asked.clear()
             for replica in list(replicas)[:1]:  # all hold the same weights
-                # While nobody doubts, that it takes long is nothing to be told of.
-                seconds = within() if self._is_told else FIRST_ANSWER_SECONDS
-                await self._ask_again(replica.engine, seconds)
+                await self._ask_again(replica.engine, within())
 
     async def _ask_again(self, engine: RunningEngine, within: float) -> None:
+        """Ask whole answers; as long as nobody doubts, that they take long is nothing to tell."""
         doubted = self._of
         if doubted is None:
             return
         try:
-            verdict = await verdict_of(engine, within, "[reload] probe_timeout")
+            if self._is_told:
+                verdict = await verdict_of(engine, within, "[reload] probe_timeout")
+            else:
+                verdict = await verdict_of(engine, FIRST_ANSWER_SECONDS)
         except (EngineLost, TryAgain):
             return  # others look after the engine
         if self._of is not doubted:
             return  # others went live meanwhile
         if verdict is None:
             self._end()
-        else:
-            self.of(doubted, verdict)
+            return
+        self.of(doubted, verdict)
+        # An answer that was no number may have left its like in the cache. In a busy engine the
+        # next one that is withheld has that cleaned.
+        with suppress(EngineLost, TryAgain):
+            await engine.scrub()
 
 
 TO_GO_ON = (
