@@ -7,7 +7,13 @@ exchanges, answers serve. Knows nothing of gates, wishes, or files before they w
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    aclosing,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, Self
@@ -31,9 +37,9 @@ from hotreload.engine.upstream.parts import Parts, built, taken_apart, watched
 from hotreload.engine.upstream.rehearsal import find_rehearsal
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
-from hotreload.engine.weights.leaves import signature
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.twins import Original
+from hotreload.engine.weights.unfilled import Unfilled
 from hotreload.errors import AnswerNonfinite, ProbeFailed, TryAgain
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Checkpoint, EngineLoad, Revision, Staged, TensorSpec
@@ -51,7 +57,7 @@ class SglangEngine(SwitchingEngine):
         parts: Parts,
         watch: EngineWatch,
         *,
-        first: Revision | Original,
+        first: Revision | Original | Unfilled,
         probes: Sequence[Probe],
         terms: StagingOptions,
     ) -> None:
@@ -82,6 +88,7 @@ class SglangEngine(SwitchingEngine):
         revision: Revision | None = None,
         checkpoint: Checkpoint | None = None,
         twin: "SglangEngine | None" = None,
+        unfilled: Unfilled | None = None,
     ) -> "SglangEngine":
         """Start an engine, whose weights are called `revision`.
 
@@ -90,11 +97,16 @@ class SglangEngine(SwitchingEngine):
         for so many engines in all.
         With a `twin`, a running engine of the same model, nothing is read: what is live there once
         this one is built is copied, under its name. TryAgain when that engine has ended.
+        With `unfilled` our own loader reads its weights, and the model's folder needs none;
+        NotByOurs where upstream's must.
         """
         watch, began = EngineWatch(), time.monotonic()
         options = options if twin is None else replace(options, load_format="dummy")
-        parts = await built(partial(build.build, options, watch.report))
-        first = named(revision) if twin is None else twin._lent()
+        loading = None if unfilled is None else unfilled.left_empty()
+        parts = await built(partial(build.build, options, watch.report, loading=loading))
+        name = unfilled or revision
+        assert name is not None or twin is not None, "weights that are no copy need a name"
+        first = nullcontext(name) if twin is None else twin._lent()
         make = partial(cls, parts, watch, probes=probes, terms=terms)
         upstreams = time.monotonic() - began
         engine = await cls._begun(make, parts, watch, first, checkpoint)
@@ -108,7 +120,7 @@ class SglangEngine(SwitchingEngine):
         make: Callable[..., Self],
         parts: Parts,
         watch: EngineWatch,
-        first: AbstractAsyncContextManager[Revision | Original],
+        first: AbstractAsyncContextManager[Revision | Original | Unfilled],
         checkpoint: Checkpoint | None,
     ) -> Self:
         """Have begin what `make` makes of a built engine; nothing of one that does not is left."""
@@ -121,7 +133,7 @@ class SglangEngine(SwitchingEngine):
             await uninterrupted(taken_apart(parts))
             raise
         try:
-            await engine._begin(checkpoint)
+            await engine._begin(checkpoint, given if isinstance(given, Unfilled) else None)
         except BaseException:
             await uninterrupted(engine.close())
             raise
@@ -186,10 +198,6 @@ class SglangEngine(SwitchingEngine):
         self._canaries.change(probes)
         self.max_drift = max_drift
 
-    def structure(self) -> dict[str, tuple[Any, ...]]:
-        """Shape, dtype and placement of each live leaf: what the compiled model sees of it."""
-        return {path: signature(leaf) for path, leaf in self._live_leaves().items()}
-
     @property
     def leaf_count(self) -> int:
         """Number of leaves of a set."""
@@ -202,7 +210,8 @@ class SglangEngine(SwitchingEngine):
 
     def facts(self) -> dict[str, Any]:
         """Tell what runs, and on what, for people and logs."""
-        return {**facts.facts_of(self._parts), "start_seconds": self.start_seconds}
+        loaded = {"loader": self.first_loader, "start_seconds": self.start_seconds}
+        return {**facts.facts_of(self._parts), **loaded}
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
         """Every tensor a checkpoint must have; a shape is None where it cannot be derived."""
@@ -290,10 +299,12 @@ class SglangEngine(SwitchingEngine):
         async with self.unchanged:
             yield Original(self.live, self.loaders.comparison)
 
-    async def _begin(self, checkpoint: Checkpoint | None) -> None:
+    async def _begin(self, checkpoint: Checkpoint | None, unfilled: Unfilled | None) -> None:
         """Do the part of the start that belongs on the event loop; `close` undoes a half of it."""
         self._front = self._make_front()
         self._between = self._make_between()
+        if unfilled is not None:
+            await self.fill(unfilled)
         await self._know_whole()
         await self.scrub()  # compiles the scrub: the first failed probe must not wait for that
         await self._ready_shadow()
@@ -321,9 +332,6 @@ class SglangEngine(SwitchingEngine):
             with suppress(ProbeFailed):  # the start says what its weights answer
                 await self.prove(self.live)
 
-    def _live_leaves(self) -> dict[str, Any]:
-        return self.layout.named(self.live.weights.leaves)
-
     # --- what is another thing for an engine over several ranks -----------------------------------
 
     def _make_front(self) -> Answers:
@@ -339,10 +347,3 @@ class SglangEngine(SwitchingEngine):
         """Past `generate`, which counts withheld answers: a probe's is no client's."""
         self._watch.check()
         await self._canaries.ask(asked, partial(self._front.generate, lane=lane))
-
-
-@asynccontextmanager
-async def named(revision: Revision | None) -> AsyncIterator[Revision]:
-    """Name what upstream loads."""
-    assert revision is not None, "weights that are no copy need a name"
-    yield revision

@@ -19,15 +19,16 @@ from hotreload.engine.upstream.between import BetweenSteps
 from hotreload.engine.upstream.scheduler import SchedulerThread, forget_caches, rewrite_pools
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.headroom import telling_lack_of_memory
-from hotreload.engine.weights.leaves import zeroed
+from hotreload.engine.weights.leaves import signature, zeroed
 from hotreload.engine.weights.loaders import Comparison
 from hotreload.engine.weights.one_set import Trade, stand_ins
 from hotreload.engine.weights.sets import StagingEngine, StagingOptions
 from hotreload.engine.weights.staging import told_to_model
 from hotreload.engine.weights.twins import Original
+from hotreload.engine.weights.unfilled import Unfilled
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import EngineLost, TryAgain
-from hotreload.threads import forgetting_locals, in_thread, uninterrupted
+from hotreload.threads import deadline, forgetting_locals, in_thread, uninterrupted
 from hotreload.types import Revision, Staged
 
 ONLY_LANE = 0
@@ -48,16 +49,19 @@ class SwitchingEngine(StagingEngine):
         self,
         scheduler: SchedulerThread,
         watch: EngineWatch,
-        first: Revision | Original,
+        first: Revision | Original | Unfilled,
         terms: StagingOptions,
     ) -> None:
         """Begin with what upstream made, under this name, or with an original's copy of it.
 
-        Nobody is answered yet. It blocks.
+        Or without weights, until `fill`. Nobody is answered yet. It blocks.
         """
         runner = scheduler.scheduler.tp_worker.get_model_runner()
         comparison = first.comparison if isinstance(first, Original) else Comparison()
+        comparison.is_tried = comparison.is_tried or isinstance(first, Unfilled)
         super().__init__(runner, terms, comparison)
+        self.first_loader = "own" if isinstance(first, Unfilled) else "upstream"
+        """The loader of the weights that it starts with."""
         self.last_exchange_seconds: float | None = None
         """Time that the scheduler thread took for the last change of weights."""
         self._scheduler = scheduler
@@ -68,13 +72,28 @@ class SwitchingEngine(StagingEngine):
         leaves = list(find_slot(runner).read())
         scheduler.bind(stand_ins(leaves))  # what is replaced goes at once, one by one
         self.adopt(leaves, first)
-        scheduler.bind(leaves)
         self.live.weights.lane = ONLY_LANE
+        if not isinstance(first, Unfilled):
+            scheduler.bind(leaves)
+
+    async def fill(self, unfilled: Unfilled) -> None:
+        """Read the weights into what was built without any, and compute with them from now on."""
+        what = f"loading {unfilled.checkpoint.revision}"
+        async with deadline(unfilled.within, what, "[reload] stage_timeout"):
+            await super().fill(unfilled)
+        self._scheduler.bind(self.live.weights.leaves)
 
     @property
     def cannot_overlap(self) -> str | None:
         """Reason why two sets of weights cannot answer side by side in it; None when they can."""
         return self.why_one_set or self._scheduler.cannot_overlap
+
+    def structure(self) -> dict[str, tuple[Any, ...]]:
+        """Shape, dtype and placement of each live leaf: what the compiled model sees of it."""
+        return {path: signature(leaf) for path, leaf in self._live_leaves().items()}
+
+    def _live_leaves(self) -> dict[str, Any]:
+        return self.layout.named(self.live.weights.leaves)
 
     # --- where two generations can answer -------------------------------------------------------
 

@@ -3,9 +3,12 @@
 import asyncio
 import json
 import math
+import os
+import shutil
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +18,18 @@ import pytest
 import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
-from hotreload.engine.weights import headroom, loaders, own
+from hotreload.engine.weights import headroom, loaders, own, trust
 from hotreload.engine.weights.comparing import same_bits
 from hotreload.engine.weights.host_arrays import is_within
 from hotreload.engine.weights.leaf_rules import Ingredient, Rule
 from hotreload.engine.weights.measuring import measure_leaf
 from hotreload.engine.weights.own import Reader
 from hotreload.engine.weights.quiet import Quiet
+from hotreload.engine.weights.trust import noted
+from hotreload.engine.weights.unfilled import NotByOurs, Unfilled
 from hotreload.errors import CheckpointChanged
 from hotreload.tiny import write_tiny
+from hotreload.types import HowFar
 from tests.engine import real
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
@@ -41,7 +47,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> real.Folders:
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def engine(folders: real.Folders) -> AsyncIterator[Engine]:
-    async with real.engine_of(folders.folder(1), folders.root / "spool") as engine:
+    trust = folders.root / "own_loader"
+    async with real.engine_of(folders.folder(1), folders.root / "spool", trust=trust) as engine:
         yield engine
 
 
@@ -358,6 +365,102 @@ async def test_the_operator_may_want_upstreams_loader(folders: real.Folders) -> 
     async with real.engine_of(folders.folder(1), spool, loader="upstream") as engine:
         staged = await engine.stage(folders.checkpoint(2))
         assert staged.loading.why == "[engine] loader = 'upstream'"
+
+
+# --- at a start -------------------------------------------------------------------------------
+
+
+def without_weights(folder: Path, to: Path) -> Path:
+    """The model as a start has it that fills the weights in: upstream's loader finds none."""
+    return Path(shutil.copytree(folder, to, ignore=lambda path, names: [WEIGHTS]))
+
+
+async def test_a_start_reads_each_byte_once_and_comes_to_what_upstreams_loader_made(
+    engine: Engine, folders: real.Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, mark = folders.checkpoint(1), noted(folders.root / "own_loader")
+    assert mark is not None
+    real_read, read = os.preadv, [0]
+
+    def counted(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
+        count = real_read(descriptor, buffers, offset)
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(checkpoint.path / WEIGHTS):
+            read[0] += count
+        return count
+
+    monkeypatch.setattr(os, "preadv", counted)
+    unfilled = Unfilled(checkpoint, mark, within=60)
+    bare = without_weights(checkpoint.path, tmp_path / "bare")
+    async with real.engine_of(bare, tmp_path, unfilled=unfilled, revision=None) as fresh:
+        size = sum(held.end - held.begin for held in checkpoint.held.values())
+        assert read == [size]
+        assert unfilled.so_far == HowFar(size, checkpoint.bytes)
+        assert (fresh.facts()["loader"], engine.facts()["loader"]) == ("own", "upstream")
+        theirs = await engine.stage(checkpoint)
+        assert fresh.structure() == engine.structure()
+        for at in engine.layout.places:
+            assert same_bits(fresh.live.weights.leaves[at], theirs.weights.leaves[at])
+        assert fresh.live.revision == checkpoint.revision
+        assert (fresh.live.fingerprint, fresh.live.leaves) == (theirs.fingerprint, theirs.leaves)
+        assert fresh.live.weights.measured == theirs.weights.measured
+        assert (await real.ask(fresh))["text"] == "served by step 1"
+        again = await fresh.stage(checkpoint)
+        assert again.loading.bytes_read == 0  # it is known of which tensors they were made
+        new = await fresh.stage(folders.checkpoint(2))
+        assert (again.loading.loader, new.loading.loader) == ("own", "own")
+        await fresh.release(await fresh.exchange(new))
+        assert (await real.ask(fresh))["text"] == "served by step 2"
+        await engine.release(theirs)
+
+
+async def test_a_start_refuses_bytes_that_were_not_checked(
+    folders: real.Folders, tmp_path: Path, engine: Engine
+) -> None:
+    checkpoint, mark = real.checked(changed(folders.folder(1))), noted(folders.root / "own_loader")
+    bare = without_weights(checkpoint.path, tmp_path / "bare")
+    changed(checkpoint.path, "model.layers.1.mlp.up_proj.weight")
+    before = await real.device_bytes()
+    with pytest.raises(CheckpointChanged, match=r"up_proj\.weight are different now") as refused:
+        async with real.engine_of(
+            bare, tmp_path, unfilled=Unfilled(checkpoint, str(mark), within=60), revision=None
+        ):
+            pass
+    assert refused.value.code == "changed"
+    del refused
+    assert await real.device_bytes() == before
+
+
+async def test_only_what_was_compared_is_filled_in(folders: real.Folders, tmp_path: Path) -> None:
+    checkpoint = folders.checkpoint(1)
+    bare = without_weights(checkpoint.path, tmp_path / "bare")
+    unfilled = Unfilled(checkpoint, "of another version", within=60)
+    before = await real.device_bytes()
+    with pytest.raises(NotByOurs, match="another model, version or device"):
+        async with real.engine_of(bare, tmp_path, unfilled=unfilled, revision=None):
+            pass
+    assert await real.device_bytes() == before
+
+
+async def test_a_mark_is_that_of_the_versions_our_code_the_leaves_and_how_tensors_are_stored(
+    engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, leaves, checkpoint = engine.layout, engine.live.weights.leaves, folders.checkpoint(1)
+    mark = partial(trust.mark_of, layout)
+    same = noted(folders.root / "own_loader")
+    assert mark(leaves, engine.plan, checkpoint) == same
+    wide = {name: replace(spec, dtype="F32") for name, spec in checkpoint.tensors.items()}
+    others = [mark(leaves, engine.plan, replace(checkpoint, tensors=wide))]
+    path, (part,) = next(iter(engine.plan.parts.items()))
+    turned = {**engine.plan.parts, path: (replace(part, rule=Rule(part.rule.shape, axes=(0, 1))),)}
+    others.append(mark(leaves, replace(engine.plan, parts=turned), checkpoint))
+    elsewhere = list(leaves)
+    elsewhere[layout.places[0]] = jax.device_put(leaves[layout.places[0]], jax.devices()[1])
+    others.append(mark(elsewhere, engine.plan, checkpoint))
+    for name in ("installed", "_our_code"):
+        with monkeypatch.context() as another:
+            another.setattr(trust, name, lambda *asked: "another")
+            others.append(mark(leaves, engine.plan, checkpoint))
+    assert len({same, *others}) == 6
 
 
 # --- quietly ----------------------------------------------------------------------------------

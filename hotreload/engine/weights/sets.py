@@ -14,12 +14,14 @@ from hotreload.engine.weights.comparing import leaves_whose_copies_differ
 from hotreload.engine.weights.headroom import size_of, why_no_further, why_one_set
 from hotreload.engine.weights.leaves import layout_of
 from hotreload.engine.weights.loaders import Comparison, Destination, Loaders
-from hotreload.engine.weights.measuring import Measured
+from hotreload.engine.weights.measuring import Measured, gathered
 from hotreload.engine.weights.noise import with_noise
 from hotreload.engine.weights.plan import record_plan
 from hotreload.engine.weights.quiet import QUIET, Quiet
 from hotreload.engine.weights.room_for_a_set import Room
+from hotreload.engine.weights.trust import mark_of, note
 from hotreload.engine.weights.twins import Copying, Original, take_the_place
+from hotreload.engine.weights.unfilled import Unfilled
 from hotreload.engine.weights.values import first_values
 from hotreload.engine.weights.weights import Weights, sources_of
 from hotreload.errors import BadRequest
@@ -37,6 +39,8 @@ class StagingOptions:
     loader: Literal["auto", "upstream"] = "auto"
     memory: Literal["double", "host", "auto"] = "double"
     quiet: Quiet = QUIET
+    trust: Path | None = None
+    """The file that tells later starts what our own loader was found to make as upstream's does."""
 
 
 class StagingEngine:
@@ -70,6 +74,7 @@ class StagingEngine:
         self.max_drift = terms.max_drift
         """By how much a tensor's norm may differ; another may be set at any time."""
         self._memory = terms.memory
+        self._trust = terms.trust
         self._destination = Destination()
         self._room = Room()
         self._made: WeakSet[Weights] = WeakSet()
@@ -83,10 +88,18 @@ class StagingEngine:
         """True where one set of weights at a time is on the device."""
         return self.why_one_set is not None
 
-    def adopt(self, leaves: list[Any], first: Revision | Original) -> None:
-        """Make the live set of what upstream loaded under this name, or of an original's copy."""
+    def adopt(self, leaves: list[Any], first: Revision | Original | Unfilled) -> None:
+        """Make the live set of what upstream loaded under this name, or of an original's copy.
+
+        Or of zeros, until `fill`.
+        """
         if isinstance(first, Revision):
             self.live = self._adopted(leaves, first)
+            return
+        if isinstance(first, Unfilled):
+            self.set_bytes = size_of(self.layout.named(leaves))
+            unknown = Weights(leaves, gathered({}))
+            self.live = self._as_staged(first.checkpoint.revision, unknown)
             return
         take_the_place(first, leaves, self.layout)
         self.live = self._adopted(leaves, first.revision)
@@ -101,6 +114,11 @@ class StagingEngine:
         self.set_bytes = size_of(self.layout.named(leaves))
         staging.take_over(leaves, self.layout)
         return self._as_staged(revision, Weights(leaves, self.loaders.measure(leaves)))
+
+    async def fill(self, unfilled: Unfilled) -> None:
+        """Read the weights into what was built without any; nothing was computed with it yet."""
+        read = partial(unfilled.fill, self.live.weights, layout=self.layout, plan=self.plan)
+        self.live = await self._staged(self.live.revision, partial(read, quiet=self.loaders.quiet))
 
     def drop_references(self) -> None:
         """Hold nothing of the engine any more, and empty all its sets: it ends.
@@ -122,10 +140,15 @@ class StagingEngine:
     async def _compare(self, checkpoint: Checkpoint, live: Weights) -> None:
         # The list is a copy: these leaves may be released meanwhile.
         made = Weights(list(live.leaves), live.measured)
-        await in_thread(lambda cancel: self.loaders.compare(checkpoint, made, cancel))
+        await in_thread(lambda cancel: self._compared(checkpoint, made, cancel))
         self._note_distrust()
         if self.loaders.comparison.is_tried:
             live.sources = sources_of(checkpoint)
+
+    def _compared(self, checkpoint: Checkpoint, made: Weights, cancel: threading.Event) -> None:
+        self.loaders.compare(checkpoint, made, cancel)
+        if self._trust is not None and self.loaders.why_upstream is None:
+            note(self._trust, mark_of(self.layout, made.leaves, self.plan, checkpoint))
 
     def _note_distrust(self) -> None:
         if self.loaders.comparison.distrust:
