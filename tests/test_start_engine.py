@@ -19,7 +19,7 @@ from hotreload.engine.compile_cache import CompileCache
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream import build, parts
-from hotreload.engine.weights.unfilled import NotByOurs, Unfilled
+from hotreload.engine.weights.filling import Filling, NotByOurs
 from hotreload.errors import CheckpointChanged, ConfigError
 from hotreload.events import PhaseEntered, Progress, Publish
 from hotreload.life import start_engine as starting
@@ -167,18 +167,18 @@ class Copies:
         self,
         options: EngineOptions,
         checkpoint: Checkpoint | None = None,
-        unfilled: Unfilled | None = None,
+        filling: Filling | None = None,
         **more: Any,
     ) -> Started:
         assert (options.model / "config.json").is_file()
         has_weights = any(options.model.glob("*.safetensors"))
-        self.found.append((has_weights, unfilled and (unfilled.mark, unfilled.checkpoint)))
-        assert (checkpoint is None) == (unfilled is not None)
+        self.found.append((has_weights, filling and (filling.mark, filling.checkpoint)))
+        assert (checkpoint is None) == (filling is not None)
         if self._faults:
             raise self._faults.pop(0)
-        if unfilled is not None:
-            unfilled.so_far = HowFar(1, 2)
-            told = Progress(unfilled.checkpoint.revision, Phase.BUILDING, 1, 2)
+        if filling is not None:
+            filling.so_far = HowFar(1, 2)
+            told = Progress(filling.checkpoint.revision, Phase.BUILDING, 1, 2)
             await turn_until(lambda: told in self.told)
         return Started()
 
@@ -233,7 +233,7 @@ async def test_no_stop_waits_for_an_engine_that_takes_long_to_build(
 ) -> None:
     building, may_end, freed = threading.Event(), threading.Event(), threading.Event()
 
-    def compiles(*asked: Any, loading: None) -> None:
+    def compiles(*asked: Any) -> None:
         building.set()
         may_end.wait()
 

@@ -7,13 +7,7 @@ exchanges, answers serve. Knows nothing of gates, wishes, or files before they w
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    aclosing,
-    asynccontextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, Self
@@ -37,11 +31,11 @@ from hotreload.engine.upstream.parts import Parts, built, taken_apart, watched
 from hotreload.engine.upstream.rehearsal import find_rehearsal
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
-from hotreload.engine.weights.sets import StagingOptions
+from hotreload.engine.weights.filling import Filling
+from hotreload.engine.weights.sets import First, StagingOptions
 from hotreload.engine.weights.twins import Original
-from hotreload.engine.weights.unfilled import Unfilled
 from hotreload.errors import AnswerNonfinite, ProbeFailed, TryAgain
-from hotreload.threads import in_thread, uninterrupted
+from hotreload.threads import deadline, in_thread, uninterrupted
 from hotreload.types import Checkpoint, EngineLoad, Revision, Staged, TensorSpec
 
 
@@ -57,7 +51,7 @@ class SglangEngine(SwitchingEngine):
         parts: Parts,
         watch: EngineWatch,
         *,
-        first: Revision | Original | Unfilled,
+        first: First,
         probes: Sequence[Probe],
         terms: StagingOptions,
     ) -> None:
@@ -88,7 +82,7 @@ class SglangEngine(SwitchingEngine):
         revision: Revision | None = None,
         checkpoint: Checkpoint | None = None,
         twin: "SglangEngine | None" = None,
-        unfilled: Unfilled | None = None,
+        filling: Filling | None = None,
     ) -> "SglangEngine":
         """Start an engine, whose weights are called `revision`.
 
@@ -97,16 +91,18 @@ class SglangEngine(SwitchingEngine):
         for so many engines in all.
         With a `twin`, a running engine of the same model, nothing is read: what is live there once
         this one is built is copied, under its name. TryAgain when that engine has ended.
-        With `unfilled` our own loader reads its weights, and the model's folder needs none;
-        NotByOurs where upstream's must.
+        With `filling` our own loader reads them, and the model's folder holds none.
         """
         watch, began = EngineWatch(), time.monotonic()
         options = options if twin is None else replace(options, load_format="dummy")
-        loading = None if unfilled is None else unfilled.left_empty()
-        parts = await built(partial(build.build, options, watch.report, loading=loading))
-        name = unfilled or revision
-        assert name is not None or twin is not None, "weights that are no copy need a name"
-        first = nullcontext(name) if twin is None else twin._lent()
+        building = partial(build.build, options, watch.report)
+        if filling is None:
+            parts = await built(lambda cancel: building())
+        else:
+            what, loading = f"loading {revision}", partial(filling.loading, terms.quiet)
+            async with deadline(filling.within, what, "[reload] stage_timeout"):
+                parts = await built(lambda cancel: building(loading=loading(cancel)), is_read=True)
+        first = named(filling or revision) if twin is None else twin._lent()
         make = partial(cls, parts, watch, probes=probes, terms=terms)
         upstreams = time.monotonic() - began
         engine = await cls._begun(make, parts, watch, first, checkpoint)
@@ -120,7 +116,7 @@ class SglangEngine(SwitchingEngine):
         make: Callable[..., Self],
         parts: Parts,
         watch: EngineWatch,
-        first: AbstractAsyncContextManager[Revision | Original | Unfilled],
+        first: AbstractAsyncContextManager[First],
         checkpoint: Checkpoint | None,
     ) -> Self:
         """Have begin what `make` makes of a built engine; nothing of one that does not is left."""
@@ -133,7 +129,7 @@ class SglangEngine(SwitchingEngine):
             await uninterrupted(taken_apart(parts))
             raise
         try:
-            await engine._begin(checkpoint, given if isinstance(given, Unfilled) else None)
+            await engine._begin(checkpoint)
         except BaseException:
             await uninterrupted(engine.close())
             raise
@@ -210,8 +206,8 @@ class SglangEngine(SwitchingEngine):
 
     def facts(self) -> dict[str, Any]:
         """Tell what runs, and on what, for people and logs."""
-        loaded = {"loader": self.first_loader, "start_seconds": self.start_seconds}
-        return {**facts.facts_of(self._parts), **loaded}
+        began = {"loader": self.first_loader, "start_seconds": self.start_seconds}
+        return facts.facts_of(self._parts) | began
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
         """Every tensor a checkpoint must have; a shape is None where it cannot be derived."""
@@ -299,12 +295,10 @@ class SglangEngine(SwitchingEngine):
         async with self.unchanged:
             yield Original(self.live, self.loaders.comparison)
 
-    async def _begin(self, checkpoint: Checkpoint | None, unfilled: Unfilled | None) -> None:
+    async def _begin(self, checkpoint: Checkpoint | None) -> None:
         """Do the part of the start that belongs on the event loop; `close` undoes a half of it."""
         self._front = self._make_front()
         self._between = self._make_between()
-        if unfilled is not None:
-            await self.fill(unfilled)
         await self._know_whole()
         await self.scrub()  # compiles the scrub: the first failed probe must not wait for that
         await self._ready_shadow()
@@ -347,3 +341,10 @@ class SglangEngine(SwitchingEngine):
         """Past `generate`, which counts withheld answers: a probe's is no client's."""
         self._watch.check()
         await self._canaries.ask(asked, partial(self._front.generate, lane=lane))
+
+
+@asynccontextmanager
+async def named[T: Revision | Filling](first: T | None) -> AsyncIterator[T]:
+    """Name what is loaded while upstream builds an engine."""
+    assert first is not None, "weights that are no copy need a name"
+    yield first

@@ -18,18 +18,18 @@ from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream.between import BetweenSteps
 from hotreload.engine.upstream.scheduler import SchedulerThread, forget_caches, rewrite_pools
 from hotreload.engine.upstream.watch import EngineWatch
+from hotreload.engine.weights.filling import Filling
 from hotreload.engine.weights.headroom import telling_lack_of_memory
 from hotreload.engine.weights.leaves import signature, zeroed
 from hotreload.engine.weights.loaders import Comparison
 from hotreload.engine.weights.one_set import Trade, stand_ins
-from hotreload.engine.weights.sets import StagingEngine, StagingOptions
+from hotreload.engine.weights.sets import First, StagingEngine, StagingOptions
 from hotreload.engine.weights.staging import told_to_model
 from hotreload.engine.weights.twins import Original
-from hotreload.engine.weights.unfilled import Unfilled
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import EngineLost, TryAgain
-from hotreload.threads import deadline, forgetting_locals, in_thread, uninterrupted
-from hotreload.types import Revision, Staged
+from hotreload.threads import forgetting_locals, in_thread, uninterrupted
+from hotreload.types import Staged
 
 ONLY_LANE = 0
 """Every request is answered in it where an engine has no others."""
@@ -49,18 +49,19 @@ class SwitchingEngine(StagingEngine):
         self,
         scheduler: SchedulerThread,
         watch: EngineWatch,
-        first: Revision | Original | Unfilled,
+        first: First,
         terms: StagingOptions,
     ) -> None:
-        """Begin with what upstream made, under this name, or with an original's copy of it.
+        """Begin with what was loaded while upstream built it, or with an original's copy.
 
-        Or without weights, until `fill`. Nobody is answered yet. It blocks.
+        Nobody is answered yet. It blocks.
         """
         runner = scheduler.scheduler.tp_worker.get_model_runner()
         comparison = first.comparison if isinstance(first, Original) else Comparison()
-        comparison.is_tried = comparison.is_tried or isinstance(first, Unfilled)
+        is_ours = isinstance(first, Filling)
+        comparison.is_tried = comparison.is_tried or is_ours
         super().__init__(runner, terms, comparison)
-        self.first_loader = "own" if isinstance(first, Unfilled) else "upstream"
+        self.first_loader = "own" if is_ours else "upstream"
         """The loader of the weights that it starts with."""
         self.last_exchange_seconds: float | None = None
         """Time that the scheduler thread took for the last change of weights."""
@@ -72,16 +73,8 @@ class SwitchingEngine(StagingEngine):
         leaves = list(find_slot(runner).read())
         scheduler.bind(stand_ins(leaves))  # what is replaced goes at once, one by one
         self.adopt(leaves, first)
+        scheduler.bind(leaves)
         self.live.weights.lane = ONLY_LANE
-        if not isinstance(first, Unfilled):
-            scheduler.bind(leaves)
-
-    async def fill(self, unfilled: Unfilled) -> None:
-        """Read the weights into what was built without any, and compute with them from now on."""
-        what = f"loading {unfilled.checkpoint.revision}"
-        async with deadline(unfilled.within, what, "[reload] stage_timeout"):
-            await super().fill(unfilled)
-        self._scheduler.bind(self.live.weights.leaves)
 
     @property
     def cannot_overlap(self) -> str | None:

@@ -14,10 +14,10 @@ from hotreload.engine.compile_cache import JAX_VARIABLE, CompileCache
 from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream.build import DOES_NOT_START, import_upstream
+from hotreload.engine.weights.filling import Filling, NotByOurs
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.trust import forget, noted
-from hotreload.engine.weights.unfilled import NotByOurs, Unfilled
 from hotreload.errors import ConfigError, TryAgain
 from hotreload.life.checking import Checking
 from hotreload.life.model_files import keep_model, kept_model
@@ -118,12 +118,12 @@ async def _filled(
     mark = await asyncio.to_thread(noted, trust)
     if mark is None:
         return None
-    unfilled = Unfilled(weights, mark, settings.reload.stage_timeout)
+    filling = Filling(weights, mark, settings.reload.stage_timeout)
     telling = telling_how_far(
-        lambda: unfilled.so_far, progress.revision, progress.publish, Phase.BUILDING
+        lambda: filling.so_far, progress.revision, progress.publish, Phase.BUILDING
     )
     try:
-        made_from = to_start_from(settings, model, weights, progress, unfilled)
+        made_from = to_start_from(settings, model, weights, progress, filling)
         async with made_from as asked, progress.phase(Phase.BUILDING), telling:
             return await SglangEngine.start(**asked)
     except (NotByOurs, ConfigError) as fault:
@@ -220,21 +220,21 @@ async def to_start_from(
     model: Path,
     weights: Checkpoint | None,
     progress: AttemptProgress,
-    unfilled: Unfilled | None = None,
+    filling: Filling | None = None,
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield what an engine is started with: `SglangEngine.start` says what each means.
 
     The folder it is made from is a private copy, which goes at the end: of the small files alone
-    where the weights are filled in.
+    where our own loader reads the weights.
     """
-    to_copy = weights if unfilled is None else None
+    to_copy = weights if filling is None else None
     place = await place_for_copies(settings.state.directory, to_copy)
     asked = {"terms": _terms(settings, place / "staging"), "probes": probes_of(settings)}
     if weights is None:
         options = engine_options(settings, model, load_format="dummy")
         yield {**asked, "options": options, "revision": RANDOM_WEIGHTS}
         return
-    asked["checkpoint" if unfilled is None else "unfilled"] = unfilled or weights
+    asked["checkpoint" if filling is None else "filling"] = filling or weights
     within = settings.reload.stage_timeout
     async with copied(model, to_copy, place, within, progress) as folder:
         with _naming(settings, model, folder):

@@ -100,7 +100,7 @@ async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator
     for name in ("max_drift", "loader", "memory", "quiet", "trust"):
         if name in settings:
             terms[name] = settings.pop(name)
-    if not settings.keys() & {"checkpoint", "twin", "unfilled"}:
+    if not settings.keys() & {"checkpoint", "twin", "filling"}:
         settings["checkpoint"] = checked(folder)
     settings = {"dtype": "bfloat16", **settings}
     settings = {"revision": Revision(folder.name), **settings}

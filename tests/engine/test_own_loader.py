@@ -20,13 +20,13 @@ from safetensors.numpy import load_file, save_file
 
 from hotreload.engine.weights import headroom, loaders, own, trust
 from hotreload.engine.weights.comparing import same_bits
+from hotreload.engine.weights.filling import Filling, NotByOurs
 from hotreload.engine.weights.host_arrays import is_within
 from hotreload.engine.weights.leaf_rules import Ingredient, Rule
 from hotreload.engine.weights.measuring import measure_leaf
 from hotreload.engine.weights.own import Reader
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.trust import noted
-from hotreload.engine.weights.unfilled import NotByOurs, Unfilled
 from hotreload.errors import CheckpointChanged
 from hotreload.tiny import write_tiny
 from hotreload.types import HowFar
@@ -389,12 +389,12 @@ async def test_a_start_reads_each_byte_once_and_comes_to_what_upstreams_loader_m
         return count
 
     monkeypatch.setattr(os, "preadv", counted)
-    unfilled = Unfilled(checkpoint, mark, within=60)
+    filling = Filling(checkpoint, mark, within=60)
     bare = without_weights(checkpoint.path, tmp_path / "bare")
-    async with real.engine_of(bare, tmp_path, unfilled=unfilled, revision=None) as fresh:
+    async with real.engine_of(bare, tmp_path, filling=filling) as fresh:
         size = sum(held.end - held.begin for held in checkpoint.held.values())
         assert read == [size]
-        assert unfilled.so_far == HowFar(size, checkpoint.bytes)
+        assert filling.so_far == HowFar(size, checkpoint.bytes)
         assert (fresh.facts()["loader"], engine.facts()["loader"]) == ("own", "upstream")
         theirs = await engine.stage(checkpoint)
         assert fresh.structure() == engine.structure()
@@ -422,7 +422,7 @@ async def test_a_start_refuses_bytes_that_were_not_checked(
     before = await real.device_bytes()
     with pytest.raises(CheckpointChanged, match=r"up_proj\.weight are different now") as refused:
         async with real.engine_of(
-            bare, tmp_path, unfilled=Unfilled(checkpoint, str(mark), within=60), revision=None
+            bare, tmp_path, filling=Filling(checkpoint, str(mark), within=60)
         ):
             pass
     assert refused.value.code == "changed"
@@ -433,10 +433,10 @@ async def test_a_start_refuses_bytes_that_were_not_checked(
 async def test_only_what_was_compared_is_filled_in(folders: real.Folders, tmp_path: Path) -> None:
     checkpoint = folders.checkpoint(1)
     bare = without_weights(checkpoint.path, tmp_path / "bare")
-    unfilled = Unfilled(checkpoint, "of another version", within=60)
+    filling = Filling(checkpoint, "of another version", within=60)
     before = await real.device_bytes()
     with pytest.raises(NotByOurs, match="another model, version or device"):
-        async with real.engine_of(bare, tmp_path, unfilled=unfilled, revision=None):
+        async with real.engine_of(bare, tmp_path, filling=filling):
             pass
     assert await real.device_bytes() == before
 

@@ -30,7 +30,7 @@ from hotreload.types import TensorSpec
 STACKED = "__MOE_EXPERTS__"
 """A mapping of this name stacks the tensors named in it: experts."""
 
-Recorded = Mapping[str, Any]
+type Recorded = Mapping[str, Any]
 """Upstream's mappings by their names."""
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -107,7 +107,7 @@ def _targets(recorded: Recorded) -> dict[str, tuple[str, ...]]:
     """Tensor name to leaf paths; patterns (`*`) name no tensor and are left out."""
     targets: dict[str, tuple[str, ...]] = {}
     for name, mapping in recorded.items():
-        paths = getattr(mapping, "target_path", mapping)
+        paths: Any = getattr(mapping, "target_path", mapping)
         paths = (paths,) if isinstance(paths, str) else tuple(paths)
         if name.startswith(STACKED):
             # One leaf stacked from the tensors named after it.
@@ -128,7 +128,7 @@ def _parts(
     parts: dict[str, tuple[Ingredient, ...]] = {}
     faults: dict[str, str] = {}
     for name, mapping in recorded.items():
-        path = getattr(mapping, "target_path", mapping)
+        path: Any = getattr(mapping, "target_path", mapping)
         experts = tuple(path[1:]) if name.startswith(STACKED) else None
         path = path[0] if experts is not None else path
         if not isinstance(path, str):

@@ -11,17 +11,17 @@ from weakref import WeakSet
 
 from hotreload.engine.weights import staging
 from hotreload.engine.weights.comparing import leaves_whose_copies_differ
+from hotreload.engine.weights.filling import Filling
 from hotreload.engine.weights.headroom import size_of, why_no_further, why_one_set
 from hotreload.engine.weights.leaves import layout_of
 from hotreload.engine.weights.loaders import Comparison, Destination, Loaders
-from hotreload.engine.weights.measuring import Measured, gathered
+from hotreload.engine.weights.measuring import Measured
 from hotreload.engine.weights.noise import with_noise
 from hotreload.engine.weights.plan import record_plan
 from hotreload.engine.weights.quiet import QUIET, Quiet
 from hotreload.engine.weights.room_for_a_set import Room
 from hotreload.engine.weights.trust import mark_of, note
 from hotreload.engine.weights.twins import Copying, Original, take_the_place
-from hotreload.engine.weights.unfilled import Unfilled
 from hotreload.engine.weights.values import first_values
 from hotreload.engine.weights.weights import Weights, sources_of
 from hotreload.errors import BadRequest
@@ -41,6 +41,10 @@ class StagingOptions:
     quiet: Quiet = QUIET
     trust: Path | None = None
     """The file that tells later starts what our own loader was found to make as upstream's does."""
+
+
+First = Revision | Original | Filling
+"""The first weights: the name of what upstream loaded, another engine's, or what ours loaded."""
 
 
 class StagingEngine:
@@ -88,18 +92,13 @@ class StagingEngine:
         """True where one set of weights at a time is on the device."""
         return self.why_one_set is not None
 
-    def adopt(self, leaves: list[Any], first: Revision | Original | Unfilled) -> None:
-        """Make the live set of what upstream loaded under this name, or of an original's copy.
-
-        Or of zeros, until `fill`.
-        """
+    def adopt(self, leaves: list[Any], first: First) -> None:
+        """Make the live set of what was loaded, or of an original's copy."""
+        if isinstance(first, Filling):
+            self.live = self._filled(leaves, first)
+            return
         if isinstance(first, Revision):
             self.live = self._adopted(leaves, first)
-            return
-        if isinstance(first, Unfilled):
-            self.set_bytes = size_of(self.layout.named(leaves))
-            unknown = Weights(leaves, gathered({}))
-            self.live = self._as_staged(first.checkpoint.revision, unknown)
             return
         take_the_place(first, leaves, self.layout)
         self.live = self._adopted(leaves, first.revision)
@@ -115,10 +114,12 @@ class StagingEngine:
         staging.take_over(leaves, self.layout)
         return self._as_staged(revision, Weights(leaves, self.loaders.measure(leaves)))
 
-    async def fill(self, unfilled: Unfilled) -> None:
-        """Read the weights into what was built without any; nothing was computed with it yet."""
-        read = partial(unfilled.fill, self.live.weights, layout=self.layout, plan=self.plan)
-        self.live = await self._staged(self.live.revision, partial(read, quiet=self.loaders.quiet))
+    def _filled(self, leaves: list[Any], filling: Filling) -> Staged:
+        """One of our sets, which lies in memory of our own and is measured."""
+        assert filling.measured is not None, "the engine was built with it"
+        self.set_bytes = size_of(self.layout.named(leaves))
+        weights = Weights(leaves, filling.measured, sources=sources_of(filling.checkpoint))
+        return self._as_staged(filling.checkpoint.revision, weights)
 
     def drop_references(self) -> None:
         """Hold nothing of the engine any more, and empty all its sets: it ends.

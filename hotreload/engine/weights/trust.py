@@ -37,8 +37,8 @@ def mark_of(layout: Layout, leaves: Sequence[Any], plan: Plan, checkpoint: Check
 
 def _our_code() -> list[str]:
     """A version may be another one's code while it is not released."""
-    modules = (own, leaf_rules, host_arrays)
-    return [hashlib.sha256(Path(each.__file__).read_bytes()).hexdigest() for each in modules]
+    files_of = (str(each.__file__) for each in (own, leaf_rules, host_arrays))
+    return [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files_of]
 
 
 def _described(

@@ -4,7 +4,6 @@ Each rank has one and asks the same of it in the same order; rank 0's takes the 
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ from hotreload.engine.answering.canaries import Batches
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import EngineOptions
-from hotreload.engine.sglang import SglangEngine
+from hotreload.engine.sglang import SglangEngine, named
 from hotreload.engine.upstream import build
 from hotreload.engine.upstream.between import BetweenSteps
 from hotreload.engine.upstream.parts import ENGINE_START, Parts, built
@@ -98,9 +97,10 @@ class RankEngine(SglangEngine):
             )
         watch = EngineWatch()
         with in_step(joined.next_build()):
-            parts = await built(partial(build.build, options, watch.report, joined.ranks))
+            building = partial(build.build, options, watch.report, joined.ranks)
+            parts = await built(lambda cancel: building())
             make = partial(cls, parts, watch, joined, probes=probes, terms=terms)
-            return await cls._begun(make, parts, watch, nullcontext(revision), checkpoint)
+            return await cls._begun(make, parts, watch, named(revision), checkpoint)
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         """Load this rank's share beside the live one; the fingerprint is the whole checkpoint's.
