@@ -20,6 +20,7 @@ from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream import build, parts
 from hotreload.engine.weights.filling import Filling, NotByOurs
+from hotreload.engine.weights.trust import note, noted
 from hotreload.errors import CheckpointChanged, ConfigError
 from hotreload.events import PhaseEntered, Progress, Publish
 from hotreload.life import start_engine as starting
@@ -201,16 +202,21 @@ async def test_where_our_own_loader_is_trusted_no_weights_are_copied(
 @pytest.mark.parametrize(
     "fault", [NotByOurs("it is fp8"), ConfigError("no weights", code=build.DOES_NOT_START)]
 )
-async def test_where_it_cannot_load_upstreams_does_and_the_trust_is_forgotten(
+async def test_where_it_cannot_load_upstreams_does_and_no_later_start_tries_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
     (model, weights), copies = served(tmp_path), Copies(monkeypatch, fault)
     trust = tmp_path / "state" / TRUST
     trust.parent.mkdir()
     trust.write_text("as it was")
-    await start_engine(settings_with(trust.parent, model), model, weights, begun())
+    settings = settings_with(trust.parent, model)
+    await start_engine(settings, model, weights, begun())
     assert copies.found == [(False, ("as it was", weights)), (True, None)]
-    assert not trust.exists()
+    note(trust, "as it was")  # it was compared once more
+    await start_engine(settings, model, weights, begun())
+    assert copies.found[2:] == [(True, None)]
+    note(trust, "another model")
+    assert noted(trust) == "another model"
 
 
 @pytest.mark.parametrize("fault", [CheckpointChanged("a.safetensors"), ConfigError("no tokenizer")])

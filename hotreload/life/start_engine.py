@@ -17,7 +17,7 @@ from hotreload.engine.upstream.build import DOES_NOT_START, import_upstream
 from hotreload.engine.weights.filling import Filling, NotByOurs
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
-from hotreload.engine.weights.trust import forget, noted
+from hotreload.engine.weights.trust import note_in_vain, noted
 from hotreload.errors import ConfigError, TryAgain
 from hotreload.life.checking import Checking
 from hotreload.life.model_files import keep_model, kept_model
@@ -130,7 +130,7 @@ async def _filled(
         if isinstance(fault, ConfigError) and fault.code != DOES_NOT_START:
             raise
         log.info("boot.upstreams_loader", extra={"why": str(fault)})
-    await asyncio.to_thread(forget, trust)
+    await asyncio.to_thread(note_in_vain, trust, mark)
     return None
 
 

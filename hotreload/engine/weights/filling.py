@@ -27,8 +27,11 @@ from hotreload.engine.weights.own import Made, Reader, batches, why_not_by_rules
 from hotreload.engine.weights.plan import Recorded, loading_by, plan_of
 from hotreload.engine.weights.quiet import Quiet, done_quietly
 from hotreload.engine.weights.trust import mark_of
-from hotreload.errors import TryAgain
+from hotreload.errors import ConfigError, TryAgain
 from hotreload.types import Checkpoint, HowFar
+
+AT_LEAST = 2
+"""Threads that read: while one waits for the files or for the GIL another goes on."""
 
 
 class NotByOurs(TryAgain):
@@ -79,8 +82,8 @@ class Filling:
         The build fails with NotByOurs where upstream's loader must load them.
         """
         # Nobody is answered yet who would have to be left any processor time.
-        fill = partial(self._fill, replace(quiet, priority="normal"), cancel)
-        return loading_by(fill)
+        loud = replace(quiet, threads=max(quiet.threads, AT_LEAST), priority="normal")
+        return loading_by(partial(self._fill, loud, cancel))
 
     def _fill(self, quiet: Quiet, cancel: threading.Event, loader: Any, mappings: Recorded) -> None:
         if self.measured is not None:
@@ -106,7 +109,10 @@ class Filling:
         self, layout: Layout, outlines: Mapping[str, Outline], loader: Any, mappings: Recorded
     ) -> dict[str, tuple[Any, Any]]:
         """The parts of each leaf; NotByOurs unless all is as it was when ours was compared."""
-        plan = plan_of(mappings, loader, layout)
+        try:
+            plan = plan_of(mappings, loader, layout)
+        except ConfigError as fault:  # 0.0.2 may load other shapes than its models describe
+            raise NotByOurs(str(fault)) from fault
         dtypes = {path: outline.dtype for path, outline in outlines.items()}
         why = plan.why_not or why_not_by_rules(self.checkpoint, plan.parts, dtypes)
         if why is not None:

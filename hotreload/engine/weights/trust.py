@@ -21,6 +21,7 @@ from hotreload.types import Checkpoint
 
 log = logging.getLogger("hotreload.engine")
 
+IN_VAIN = "in vain: "
 MAKE_LEAVES = ("hotreload", "sglang-jax", "jax", "jaxlib", "flax", "numpy", "ml-dtypes")
 """Packages that decide what either loader makes."""
 
@@ -53,21 +54,30 @@ def _described(
 
 
 def noted(file: Path) -> str | None:
-    """The mark of what our own loader was trusted with last; None if there is none."""
-    with suppress(OSError, UnicodeDecodeError):
-        return file.read_text() or None
-    return None
+    """The mark of what our own loader may load at a start; None if there is none."""
+    said = _said(file)
+    return None if said.startswith(IN_VAIN) else said or None
 
 
 def note(file: Path, mark: str) -> None:
-    """Note that our own loader may be trusted with this; where that fails, upstream's goes on."""
+    """Note that ours made what upstream's made, unless a start has tried that mark in vain."""
+    if _said(file) != IN_VAIN + mark:
+        _write(file, mark)
+
+
+def note_in_vain(file: Path, mark: str) -> None:
+    """Note that a start could not go by this mark, so that none tries it again."""
+    _write(file, IN_VAIN + mark)
+
+
+def _said(file: Path) -> str:
+    with suppress(OSError, UnicodeDecodeError):
+        return file.read_text()
+    return ""
+
+
+def _write(file: Path, said: str) -> None:
     try:
-        files.replace(file, mark.encode())
-    except OSError as fault:
+        files.replace(file, said.encode())
+    except OSError as fault:  # the next start goes by what is there, or has upstream's loader load
         log.warning("loader.not_noted", extra={"why": str(fault)})
-
-
-def forget(file: Path) -> None:
-    """Remove the note: it is about another model, or another version."""
-    with suppress(OSError):
-        file.unlink(missing_ok=True)
