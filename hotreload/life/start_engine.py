@@ -35,7 +35,7 @@ log = logging.getLogger("hotreload.boot")
 
 
 TRUST = "own_loader"
-"""What our own loader was found to load as upstream's does, by its name in the state folder."""
+"""The note of what our own loader loads as upstream's does, by its name in the state folder."""
 
 MakeEngine = Callable[..., Awaitable[RunningEngine]]
 """Makes an engine as `SglangEngine.start` does, and takes what that takes."""

@@ -19,6 +19,7 @@ import pytest
 import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
+from hotreload import failpoints, threads
 from hotreload.engine.versions import installed
 from hotreload.engine.weights import headroom, loaders, own, trust
 from hotreload.engine.weights.comparing import same_bits
@@ -29,10 +30,11 @@ from hotreload.engine.weights.measuring import measure_leaf
 from hotreload.engine.weights.own import Reader
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.trust import noted
-from hotreload.errors import CheckpointChanged
+from hotreload.errors import CheckpointChanged, SourceUnavailable
 from hotreload.tiny import write_tiny
 from hotreload.types import HowFar
 from tests.engine import real
+from tests.waiting import turn_until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
 
@@ -438,6 +440,26 @@ async def test_a_start_refuses_bytes_that_were_not_checked(
         ):
             pass
     assert refused.value.code == "changed"
+    del refused
+    assert await real.device_bytes() == before
+
+
+async def test_a_start_gives_up_files_that_take_too_long_to_read(
+    folders: real.Folders, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, mark = folders.checkpoint(1), noted(folders.root / "own_loader")
+    bare = without_weights(checkpoint.path, tmp_path / "bare")
+    given_up = threading.Event()
+    monkeypatch.setattr(failpoints, "reach_in_thread", lambda point: given_up.wait())
+    monkeypatch.setattr(threads, "LEAVE_AFTER", 0.0)
+    before = await real.device_bytes()
+    with pytest.raises(SourceUnavailable, match="stage_timeout") as refused:
+        async with real.engine_of(bare, tmp_path, filling=Filling(checkpoint, str(mark), within=1)):
+            pass
+    assert refused.value.code == "timed_out"
+    assert threads.left_behind() == "the engine's start"  # no other read begins beside it
+    given_up.set()
+    await turn_until(lambda: threads.left_behind() is None)
     del refused
     assert await real.device_bytes() == before
 

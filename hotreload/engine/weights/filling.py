@@ -68,7 +68,7 @@ class Filling:
 
     checkpoint: Checkpoint
     mark: str
-    """What our own loader was trusted with by an earlier life."""
+    """The mark of what an earlier life trusted our own loader with."""
     within: float
     """Seconds that an engine may take until it has its weights and is built."""
     so_far: HowFar | None = None
