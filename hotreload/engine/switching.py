@@ -58,10 +58,10 @@ class SwitchingEngine(StagingEngine):
         """
         runner = scheduler.scheduler.tp_worker.get_model_runner()
         comparison = first.comparison if isinstance(first, Original) else Comparison()
-        is_ours = isinstance(first, Filling)
-        comparison.is_tried = comparison.is_tried or is_ours
-        super().__init__(runner, terms, comparison)
-        self.first_loader = "own" if is_ours else "upstream"
+        ours = first if isinstance(first, Filling) else None
+        comparison.is_tried = comparison.is_tried or ours is not None
+        super().__init__(runner, terms, comparison, None if ours is None else ours.plan)
+        self.first_loader = "own" if ours is not None else "upstream"
         """The loader of the weights that it starts with."""
         self.last_exchange_seconds: float | None = None
         """Time that the scheduler thread took for the last change of weights."""

@@ -411,7 +411,7 @@ async def test_a_start_reads_each_byte_once_and_comes_to_what_upstreams_loader_m
         assert filling.so_far == HowFar(size, checkpoint.bytes)
         assert (fresh.facts()["loader"], engine.facts()["loader"]) == ("own", "upstream")
         theirs = await engine.stage(checkpoint)
-        assert fresh.structure() == engine.structure()
+        assert (fresh.structure(), fresh.plan) == (engine.structure(), engine.plan)
         for at in engine.layout.places:
             assert same_bits(fresh.live.weights.leaves[at], theirs.weights.leaves[at])
         assert fresh.live.revision == checkpoint.revision

@@ -21,6 +21,7 @@ from flax import nnx
 from hotreload import failpoints
 from hotreload.engine.weights.bytes_read import Count
 from hotreload.engine.weights.headroom import telling_lack_of_memory
+from hotreload.engine.weights.leaf_rules import Plan
 from hotreload.engine.weights.leaves import Layout, is_placeholder, paths_of
 from hotreload.engine.weights.measuring import Measured, One, gathered
 from hotreload.engine.weights.own import Made, Reader, batches, why_not_by_rules
@@ -73,6 +74,8 @@ class Filling:
     """Seconds that an engine may take until it has its weights and is built."""
     so_far: HowFar | None = None
     """Progress of the reading; None before it begins."""
+    plan: Plan | None = None
+    """The way to make them, found while the engine is built."""
     measured: Measured | None = None
     """Figures of the leaves, once they are in the model."""
 
@@ -110,7 +113,7 @@ class Filling:
     ) -> dict[str, tuple[Any, Any]]:
         """The parts of each leaf; NotByOurs unless all is as it was when ours was compared."""
         try:
-            plan = plan_of(mappings, loader, layout)
+            self.plan = plan = plan_of(mappings, loader, layout)
         except ConfigError as fault:  # 0.0.2 may load other shapes than its models describe
             raise NotByOurs(str(fault)) from fault
         dtypes = {path: outline.dtype for path, outline in outlines.items()}

@@ -13,6 +13,7 @@ from hotreload.engine.weights import staging
 from hotreload.engine.weights.comparing import leaves_whose_copies_differ
 from hotreload.engine.weights.filling import Filling
 from hotreload.engine.weights.headroom import size_of, why_no_further, why_one_set
+from hotreload.engine.weights.leaf_rules import Plan
 from hotreload.engine.weights.leaves import layout_of
 from hotreload.engine.weights.loaders import Comparison, Destination, Loaders
 from hotreload.engine.weights.measuring import Measured
@@ -56,9 +57,15 @@ class StagingEngine:
     live: Staged
     """The weights that answer new requests."""
 
-    def __init__(self, model_runner: Any, terms: StagingOptions, comparison: Comparison) -> None:
+    def __init__(
+        self,
+        model_runner: Any,
+        terms: StagingOptions,
+        comparison: Comparison,
+        plan: Plan | None = None,
+    ) -> None:
         self.layout = layout_of(model_runner.model)
-        self.plan = record_plan(model_runner, self.layout)
+        self.plan = plan or record_plan(model_runner, self.layout)
         self.loaders = Loaders(
             model_runner,
             self.layout,
