@@ -98,14 +98,10 @@ class Filling:
         recipes = self._recipes(layout, outlines, loader, mappings)
         failpoints.reach_in_thread("reading")
         ones: dict[str, One] = {}
-        try:
-            with telling_lack_of_memory("the weights"):
-                for path, made in self._made(recipes, quiet, cancel):
-                    empty[path].set_raw_value(made.leaf)
-                    ones[path] = made.one
-        except BaseException:
-            layout.drop_references()  # an error keeps the frames it passed, and they the model
-            raise
+        with telling_lack_of_memory("the weights"):
+            for path, made in self._made(recipes, quiet, cancel):
+                empty[path].set_raw_value(made.leaf)
+                ones[path] = made.one
         self.measured = gathered(ones)
 
     def _recipes(
