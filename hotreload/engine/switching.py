@@ -61,8 +61,9 @@ class SwitchingEngine(StagingEngine):
         ours = first if isinstance(first, Filling) else None
         comparison.is_tried = comparison.is_tried or ours is not None
         super().__init__(runner, terms, comparison, None if ours is None else ours.plan)
-        self.first_loader = "own" if ours is not None else "upstream"
-        """The loader of the weights that it starts with."""
+        others = "copy" if isinstance(first, Original) else "upstream"
+        self.first_loader = others if ours is None else "own"
+        """The loader of the weights that it starts with; `copy` of another engine's."""
         self.last_exchange_seconds: float | None = None
         """Time that the scheduler thread took for the last change of weights."""
         self._scheduler = scheduler
