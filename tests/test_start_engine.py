@@ -19,13 +19,15 @@ from hotreload.engine.compile_cache import CompileCache
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream import build, parts
-from hotreload.errors import ConfigError
+from hotreload.engine.weights.filling import Filling, NotByOurs
+from hotreload.engine.weights.trust import note, noted
+from hotreload.errors import CheckpointChanged, ConfigError
 from hotreload.events import PhaseEntered, Progress, Publish
 from hotreload.life import start_engine as starting
-from hotreload.life.start_engine import engine_options, start_engine
+from hotreload.life.start_engine import TRUST, engine_options, start_engine
 from hotreload.settings.load import Settings
 from hotreload.tiny import write_tiny
-from hotreload.types import Checkpoint, Phase, Revision
+from hotreload.types import Checkpoint, HowFar, Phase, Revision
 from tests.nobody import as_nobody
 from tests.waiting import PATIENCE, turn_until
 
@@ -71,7 +73,7 @@ async def test_a_disk_that_fills_up_with_the_models_files_says_so(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     model, weights = served(tmp_path)
-    monkeypatch.setattr("hotreload.life.start_engine.copy_side_files", full)
+    monkeypatch.setattr("hotreload.life.private_copies.copy_side_files", full)
     with pytest.raises(ConfigError, match="cannot be written: No space left"):
         await start_engine(settings_with(tmp_path / "state", model), model, weights, begun())
 
@@ -146,11 +148,90 @@ async def test_a_start_tells_how_much_is_copied_and_that_the_engine_is_built(
         return Started()
 
     monkeypatch.setattr(SglangEngine, "start", start)
-    monkeypatch.setattr("hotreload.life.start_engine.copy_side_files", assembled)
+    monkeypatch.setattr("hotreload.life.private_copies.copy_side_files", assembled)
     await start_engine(settings_with(tmp_path / "state", model), model, weights, begun(note))
     phases = [each.phase for each in told if isinstance(each, PhaseEntered)]
     assert phases == [Phase.STAGING, Phase.BUILDING]
     assert [each for each in told if isinstance(each, Progress)][-1].total == size
+
+
+class Copies:
+    """Stands for `SglangEngine.start`: notes what lies in the folder that it is given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *faults: Exception) -> None:
+        self.found: list[tuple[bool, object]] = []
+        self.told: list[Any] = []
+        self._faults = list(faults)
+        monkeypatch.setattr(SglangEngine, "start", self._start)
+
+    async def _start(
+        self,
+        options: EngineOptions,
+        checkpoint: Checkpoint | None = None,
+        filling: Filling | None = None,
+        **more: Any,
+    ) -> Started:
+        assert (options.model / "config.json").is_file()
+        has_weights = any(options.model.glob("*.safetensors"))
+        self.found.append((has_weights, filling and (filling.mark, filling.checkpoint)))
+        assert (checkpoint is None) == (filling is not None)
+        if self._faults:
+            raise self._faults.pop(0)
+        if filling is not None:
+            filling.so_far = HowFar(1, 2)
+            told = Progress(filling.checkpoint.revision, Phase.BUILDING, 1, 2)
+            await turn_until(lambda: told in self.told)
+        return Started()
+
+
+async def test_where_our_own_loader_is_trusted_no_weights_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (model, weights), copies = served(tmp_path), Copies(monkeypatch)
+    settings = settings_with(tmp_path / "state", model)
+    await start_engine(settings, model, weights, begun())
+    (tmp_path / "state" / TRUST).write_text("as it was")
+    await start_engine(settings, model, weights, begun(copies.told.append))
+    assert copies.found == [(True, None), (False, ("as it was", weights))]
+    engine = settings.engine.model_copy(update={"loader": "upstream"})
+    upstreams = settings.model_copy(update={"engine": engine})
+    await start_engine(upstreams, model, weights, begun())
+    assert copies.found[2:] == [(True, None)]
+
+
+@pytest.mark.parametrize(
+    "fault", [NotByOurs("it is fp8"), ConfigError("no weights", code=build.DOES_NOT_START)]
+)
+async def test_where_it_cannot_load_upstreams_does_and_no_later_start_tries_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    (model, weights), copies = served(tmp_path), Copies(monkeypatch, fault)
+    trust = tmp_path / "state" / TRUST
+    trust.parent.mkdir()
+    trust.write_text("as it was")
+    settings = settings_with(trust.parent, model)
+    await start_engine(settings, model, weights, begun())
+    assert copies.found == [(False, ("as it was", weights)), (True, None)]
+    note(trust, "as it was")  # it was compared once more
+    await start_engine(settings, model, weights, begun())
+    assert copies.found[2:] == [(True, None)]
+    note(trust, "another model")
+    assert noted(trust) == "another model"
+
+
+@pytest.mark.parametrize("fault", [CheckpointChanged("a.safetensors"), ConfigError("no tokenizer")])
+async def test_what_is_wrong_with_files_or_settings_is_not_tried_by_another_loader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    (model, weights), copies = served(tmp_path), Copies(monkeypatch, fault)
+    trust = tmp_path / "state" / TRUST
+    trust.parent.mkdir()
+    trust.write_text("as it was")
+    with pytest.raises(type(fault), match=str(fault)):
+        await start_engine(settings_with(trust.parent, model), model, weights, begun())
+    assert len(copies.found) == 1
+    assert trust.exists()
+    assert not any((trust.parent / "boot").iterdir())
 
 
 async def test_no_stop_waits_for_an_engine_that_takes_long_to_build(

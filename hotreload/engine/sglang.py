@@ -31,11 +31,11 @@ from hotreload.engine.upstream.parts import Parts, built, taken_apart, watched
 from hotreload.engine.upstream.rehearsal import find_rehearsal
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
-from hotreload.engine.weights.leaves import signature
-from hotreload.engine.weights.sets import StagingOptions
+from hotreload.engine.weights.filling import Filling
+from hotreload.engine.weights.sets import First, StagingOptions
 from hotreload.engine.weights.twins import Original
 from hotreload.errors import AnswerNonfinite, ProbeFailed, TryAgain
-from hotreload.threads import in_thread, uninterrupted
+from hotreload.threads import deadline, in_thread, uninterrupted
 from hotreload.types import Checkpoint, EngineLoad, Revision, Staged, TensorSpec
 
 
@@ -51,7 +51,7 @@ class SglangEngine(SwitchingEngine):
         parts: Parts,
         watch: EngineWatch,
         *,
-        first: Revision | Original,
+        first: First,
         probes: Sequence[Probe],
         terms: StagingOptions,
     ) -> None:
@@ -82,6 +82,7 @@ class SglangEngine(SwitchingEngine):
         revision: Revision | None = None,
         checkpoint: Checkpoint | None = None,
         twin: "SglangEngine | None" = None,
+        filling: Filling | None = None,
     ) -> "SglangEngine":
         """Start an engine, whose weights are called `revision`.
 
@@ -90,11 +91,18 @@ class SglangEngine(SwitchingEngine):
         for so many engines in all.
         With a `twin`, a running engine of the same model, nothing is read: what is live there once
         this one is built is copied, under its name. TryAgain when that engine has ended.
+        With `filling` our own loader reads them, and the model's folder holds none.
         """
         watch, began = EngineWatch(), time.monotonic()
         options = options if twin is None else replace(options, load_format="dummy")
-        parts = await built(partial(build.build, options, watch.report))
-        first = named(revision) if twin is None else twin._lent()
+        building = partial(build.build, options, watch.report)
+        if filling is None:
+            parts = await built(lambda cancel: building())
+        else:
+            what, loading = f"loading {revision}", partial(filling.loading, terms.quiet)
+            async with deadline(filling.within, what, "[reload] stage_timeout"):
+                parts = await built(lambda cancel: building(loading=loading(cancel)), is_read=True)
+        first = named(filling or revision) if twin is None else twin._lent()
         make = partial(cls, parts, watch, probes=probes, terms=terms)
         upstreams = time.monotonic() - began
         engine = await cls._begun(make, parts, watch, first, checkpoint)
@@ -108,7 +116,7 @@ class SglangEngine(SwitchingEngine):
         make: Callable[..., Self],
         parts: Parts,
         watch: EngineWatch,
-        first: AbstractAsyncContextManager[Revision | Original],
+        first: AbstractAsyncContextManager[First],
         checkpoint: Checkpoint | None,
     ) -> Self:
         """Have begin what `make` makes of a built engine; nothing of one that does not is left."""
@@ -186,10 +194,6 @@ class SglangEngine(SwitchingEngine):
         self._canaries.change(probes)
         self.max_drift = max_drift
 
-    def structure(self) -> dict[str, tuple[Any, ...]]:
-        """Shape, dtype and placement of each live leaf: what the compiled model sees of it."""
-        return {path: signature(leaf) for path, leaf in self._live_leaves().items()}
-
     @property
     def leaf_count(self) -> int:
         """Number of leaves of a set."""
@@ -202,7 +206,8 @@ class SglangEngine(SwitchingEngine):
 
     def facts(self) -> dict[str, Any]:
         """Tell what runs, and on what, for people and logs."""
-        return {**facts.facts_of(self._parts), "start_seconds": self.start_seconds}
+        began = {"loader": self.first_loader, "start_seconds": self.start_seconds}
+        return facts.facts_of(self._parts) | began
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
         """Every tensor a checkpoint must have; a shape is None where it cannot be derived."""
@@ -321,9 +326,6 @@ class SglangEngine(SwitchingEngine):
             with suppress(ProbeFailed):  # the start says what its weights answer
                 await self.prove(self.live)
 
-    def _live_leaves(self) -> dict[str, Any]:
-        return self.layout.named(self.live.weights.leaves)
-
     # --- what is another thing for an engine over several ranks -----------------------------------
 
     def _make_front(self) -> Answers:
@@ -342,7 +344,7 @@ class SglangEngine(SwitchingEngine):
 
 
 @asynccontextmanager
-async def named(revision: Revision | None) -> AsyncIterator[Revision]:
-    """Name what upstream loads."""
-    assert revision is not None, "weights that are no copy need a name"
-    yield revision
+async def named[T: Revision | Filling](first: T | None) -> AsyncIterator[T]:
+    """Name what is loaded while upstream builds an engine."""
+    assert first is not None, "weights that are no copy need a name"
+    yield first

@@ -18,17 +18,18 @@ from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream.between import BetweenSteps
 from hotreload.engine.upstream.scheduler import SchedulerThread, forget_caches, rewrite_pools
 from hotreload.engine.upstream.watch import EngineWatch
+from hotreload.engine.weights.filling import Filling
 from hotreload.engine.weights.headroom import telling_lack_of_memory
-from hotreload.engine.weights.leaves import zeroed
+from hotreload.engine.weights.leaves import signature, zeroed
 from hotreload.engine.weights.loaders import Comparison
 from hotreload.engine.weights.one_set import Trade, stand_ins
-from hotreload.engine.weights.sets import StagingEngine, StagingOptions
+from hotreload.engine.weights.sets import First, StagingEngine, StagingOptions
 from hotreload.engine.weights.staging import told_to_model
 from hotreload.engine.weights.twins import Original
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import EngineLost, TryAgain
 from hotreload.threads import forgetting_locals, in_thread, uninterrupted
-from hotreload.types import Revision, Staged
+from hotreload.types import Staged
 
 ONLY_LANE = 0
 """Every request is answered in it where an engine has no others."""
@@ -48,16 +49,21 @@ class SwitchingEngine(StagingEngine):
         self,
         scheduler: SchedulerThread,
         watch: EngineWatch,
-        first: Revision | Original,
+        first: First,
         terms: StagingOptions,
     ) -> None:
-        """Begin with what upstream made, under this name, or with an original's copy of it.
+        """Begin with what was loaded while upstream built it, or with an original's copy.
 
         Nobody is answered yet. It blocks.
         """
         runner = scheduler.scheduler.tp_worker.get_model_runner()
         comparison = first.comparison if isinstance(first, Original) else Comparison()
-        super().__init__(runner, terms, comparison)
+        ours = first if isinstance(first, Filling) else None
+        comparison.is_tried = comparison.is_tried or ours is not None
+        super().__init__(runner, terms, comparison, None if ours is None else ours.plan)
+        others = "copy" if isinstance(first, Original) else "upstream"
+        self.first_loader = others if ours is None else "own"
+        """The loader of the weights that it starts with; `copy` of another engine's."""
         self.last_exchange_seconds: float | None = None
         """Time that the scheduler thread took for the last change of weights."""
         self._scheduler = scheduler
@@ -75,6 +81,13 @@ class SwitchingEngine(StagingEngine):
     def cannot_overlap(self) -> str | None:
         """Reason why two sets of weights cannot answer side by side in it; None when they can."""
         return self.why_one_set or self._scheduler.cannot_overlap
+
+    def structure(self) -> dict[str, tuple[Any, ...]]:
+        """Shape, dtype and placement of each live leaf: what the compiled model sees of it."""
+        return {path: signature(leaf) for path, leaf in self._live_leaves().items()}
+
+    def _live_leaves(self) -> dict[str, Any]:
+        return self.layout.named(self.live.weights.leaves)
 
     # --- where two generations can answer -------------------------------------------------------
 

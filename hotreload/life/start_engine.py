@@ -1,16 +1,11 @@
-"""Starts the engine the settings describe, from a private copy of the weights."""
+"""Starts the engine the settings describe: by our own loader, or from a private copy."""
 
 import asyncio
-import atexit
 import logging
 import os
-import shutil
-import tempfile
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +13,29 @@ from hotreload.core.progress import AttemptProgress, telling_how_far
 from hotreload.engine.compile_cache import JAX_VARIABLE, CompileCache
 from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions
 from hotreload.engine.sglang import SglangEngine
-from hotreload.engine.upstream.build import import_upstream
+from hotreload.engine.upstream.build import DOES_NOT_START, import_upstream
+from hotreload.engine.weights.filling import Filling, NotByOurs
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
-from hotreload.engine.weights.spool import FULL, clear_leftovers, private_copy
-from hotreload.errors import ConfigError, NotEnoughMemory, TryAgain
+from hotreload.engine.weights.trust import note_in_vain, noted
+from hotreload.errors import ConfigError, TryAgain
 from hotreload.life.checking import Checking
-from hotreload.life.model_files import copy_side_files, keep_model, kept_model
+from hotreload.life.model_files import keep_model, kept_model
+from hotreload.life.private_copies import copied, place_for_copies
 from hotreload.life.rereading import Rereading, probes_of
 from hotreload.life.running import RunningEngine
 from hotreload.life.warming import LONGEST, warm
 from hotreload.settings.engine import COMPILED
 from hotreload.settings.load import Settings
 from hotreload.settings.rules import shares_of
-from hotreload.threads import deadline, in_thread, uninterrupted
-from hotreload.types import Checkpoint, HowFar, Phase
+from hotreload.threads import in_thread, uninterrupted
+from hotreload.types import Checkpoint, Phase
 
 log = logging.getLogger("hotreload.boot")
 
+
+TRUST = "own_loader"
+"""The note of what our own loader loads as upstream's does, by its name in the state folder."""
 
 MakeEngine = Callable[..., Awaitable[RunningEngine]]
 """Makes an engine as `SglangEngine.start` does, and takes what that takes."""
@@ -93,14 +93,45 @@ async def start_engine(
 
     What it was started with is the model of later starts, too, where none is configured.
     """
-    made_from = to_start_from(settings, model, weights, progress)
-    async with made_from as asked, progress.phase(Phase.BUILDING):
-        engine = await (make or SglangEngine.start)(**asked)
+    engine = None
+    if make is None and weights is not None and settings.engine.loader == "auto":
+        engine = await _filled(settings, model, weights, progress)
+    if engine is None:
+        made_from = to_start_from(settings, model, weights, progress)
+        async with made_from as asked, progress.phase(Phase.BUILDING):
+            engine = await (make or SglangEngine.start)(**asked)
     async with _closed_if_broken_off(engine):
         is_configured = settings.engine.model is not None
         await keep_model(model, settings.state.directory, is_configured=is_configured)
         await _warm(engine, settings, progress)
     return engine
+
+
+async def _filled(
+    settings: Settings, model: Path, weights: Checkpoint, progress: AttemptProgress
+) -> RunningEngine | None:
+    """An engine that our own loader reads the weights into, if an earlier start trusts it.
+
+    None where upstream's must load them, or can say better why the engine does not start.
+    """
+    trust = settings.state.directory / TRUST
+    mark = await asyncio.to_thread(noted, trust)
+    if mark is None:
+        return None
+    filling = Filling(weights, mark, settings.reload.stage_timeout)
+    telling = telling_how_far(
+        lambda: filling.so_far, progress.revision, progress.publish, Phase.BUILDING
+    )
+    try:
+        made_from = to_start_from(settings, model, weights, progress, filling)
+        async with made_from as asked, progress.phase(Phase.BUILDING), telling:
+            return await SglangEngine.start(**asked)
+    except (NotByOurs, ConfigError) as fault:
+        if isinstance(fault, ConfigError) and fault.code != DOES_NOT_START:
+            raise
+        log.info("boot.upstreams_loader", extra={"why": str(fault)})
+    await asyncio.to_thread(note_in_vain, trust, mark)
+    return None
 
 
 async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> SglangEngine:
@@ -185,44 +216,30 @@ def _compile_cache(settings: Settings) -> CompileCache | None:
 
 @asynccontextmanager
 async def to_start_from(
-    settings: Settings, model: Path, weights: Checkpoint | None, progress: AttemptProgress
+    settings: Settings,
+    model: Path,
+    weights: Checkpoint | None,
+    progress: AttemptProgress,
+    filling: Filling | None = None,
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield what an engine is started with: `SglangEngine.start` says what each means.
 
-    The folder it is made from is a private copy, which goes at the end.
+    The folder it is made from is a private copy, which goes at the end: of the small files alone
+    where our own loader reads the weights.
     """
-    need = sum(file.size for file in weights.weight_files) if weights else 0
-    copies = await asyncio.to_thread(_folder_for_copies, settings.state.directory, need)
-    asked = {"terms": _terms(settings, copies / "staging"), "probes": probes_of(settings)}
+    to_copy = weights if filling is None else None
+    place = await place_for_copies(settings.state.directory, to_copy)
+    asked = {"terms": _terms(settings, place / "staging"), "probes": probes_of(settings)}
     if weights is None:
         options = engine_options(settings, model, load_format="dummy")
         yield {**asked, "options": options, "revision": RANDOM_WEIGHTS}
         return
+    asked["checkpoint" if filling is None else "filling"] = filling or weights
     within = settings.reload.stage_timeout
-    async with _copied(model, weights, copies / "boot", within, progress) as folder:
+    async with copied(model, to_copy, place, within, progress) as folder:
         with _naming(settings, model, folder):
             options = engine_options(settings, folder)
-            yield {**asked, "options": options, "revision": weights.revision, "checkpoint": weights}
-
-
-@asynccontextmanager
-async def _copied(
-    model: Path, weights: Checkpoint, spool: Path, within: float, progress: AttemptProgress
-) -> AsyncIterator[Path]:
-    """A private copy of what the engine is to be made from, for as long as that takes."""
-    copied, what = _Copied(sum(file.size for file in weights.weight_files)), weights.revision
-    with ExitStack() as made:
-        assemble = partial(_assemble, made, model, weights, spool, copied=copied)
-        try:
-            async with (
-                progress.phase(Phase.STAGING),
-                telling_how_far(lambda: copied.so_far, what, progress.publish),
-                deadline(within, f"copying {what}", "[reload] stage_timeout"),
-            ):
-                folder = await in_thread(assemble, leave_as=f"the copying of {what}")
-        except NotEnoughMemory as full:
-            raise ConfigError(f"nothing can be loaded: {full}") from full
-        yield folder
+            yield {**asked, "options": options, "revision": weights.revision}
 
 
 @contextmanager
@@ -237,67 +254,9 @@ def _naming(settings: Settings, model: Path, copy: Path) -> Iterator[None]:
         raise ConfigError(words, code=fault.code) from fault
 
 
-class _Copied:
-    """Counts the bytes that are copied, in the thread that copies them."""
-
-    def __init__(self, of: int) -> None:
-        self.so_far = HowFar(0, of)
-
-    def note(self, piece: int) -> None:
-        """Some more bytes are copied."""
-        self.so_far = HowFar(self.so_far.done + piece, self.so_far.of)
-
-
 def _terms(settings: Settings, spool: Path) -> StagingOptions:
     engine = settings.engine
     quiet = Quiet(engine.staging_threads, engine.staging_priority, engine.staging_starve)
     drift = settings.checks.max_drift
-    return StagingOptions(spool, drift, engine.loader, settings.reload.memory, quiet)
-
-
-def _folder_for_copies(state: Path, need: int) -> Path:
-    """The state folder, or a temporary one where its disk is full or takes no writing."""
-    try:
-        for name in ("staging", "boot"):
-            clear_leftovers(state / name)
-        with tempfile.TemporaryFile(dir=state / "boot"):
-            free = shutil.disk_usage(state).free
-        why = "" if free > need else f"{free} bytes are free there, a copy needs {need}"
-    except OSError as error:
-        why = str(error)
-    if not why:
-        return state
-    folder = Path(tempfile.mkdtemp(prefix="hotreload-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    log.warning("boot.copies_elsewhere", extra={"path": str(folder), "why": why})
-    for name in ("staging", "boot"):
-        clear_leftovers(folder / name)
-    return folder
-
-
-def _assemble(
-    copies: ExitStack,
-    model: Path,
-    weights: Checkpoint,
-    spool: Path,
-    cancel: threading.Event,
-    *,
-    copied: _Copied,
-) -> Path:
-    """A private folder with the model's side files and the checked weights.
-
-    The engine reads through mmap, so what it starts from must be files nobody else writes to;
-    the folder goes when the engine has started.
-    """
-    folder = copies.enter_context(private_copy(weights, spool, cancel, copied.note))
-    try:
-        copy_side_files(model, folder)
-    except PermissionError as closed:
-        words = f"[engine] model: {closed.filename} may not be read by this user"
-        raise ConfigError(f"{words}; open it (chmod a+r)") from closed
-    except OSError as fault:
-        if fault.errno not in FULL:
-            raise
-        words = f"{spool} cannot be written: {fault.strerror}"
-        raise NotEnoughMemory(words, code="disk_full") from fault
-    return folder
+    trust = settings.state.directory / TRUST
+    return StagingOptions(spool, drift, engine.loader, settings.reload.memory, quiet, trust)

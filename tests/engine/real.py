@@ -97,10 +97,10 @@ async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator
 
     # What is left over beside others' tests may be nothing for a while.
     terms: dict[str, Any] = {"spool": spool, "quiet": Quiet(priority="normal")}
-    for name in ("max_drift", "loader", "memory", "quiet"):
+    for name in ("max_drift", "loader", "memory", "quiet", "trust"):
         if name in settings:
             terms[name] = settings.pop(name)
-    if "checkpoint" not in settings and "twin" not in settings:
+    if not settings.keys() & {"checkpoint", "twin", "filling"}:
         settings["checkpoint"] = checked(folder)
     settings = {"dtype": "bfloat16", **settings}
     settings = {"revision": Revision(folder.name), **settings}

@@ -139,6 +139,8 @@ def test_on_a_real_engine_an_older_one_answers_in_the_place_of_files_that_are_go
     process = Started(tmp_path, REAL)
     files_are_gone_and_told(process)
     an_older_one_answers_in_its_place(process)
+    first, *later = (each["loader"] for each in process.said("engine.started"))
+    assert (first, set(later)) == ("upstream", {"own"})  # until the two were compared
 
 
 def files_are_gone_and_told(process: Started) -> None:

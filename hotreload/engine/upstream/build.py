@@ -6,6 +6,7 @@ Knows upstream's parts (scheduler, detokenizer, tokenizer manager, sockets); not
 import logging
 import sys
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from hotreload.engine.upstream.scheduler import (
     end_worker_threads,
     stop_on_message,
 )
-from hotreload.errors import ConfigError
+from hotreload.errors import ConfigError, HotReloadError
 from hotreload.hosts.upstream import wire
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.types import Shares
@@ -39,10 +40,16 @@ _STARTING = threading.Lock()
 for all. What runs meanwhile does not use it."""
 
 
-def build(options: EngineOptions, report: ReportLoss, ranks: Ranks | None = None) -> Parts:
+def build(
+    options: EngineOptions,
+    report: ReportLoss,
+    ranks: Ranks | None = None,
+    loading: AbstractContextManager[None] | None = None,
+) -> Parts:
     """Start an engine; blocks until it could serve. ConfigError says what to change.
 
-    Of one with `ranks` the others have been met, and each builds its part.
+    Of one with `ranks` the others have been met, and each builds its part. Within `loading` others
+    may see to its weights.
     """
     model, args = options.model, options.args
     if not (model / "config.json").is_file():
@@ -65,9 +72,10 @@ def build(options: EngineOptions, report: ReportLoss, ranks: Ranks | None = None
     )
     try:
         holding = sockets.holding(sys.modules[server_args.__module__])
-        with _STARTING, launching, holding, keeping_programs(options.compile_cache, devices):
+        kept = keeping_programs(options.compile_cache, devices)
+        with _STARTING, launching, holding, kept, loading or nullcontext():
             parts.engine = entry.Engine(**arguments)
-    except ConfigError:
+    except HotReloadError:
         take_apart(parts)
         raise
     except Exception as fault:

@@ -147,11 +147,10 @@ def _close_loop(engine: Any) -> None:
         loop.close()
 
 
-async def built(make: Callable[[], Parts]) -> Parts:
+async def built(make: Callable[[threading.Event], Parts], *, is_read: bool = False) -> Parts:
     """Build by `make`; a cancel leaves that behind, and what it makes is freed.
 
-    It may compile for minutes or wait for another rank, and no stop is to wait for that.
+    It may compile for minutes or wait for another rank, and no stop is to wait for that. Where
+    files are read it `is_read`.
     """
-    return await in_thread(
-        lambda cancel: make(), discard=discard, leave_as=ENGINE_START, is_read=False
-    )
+    return await in_thread(make, discard=discard, leave_as=ENGINE_START, is_read=is_read)

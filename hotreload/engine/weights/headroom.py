@@ -131,7 +131,7 @@ def _gb(size: int) -> str:
 
 
 @contextmanager
-def telling_lack_of_memory() -> Iterator[None]:
+def telling_lack_of_memory(what: str = "a second set of weights") -> Iterator[None]:
     """Turn the error of a failed allocation, on the host or a device, into NotEnoughMemory."""
     short = None
     try:
@@ -144,4 +144,4 @@ def telling_lack_of_memory() -> Iterator[None]:
         short = str(fault)
     # Raised out here: inside, its context would keep the frames, and the frames the memory.
     if short is not None:
-        raise NotEnoughMemory(f"no room for a second set of weights: {short}")
+        raise NotEnoughMemory(f"no room for {what}: {short}")

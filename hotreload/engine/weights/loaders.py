@@ -23,7 +23,7 @@ from hotreload.engine.weights.host_arrays import copied_to_host
 from hotreload.engine.weights.leaf_rules import Plan
 from hotreload.engine.weights.leaves import Layout
 from hotreload.engine.weights.measuring import Measured, One, gathered, measure
-from hotreload.engine.weights.own import Made, Reader, Recipe, why_not_by_rules
+from hotreload.engine.weights.own import Made, Reader, Recipe, batches, why_not_by_rules
 from hotreload.engine.weights.quiet import Quiet, done_quietly
 from hotreload.engine.weights.upstream_loading import load_upstream
 from hotreload.engine.weights.weights import Weights, at_hand, left_out, sources_upon
@@ -31,10 +31,6 @@ from hotreload.errors import BadRequest, HotReloadError
 from hotreload.types import Checkpoint, Loading
 
 log = logging.getLogger("hotreload.engine")
-
-SMALL = 1 << 20
-"""Leaves of fewer bytes are placed together: each call takes its time, whatever it places."""
-TOGETHER = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,15 +312,8 @@ class Loaders:
             with closing(Reader(checkpoint, cancel, told)) as reader:
                 yield partial(self._make, partial(make, reader), live)
 
-        for together in done_quietly(self._jobs(places, live), worker, self.quiet):
+        for together in done_quietly(batches(places, live.leaves), worker, self.quiet):
             yield from together
-
-    def _jobs(self, places: Sequence[int], live: Weights) -> Iterator[list[int]]:
-        """Large leaves one by one, small ones together."""
-        small = [place for place in places if live.leaves[place].nbytes < SMALL]
-        yield from ([place] for place in places if live.leaves[place].nbytes >= SMALL)
-        for begin in range(0, len(small), TOGETHER):
-            yield small[begin : begin + TOGETHER]
 
     def _make(
         self, make: Callable[[list[Recipe]], list[Made]], live: Weights, places: list[int]

@@ -5,7 +5,7 @@ to that leaf alone. Knows rules and arrays, and nothing of engines.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,9 @@ from hotreload.types import Checkpoint, TensorBytes
 
 PIECE = 16 << 20
 """Read and hashed at a time; few returns from a read, since each waits for the GIL."""
+SMALL = 1 << 20
+"""Leaves of fewer bytes are placed together: each call takes its time, whatever it places."""
+TOGETHER = 64
 DTYPES: Mapping[str, Any] = {
     "BF16": ml_dtypes.bfloat16,
     "F16": np.float16,
@@ -148,6 +151,14 @@ class Reader:
         if name not in self._files:
             self._files[name] = opened(self._checkpoint, name, self._cancel)
         return self._files[name]
+
+
+def batches(places: Sequence[int], leaves: Sequence[Any]) -> Iterator[list[int]]:
+    """Divide the places of a set into those that are made together; large leaves one by one."""
+    small = [place for place in places if leaves[place].nbytes < SMALL]
+    yield from ([place] for place in places if leaves[place].nbytes >= SMALL)
+    for begin in range(0, len(small), TOGETHER):
+        yield small[begin : begin + TOGETHER]
 
 
 def why_not_by_rules(

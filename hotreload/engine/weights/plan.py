@@ -5,7 +5,7 @@ known to be understood here is left to upstream's loader.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,9 @@ from hotreload.types import TensorSpec
 STACKED = "__MOE_EXPERTS__"
 """A mapping of this name stacks the tensors named in it: experts."""
 
+type Recorded = Mapping[str, Any]
+"""Upstream's mappings by their names."""
+
 _ONE_AT_A_TIME = threading.Lock()
 """Engines that start side by side replace the same method, and must put it back in turn."""
 
@@ -43,10 +46,16 @@ _SAFETENSORS = {
 def record_plan(model_runner: Any, layout: Layout) -> Plan:
     """Find what upstream's loader would read for the served model, and where it would put it.
 
-    In both versions every mapping is an argument of one method, which only records it here.
+    Nothing is read for it: a model is made that nobody runs.
     """
     recorded: dict[str, Any] = {}
-    with _ONE_AT_A_TIME, _recording(recorded) as loaders:
+    loaders: list[Any] = []
+
+    def record(loader: Any, mappings: Recorded) -> None:
+        recorded.update(mappings)
+        loaders.append(loader)
+
+    with loading_by(record):
         try:
             shadow = load(model_runner, config_for(model_runner, Path("/nonexistent")))
         except Exception:
@@ -54,45 +63,51 @@ def record_plan(model_runner: Any, layout: Layout) -> Plan:
             if not recorded:
                 raise
     del shadow
+    return plan_of(recorded, loaders[0], layout)
+
+
+def plan_of(recorded: Recorded, loader: Any, layout: Layout) -> Plan:
+    """Say in rules what this loader of upstream's would do by its mappings."""
     leaves = layout.shapes
     # A mapping may lead to a leaf this model lacks (qwen2's o_proj.bias): nobody needs it.
     targets = {n: paths for n, paths in _targets(recorded).items() if leaves.keys() >= {*paths}}
-    parts, faults = _parts(recorded, leaves, targets, loaders[0])
-    tied = bool(getattr(model_runner.model_config.hf_config, "tie_word_embeddings", False))
+    parts, faults = _parts(recorded, leaves, targets, loader)
+    tied = bool(getattr(loader.model_config.hf_config, "tie_word_embeddings", False))
     ignorable = ignorable_names(tied=tied) - targets.keys()
-    tensors = _specs(targets, parts, loaders[0])
+    tensors = _specs(targets, parts, loader)
     return Plan(targets, tensors, ignorable, parts, _why_not(parts, leaves, faults))
 
 
 @contextmanager
-def _recording(into: dict[str, Any]) -> Iterator[list[Any]]:
+def loading_by(load: Callable[[Any, Recorded], None]) -> Iterator[None]:
+    """Have this thread call `load` in here wherever upstream's loader would load.
+
+    In both versions every mapping is an argument of one method of its; `load` is given that loader.
+    """
     from sgl_jax.srt.utils.weight_utils import WeightLoader
 
-    original, recorder, loaders = (
-        WeightLoader.load_weights_from_safetensors,
-        threading.get_ident(),
-        [],
-    )
+    caller = threading.get_ident()
 
-    def record(self: Any, mappings: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-        if threading.get_ident() != recorder:  # another thread really loads meanwhile
+    def instead(self: Any, mappings: Recorded, *args: Any, **kwargs: Any) -> None:
+        if threading.get_ident() == caller:
+            load(self, mappings)
+        else:  # another thread really loads meanwhile
             original(self, mappings, *args, **kwargs)
-            return
-        into.update(mappings)
-        loaders.append(self)
 
-    WeightLoader.load_weights_from_safetensors = record
-    try:
-        yield loaders
-    finally:
-        WeightLoader.load_weights_from_safetensors = original
+    with _ONE_AT_A_TIME:
+        original = WeightLoader.load_weights_from_safetensors
+        WeightLoader.load_weights_from_safetensors = instead
+        try:
+            yield
+        finally:
+            WeightLoader.load_weights_from_safetensors = original
 
 
-def _targets(recorded: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def _targets(recorded: Recorded) -> dict[str, tuple[str, ...]]:
     """Tensor name to leaf paths; patterns (`*`) name no tensor and are left out."""
     targets: dict[str, tuple[str, ...]] = {}
     for name, mapping in recorded.items():
-        paths = getattr(mapping, "target_path", mapping)
+        paths: Any = getattr(mapping, "target_path", mapping)
         paths = (paths,) if isinstance(paths, str) else tuple(paths)
         if name.startswith(STACKED):
             # One leaf stacked from the tensors named after it.
@@ -103,7 +118,7 @@ def _targets(recorded: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _parts(
-    recorded: Mapping[str, Any],
+    recorded: Recorded,
     leaves: Mapping[str, ArrayShape],
     targets: Mapping[str, tuple[str, ...]],
     loader: Any,
@@ -113,7 +128,7 @@ def _parts(
     parts: dict[str, tuple[Ingredient, ...]] = {}
     faults: dict[str, str] = {}
     for name, mapping in recorded.items():
-        path = getattr(mapping, "target_path", mapping)
+        path: Any = getattr(mapping, "target_path", mapping)
         experts = tuple(path[1:]) if name.startswith(STACKED) else None
         path = path[0] if experts is not None else path
         if not isinstance(path, str):

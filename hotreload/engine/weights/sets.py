@@ -11,7 +11,9 @@ from weakref import WeakSet
 
 from hotreload.engine.weights import staging
 from hotreload.engine.weights.comparing import leaves_whose_copies_differ
+from hotreload.engine.weights.filling import Filling
 from hotreload.engine.weights.headroom import size_of, why_no_further, why_one_set
+from hotreload.engine.weights.leaf_rules import Plan
 from hotreload.engine.weights.leaves import layout_of
 from hotreload.engine.weights.loaders import Comparison, Destination, Loaders
 from hotreload.engine.weights.measuring import Measured
@@ -19,6 +21,7 @@ from hotreload.engine.weights.noise import with_noise
 from hotreload.engine.weights.plan import record_plan
 from hotreload.engine.weights.quiet import QUIET, Quiet
 from hotreload.engine.weights.room_for_a_set import Room
+from hotreload.engine.weights.trust import mark_of, note
 from hotreload.engine.weights.twins import Copying, Original, take_the_place
 from hotreload.engine.weights.values import first_values
 from hotreload.engine.weights.weights import Weights, sources_of
@@ -37,6 +40,12 @@ class StagingOptions:
     loader: Literal["auto", "upstream"] = "auto"
     memory: Literal["double", "host", "auto"] = "double"
     quiet: Quiet = QUIET
+    trust: Path | None = None
+    """The file that tells later starts what our own loader was found to make as upstream's does."""
+
+
+First = Revision | Original | Filling
+"""The first weights: the name of what upstream loaded, another engine's, or what ours loaded."""
 
 
 class StagingEngine:
@@ -48,9 +57,15 @@ class StagingEngine:
     live: Staged
     """The weights that answer new requests."""
 
-    def __init__(self, model_runner: Any, terms: StagingOptions, comparison: Comparison) -> None:
+    def __init__(
+        self,
+        model_runner: Any,
+        terms: StagingOptions,
+        comparison: Comparison,
+        plan: Plan | None = None,
+    ) -> None:
         self.layout = layout_of(model_runner.model)
-        self.plan = record_plan(model_runner, self.layout)
+        self.plan = plan or record_plan(model_runner, self.layout)
         self.loaders = Loaders(
             model_runner,
             self.layout,
@@ -70,6 +85,7 @@ class StagingEngine:
         self.max_drift = terms.max_drift
         """By how much a tensor's norm may differ; another may be set at any time."""
         self._memory = terms.memory
+        self._trust = terms.trust
         self._destination = Destination()
         self._room = Room()
         self._made: WeakSet[Weights] = WeakSet()
@@ -83,8 +99,11 @@ class StagingEngine:
         """True where one set of weights at a time is on the device."""
         return self.why_one_set is not None
 
-    def adopt(self, leaves: list[Any], first: Revision | Original) -> None:
-        """Make the live set of what upstream loaded under this name, or of an original's copy."""
+    def adopt(self, leaves: list[Any], first: First) -> None:
+        """Make the live set of what was loaded, or of an original's copy."""
+        if isinstance(first, Filling):
+            self.live = self._filled(leaves, first)
+            return
         if isinstance(first, Revision):
             self.live = self._adopted(leaves, first)
             return
@@ -101,6 +120,13 @@ class StagingEngine:
         self.set_bytes = size_of(self.layout.named(leaves))
         staging.take_over(leaves, self.layout)
         return self._as_staged(revision, Weights(leaves, self.loaders.measure(leaves)))
+
+    def _filled(self, leaves: list[Any], filling: Filling) -> Staged:
+        """One of our sets, which lies in memory of our own and is measured."""
+        assert filling.measured is not None, "the engine was built with it"
+        self.set_bytes = size_of(self.layout.named(leaves))
+        weights = Weights(leaves, filling.measured, sources=sources_of(filling.checkpoint))
+        return self._as_staged(filling.checkpoint.revision, weights)
 
     def drop_references(self) -> None:
         """Hold nothing of the engine any more, and empty all its sets: it ends.
@@ -122,10 +148,15 @@ class StagingEngine:
     async def _compare(self, checkpoint: Checkpoint, live: Weights) -> None:
         # The list is a copy: these leaves may be released meanwhile.
         made = Weights(list(live.leaves), live.measured)
-        await in_thread(lambda cancel: self.loaders.compare(checkpoint, made, cancel))
+        await in_thread(lambda cancel: self._compared(checkpoint, made, cancel))
         self._note_distrust()
         if self.loaders.comparison.is_tried:
             live.sources = sources_of(checkpoint)
+
+    def _compared(self, checkpoint: Checkpoint, made: Weights, cancel: threading.Event) -> None:
+        self.loaders.compare(checkpoint, made, cancel)
+        if self._trust is not None and self.loaders.why_upstream is None:
+            note(self._trust, mark_of(self.layout, made.leaves, self.plan, checkpoint))
 
     def _note_distrust(self) -> None:
         if self.loaders.comparison.distrust:

@@ -45,14 +45,21 @@ def private_copy(
     with the model's own. `told` is given the number of bytes of each piece that was copied.
 
     CheckpointChanged when a file is no longer what was checked, NotEnoughMemory when the
-    spool folder is full, TryAgain when there is no such folder.
+    spool folder is full.
     """
-    folder = _made(spool)
-    try:
+    with private_folder(spool) as folder:
         _check_room(checkpoint, spool)
         failpoints.reach_in_thread("reading")
         for file in checkpoint.weight_files:
             _copy(checkpoint, file, folder, cancel, told)
+        yield folder
+
+
+@contextmanager
+def private_folder(spool: Path) -> Iterator[Path]:
+    """An empty folder in the spool folder, for as long as this is open; TryAgain without that."""
+    folder = _made(spool)
+    try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

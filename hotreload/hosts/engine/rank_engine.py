@@ -97,7 +97,8 @@ class RankEngine(SglangEngine):
             )
         watch = EngineWatch()
         with in_step(joined.next_build()):
-            parts = await built(partial(build.build, options, watch.report, joined.ranks))
+            building = partial(build.build, options, watch.report, joined.ranks)
+            parts = await built(lambda cancel: building())
             make = partial(cls, parts, watch, joined, probes=probes, terms=terms)
             return await cls._begun(make, parts, watch, named(revision), checkpoint)
 
