@@ -153,6 +153,7 @@ class Baking:
         elif not live.revision.is_noise:
             self._begin(live)
         self.conducts.keep(self._is_needed)
+        self._tried_at = float("-inf")  # what was to be left may be left by now
         self._news.set()
 
     def was_pinned(self) -> None:
@@ -217,11 +218,11 @@ class Baking:
         """Do all that there is to do now."""
         for bake in [*self._bakes]:
             self._judge(bake)
+        if self._leaving is not None and self.attempts.clock() >= self._tried_at + TRY_AGAIN:
+            await self._leave(*self._leaving, leave)
         if not self._is_saved:
             self._is_saved = True
             await self.attempts.save()
-        if self._leaving is not None and self.attempts.clock() >= self._tried_at + TRY_AGAIN:
-            await self._leave(*self._leaving, leave)
 
     async def _sleep(self) -> None:
         dues = [bake.began + bake.lasts for bake in self._bakes]
@@ -270,12 +271,19 @@ class Baking:
         if self._live is not None and self._is_live(bake):
             self._leaving, self._tried_at = (self._live, reason), float("-inf")
         else:
-            self.attempts.ledger.refuse(bake.generation.revision, reason, self.attempts.wall())
+            self._refuse(bake.generation.revision, reason)
+
+    def _refuse(self, revision: Revision, reason: Reason) -> None:
+        """Refuse what is convicted and not live any more, however that came."""
+        if self._live is None or self._live.revision != revision:
+            self.attempts.ledger.refuse(revision, reason, self.attempts.wall())
+            self._is_saved = False
 
     async def _leave(self, left: Generation, reason: Reason, leave: Leave) -> None:
         """Have the reconciler go back; what keeps it from that is told, and it is asked again."""
         if left != self._live:
             self._leaving = None
+            self._refuse(left.revision, reason)
             return
         self._tried_at = self.attempts.clock()
         try:

@@ -16,7 +16,7 @@ from hotreload.behaviour.signals import BROKEN_OFF, OUT_OF_TIME, SeenAnswer, Sig
 from hotreload.errors import AnswerNonfinite
 from hotreload.types import Generation
 
-KEPT_ANSWERS = 5000
+KEPT_ANSWERS = 2000
 """The last so many answers of a set of weights stand for it when newer ones are judged."""
 
 

@@ -24,6 +24,7 @@ from hotreload.types import (
     SignalCount,
 )
 from tests.core.conftest import World, by
+from tests.fakes import HANG
 
 ONE, TWO, THREE = (Revision(f"r{n}", f"step_{n}") for n in (1, 2, 3))
 GOOD = {"type": "stop", "matched": 2}
@@ -153,6 +154,28 @@ async def test_the_first_answers_convict_when_half_of_them_are_errors(world: Bak
     assert "errors 5 of 5" in world.last.words
 
 
+async def test_a_newer_one_that_goes_live_just_then_is_not_left_in_its_place(
+    world: Baked,
+) -> None:
+    world.answered(200)
+    async with world.running():
+        world.source.publish(ONE)
+        await world.until(lambda: bool(world.told))
+        world.steps.faults["exchange"] = HANG
+        world.steps.entered["exchange"].clear()
+        world.source.publish(TWO)
+        await world.steps.entered["exchange"].wait()  # past its last exit
+        world.answered(100, empty=60, of=world.live)
+        await world.baking.turn(world.leave)
+        world.steps.released["exchange"].set()
+        await world.attempted(2)
+        await world.rests()
+        await world.baking.turn(world.leave)
+    assert (world.live.number, world.live.revision) == (3, TWO)
+    assert world.ledger.refused.keys() == {"r1"}
+    assert world.ledger.wanted == TWO
+
+
 async def test_what_keeps_it_from_going_back_is_told_and_it_is_asked_again(
     world: Baked, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -272,6 +295,28 @@ async def test_a_newer_one_waits_for_no_bake_and_each_bakes_for_its_whole_time(
     assert world.told[3:] == [(3, BakeOutcome.PROMOTED)]
 
 
+async def test_one_that_bakes_no_longer_live_is_held_for_nothing(world: Baked) -> None:
+    """Nobody asks it any more, so there will never be answers enough."""
+    world.answered(200)
+    await world.goes_live(ONE)
+    await world.goes_live(TWO)
+    world.now += 300
+    await world.turns()
+    assert world.told[2:] == [(2, BakeOutcome.INCONCLUSIVE), (3, BakeOutcome.HELD)]
+
+
+async def test_while_one_gone_back_to_bakes_it_is_no_measure(world: Baked) -> None:
+    world.answered(200)
+    await world.goes_live(ONE)
+    world.answered(60)
+    await world.goes_live(TWO)
+    world.answered(100, empty=60)
+    await world.turns()
+    assert world.live.revision == ONE
+    await world.goes_live(THREE)
+    assert world.last.against == 1
+
+
 async def test_one_that_is_convicted_when_others_are_live_is_refused_and_nobody_goes_back(
     world: Baked,
 ) -> None:
@@ -295,6 +340,7 @@ async def test_who_is_gone_back_to_is_judged_by_all_of_its_answers_under_both_nu
     world.answered(100, empty=60)
     await world.turns()
     assert (world.live.number, world.live.revision) == (4, ONE)
+    assert world.baking.now is not None
     world.answered(40, empty=20)
     await world.turns()
     assert world.live.revision.id == "first"
@@ -418,8 +464,8 @@ async def test_of_several_answers_to_a_prompt_the_first_counts(world: Baked) -> 
     await world.goes_live(ONE)
     with world.asked(prompts=2, copies=3) as begun:
         for index in range(6):
-            empty = {"text": "", "output_ids": [], "meta_info": {"finish_reason": GOOD}}
-            begun.hear(index, empty)
+            says = "" if index in (0, 3) else "well said"
+            begun.hear(index, {"text": says, "meta_info": {"finish_reason": GOOD}})
     assert world.baking.now is not None
     assert world.baking.now.answers == 2
     assert signal(world.baking.now, "empty").hits == 2
@@ -462,6 +508,14 @@ async def test_it_runs_by_itself(world: Baked) -> None:
         await world.until(lambda: world.live.revision == ONE and bool(world.told))
         world.answered(100, empty=60)
         await world.until(lambda: world.live.revision.id == "first")
+        world.baking.rules = BakeRules(seconds=0.001)
         await world.attempted(2)
+        world.source.publish(TWO)
+        await world.attempted(3)
+        world.now += 1
+        world.answered(1)
+        await world.until(lambda: world.last.outcome is BakeOutcome.HELD)
+        world.answered(100)
+        await world.until(lambda: world.last.outcome is BakeOutcome.PROMOTED)
     running.cancel()
     await asyncio.wait({running})
