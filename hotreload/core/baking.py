@@ -26,7 +26,7 @@ from hotreload.core.conduct import Conduct, Conducts
 from hotreload.core.lasting import Leave
 from hotreload.core.recording import Attempts
 from hotreload.core.rules import BakeRules
-from hotreload.errors import BadRequest, Busy, NotServing, TryAgain
+from hotreload.errors import BadRequest, Busy, EngineLost, NotServing, TryAgain
 from hotreload.events import BakeTold
 from hotreload.types import BAKE, Attempt, Bake, BakeOutcome, Generation, Reason, Revision
 
@@ -139,6 +139,7 @@ class Baking:
                 self._tell(attempt.generation or 0, attempt.revision, cut)
         self._live = live
         self._promote(self.conducts.of(live))
+        self._news.set()
 
     def went_live(self, ended: Attempt, live: Generation) -> None:
         """Judge what an attempt made live, unless an operator went back to it."""
@@ -212,7 +213,13 @@ class Baking:
         while True:
             await self._sleep()
             self._news.clear()
-            await self.turn(leave)
+            try:
+                await self.turn(leave)
+            except EngineLost:
+                raise
+            except Exception:  # a fault of ours must not stop the live weights from serving
+                log.exception("bake.internal_error")
+                self._bakes.clear()
 
     async def turn(self, leave: Leave) -> None:
         """Do all that there is to do now."""

@@ -6,6 +6,7 @@ was said is kept.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from hotreload.behaviour.bake import FIRST_ANSWERS, SignalTally, long_from, tall
 from hotreload.behaviour.signals import BROKEN_OFF, OUT_OF_TIME, SeenAnswer, Signal, seen_of
 from hotreload.errors import AnswerNonfinite
 from hotreload.types import Generation
+
+log = logging.getLogger("hotreload.bake")
 
 KEPT_ANSWERS = 2000
 """The last so many answers of a set of weights stand for it when newer ones are judged."""
@@ -82,23 +85,25 @@ class AnswersBegun:
 
     def hear(self, index: int, answer: Mapping[str, Any]) -> None:
         """Count the answer of this index, which has ended."""
-        if self._conduct is None or (place := self._places.pop(index, None)) is None:
-            return
-        if (seen := seen_of(answer)) is None:
-            self._conduct.leave()
-        else:
-            self._conduct.end(place, seen)
+        if index in self._places:
+            self._count(index, lambda: seen_of(answer))
 
     def close(self, seen: SeenAnswer | None = None) -> None:
         """Count those that have not ended like this, or not at all."""
-        if self._conduct is None:
-            return
-        for place in self._places.values():
-            if seen is None:
+        for index in [*self._places]:
+            self._count(index, lambda: seen)
+
+    def _count(self, index: int, look: Callable[[], SeenAnswer | None]) -> None:
+        """Count one; a fault of ours must not cost its client the answer."""
+        assert self._conduct is not None, "only what somebody counts has a place"
+        place = self._places.pop(index)
+        try:
+            if (seen := look()) is None:
                 self._conduct.leave()
             else:
                 self._conduct.end(place, seen)
-        self._places.clear()
+        except Exception:
+            log.exception("bake.internal_error")
 
 
 UNCOUNTED = AnswersBegun()

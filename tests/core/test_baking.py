@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hotreload.behaviour.bake import MIN_ANSWERS
+from hotreload.core import baking
 from hotreload.core.conduct import AnswersBegun
 from hotreload.core.rules import BakeRules, Rules
 from hotreload.errors import AnswerNonfinite, EngineLost
@@ -25,6 +26,7 @@ from hotreload.types import (
 )
 from tests.core.conftest import World, by
 from tests.fakes import HANG
+from tests.waiting import turn_until
 
 ONE, TWO, THREE = (Revision(f"r{n}", f"step_{n}") for n in (1, 2, 3))
 GOOD = {"type": "stop", "matched": 2}
@@ -448,6 +450,39 @@ async def test_answers_of_an_engine_that_is_lost_say_nothing(world: Baked) -> No
     await world.turns()
     assert world.baking.now is not None
     assert world.baking.now.answers == 0
+
+
+async def test_what_the_first_engines_answered_counts_before_the_last_has_the_weights(
+    world: Baked,
+) -> None:
+    world.answered(200)
+    world.answered(30, of=Generation(2, ONE, "fp-r1", 0.0))
+    await world.goes_live(ONE)
+    assert world.baking.now is not None
+    assert world.baking.now.answers == 30
+
+
+async def test_a_fault_of_ours_costs_no_client_an_answer_and_stops_nothing(
+    world: Baked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*sides: Any) -> Any:
+        raise ValueError("a fault of ours")
+
+    world.answered(200)
+    running = asyncio.create_task(world.baking.run(world.leave))
+    await world.goes_live(ONE)
+    monkeypatch.setattr(baking, "convicted_of", broken)
+    world.answered(1)
+    monkeypatch.setattr(baking, "could_tell", broken)
+    world.now += 300
+    await world.goes_live(TWO)
+    await turn_until(lambda: len(caplog.records) >= 2)
+    assert {each.message for each in caplog.records} == {"bake.internal_error"}
+    await world.goes_live(THREE)
+    assert world.last.outcome is BakeOutcome.BAKING
+    assert not running.done()
+    running.cancel()
+    await asyncio.wait({running})
 
 
 # --- what counts -----------------------------------------------------------------------------
