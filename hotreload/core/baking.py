@@ -9,85 +9,30 @@ what counts as usual.
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NoReturn
 
 from hotreload.behaviour.bake import (
     MIN_ANSWERS,
-    Sides,
-    SignalTally,
-    convicted_of,
-    could_tell,
-    counts_of,
 )
-from hotreload.behaviour.signals import Signal
 from hotreload.core.bake_words import convicted_words, promoted_words, refusal_of, too_few_words
 from hotreload.core.conduct import Conduct, Conducts
 from hotreload.core.lasting import Leave
+from hotreload.core.one_bake import OneBake
 from hotreload.core.recording import Attempts
 from hotreload.core.rules import BakeRules
-from hotreload.errors import BadRequest, Busy, EngineLost, NotServing, TryAgain
+from hotreload.core.way_out import WayOut
+from hotreload.errors import EngineLost
 from hotreload.events import BakeTold
 from hotreload.types import BAKE, Attempt, Bake, BakeOutcome, Generation, Reason, Revision
 
 log = logging.getLogger("hotreload.bake")
 
-TRY_AGAIN = 30.0
-"""Seconds between two tries to leave convicted weights."""
-KEPT_PROMOTED = 4
-"""So many promoted generations are remembered: the last that was answered by enough counts."""
+KEPT_PROMOTED = 2
+"""So many promoted generations that have answered enough are remembered, beside the last of all."""
 UNDER_WAY = (BakeOutcome.BAKING, BakeOutcome.HELD)
 BACK = ("rollback", "perturb")
 """The verbs of operators who leave what is live."""
-
-
-@dataclass(eq=False, slots=True)
-class _UnderWay:
-    """One bake: new weights beside old ones."""
-
-    generation: Generation
-    new: Conduct
-    old: Conduct
-    rules: BakeRules
-    began: float
-    """By the monotonic clock."""
-    since: float
-    """By the wall clock."""
-    new_tally: SignalTally
-    old_tally: SignalTally
-    is_held: bool = False
-    found: list[Signal] = field(default_factory=list)
-    """The signals that convicted the new weights."""
-
-    @property
-    def sides(self) -> Sides:
-        return Sides(
-            self.new_tally,
-            self.old_tally,
-            self.new.running,
-            self.old.running,
-            self.new.early_errors,
-            self.rules.allowed_increase,
-        )
-
-    @property
-    def lasts(self) -> float:
-        """Seconds that it lasts, as far as is known."""
-        return self.rules.longest if self.is_held else self.rules.seconds
-
-    def told(self, outcome: BakeOutcome, words: str = "") -> Bake:
-        """Tell how it stands now."""
-        sides, until = self.sides, self.since + self.lasts
-        return Bake(
-            outcome,
-            self.since,
-            until,
-            answers=sides.answers,
-            against=self.old.generation.number,
-            old_answers=sides.old_answers,
-            signals=counts_of(sides),
-            words=words,
-        )
 
 
 class Baking:
@@ -99,12 +44,12 @@ class Baking:
         self.attempts = attempts
         """Make live what is judged here."""
         self._live: Generation | None = None
-        self._bakes: list[_UnderWay] = []
+        self._bakes: list[OneBake] = []
         self._promoted: list[Conduct] = []
         """The last ones, newest last."""
-        self._convicted: set[Conduct] = set()
-        self._leaving: tuple[Generation, Reason] | None = None
-        self._tried_at = float("-inf")
+        self._convicted: set[str] = set()
+        """Fingerprints of weights that were, and nobody has forced since."""
+        self._way_out = WayOut(attempts.clock)
         self._is_saved = True
         self._news = asyncio.Event()
         self.rules = rules
@@ -126,7 +71,7 @@ class Baking:
     def now(self) -> Bake | None:
         """The bake of what is live, as it stands; None where there is none. For any thread."""
         bakes = [each for each in tuple(self._bakes) if self._is_live(each)]
-        return bakes[0].told(self._outcome_of(bakes[0])) if bakes else None
+        return bakes[0].told() if bakes else None
 
     # --- what happens ------------------------------------------------------------------------
 
@@ -154,7 +99,7 @@ class Baking:
         elif not live.revision.is_noise:
             self._begin(live)
         self.conducts.keep(self._is_needed)
-        self._tried_at = float("-inf")  # what was to be left may be left by now
+        self._way_out.look_again()  # what was to be left may be left by now
         self._news.set()
 
     def was_pinned(self) -> None:
@@ -164,8 +109,8 @@ class Baking:
 
     def _begin(self, live: Generation) -> None:
         new = self.conducts.of(live)
-        if new in self._convicted:  # somebody forced it: it has another chance
-            self._convicted.discard(new)
+        if live.fingerprint in self._convicted:  # somebody forced it: it has another chance
+            self._convicted.discard(live.fingerprint)
             new = self.conducts.begin_anew(live)
         new.generation = live
         old = self._control_for(new)
@@ -175,12 +120,11 @@ class Baking:
         if old is None or new in self._promoted or not self._rules.seconds or is_pinned:
             self._promote(new)
             return
-        beyond, clock, wall = old.long_from, self.attempts.clock(), self.attempts.wall()
-        tallies = new.tallied(beyond), old.tallied(beyond)
-        bake = _UnderWay(live, new, old, self._rules, clock, wall, *tallies)
+        clock, wall = self.attempts.clock(), self.attempts.wall()
+        bake = OneBake(live, new, old, self._rules, clock, wall)
         new.heard = lambda: self._look(bake)
         self._bakes.append(bake)
-        self._tell(live.number, live.revision, bake.told(BakeOutcome.BAKING))
+        self._tell(live.number, live.revision, bake.told())
 
     def _go_on_with(self, live: Generation) -> None:
         """Judge what we went back to ourselves as far as it was not judged before it was left."""
@@ -189,7 +133,7 @@ class Baking:
         if not self._bakes_with(conduct):
             self._promote(conduct)
 
-    def _bakes_with(self, new: Conduct) -> list[_UnderWay]:
+    def _bakes_with(self, new: Conduct) -> list[OneBake]:
         return [each for each in self._bakes if each.new is new]
 
     def _control_for(self, new: Conduct) -> Conduct | None:
@@ -198,11 +142,11 @@ class Baking:
         enough = (each for each in others if len(each.recent) >= MIN_ANSWERS)
         return next(enough, None) or next(iter(others), None)
 
-    def _look(self, bake: _UnderWay) -> None:
-        """Look after each answer: nothing is lost by looking often."""
+    def _look(self, bake: OneBake) -> None:
+        """Look after each answer."""
         if bake.found or bake not in self._bakes:
             return
-        bake.found = convicted_of(bake.sides)
+        bake.look()
         if bake.found or bake.is_held:
             self._news.set()
 
@@ -225,58 +169,57 @@ class Baking:
         """Do all that there is to do now."""
         for bake in [*self._bakes]:
             self._judge(bake)
-        if self._leaving is not None and self.attempts.clock() >= self._tried_at + TRY_AGAIN:
-            await self._leave(*self._leaving, leave)
+        if (left := await self._way_out.turn(self._live, leave)) is not None:
+            self._refuse(left[0].revision, left[1])
         if not self._is_saved:
             self._is_saved = True
             await self.attempts.save()
 
     async def _sleep(self) -> None:
-        dues = [bake.began + bake.lasts for bake in self._bakes]
-        dues += [self._tried_at + TRY_AGAIN] if self._leaving else []
+        dues = [bake.due for bake in self._bakes]
+        dues += [self._way_out.due] if self._way_out.due is not None else []
         timeout = max(0.0, min(dues) - self.attempts.clock()) if dues else None
         with suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), timeout)
 
-    def _judge(self, bake: _UnderWay) -> None:
+    def _judge(self, bake: OneBake) -> None:
         if bake.found:
             self._convict(bake)
         elif self.attempts.clock() < bake.began + bake.rules.seconds:
             return
-        elif could_tell(bake.sides):
+        elif bake.could_tell:
             told = bake.told(BakeOutcome.PROMOTED)
             self._end(bake, replace(told, words=promoted_words(told)))
             self._promote(bake.new)
         else:
             self._cannot_tell(bake)
 
-    def _convict(self, bake: _UnderWay) -> None:
+    def _convict(self, bake: OneBake) -> None:
         told = bake.told(BakeOutcome.CONVICTED)
         self._condemn(bake, replace(told, words=convicted_words(told, bake.found)))
 
-    def _cannot_tell(self, bake: _UnderWay) -> None:
+    def _cannot_tell(self, bake: OneBake) -> None:
         """Do as the operator decided for too few answers; what others have followed is let be."""
         wish, told = bake.rules.inconclusive, bake.told(BakeOutcome.INCONCLUSIVE)
         is_live = self._is_live(bake)
-        if wish == "hold" and is_live and self.attempts.clock() < bake.began + bake.rules.longest:
+        if wish == "hold" and is_live and self.attempts.clock() < bake.longest:
             if not bake.is_held:
                 bake.is_held = True
                 words = too_few_words(told, "it goes on until [reload] bake_max")
-                held = bake.told(BakeOutcome.HELD, words)
-                self._tell(bake.generation.number, bake.generation.revision, held)
+                self._tell(bake.generation.number, bake.generation.revision, bake.told(words=words))
         elif wish == "rollback" and is_live:
             self._condemn(bake, replace(told, words=too_few_words(told, "so it is left")))
         else:
             self._end(bake, replace(told, words=too_few_words(told, "it counts as promoted")))
             self._promote(bake.new)
 
-    def _condemn(self, bake: _UnderWay, told: Bake) -> None:
+    def _condemn(self, bake: OneBake, told: Bake) -> None:
         """Refuse these weights, and leave them if they are live."""
         self._end(bake, told)
-        self._convicted.add(bake.new)
+        self._convicted.add(bake.generation.fingerprint)
         reason = refusal_of(told)
         if self._live is not None and self._is_live(bake):
-            self._leaving, self._tried_at = (self._live, reason), float("-inf")
+            self._way_out.take(self._live, reason)
         else:
             self._refuse(bake.generation.revision, reason)
 
@@ -286,25 +229,12 @@ class Baking:
             self.attempts.ledger.refuse(revision, reason, self.attempts.wall())
             self._is_saved = False
 
-    async def _leave(self, left: Generation, reason: Reason, leave: Leave) -> None:
-        """Have the reconciler go back; what keeps it from that is told, and it is asked again."""
-        if left != self._live:
-            self._leaving = None
-            self._refuse(left.revision, reason)
-            return
-        self._tried_at = self.attempts.clock()
-        try:
-            await leave(reason, left)
-        except (BadRequest, Busy, NotServing, TryAgain) as why:
-            told = {"generation": left.number, "cause": str(why), "again_in": TRY_AGAIN}
-            log.warning("bake.not_rolled_back", extra=told)
-
     def _vouch_for(self, live: Generation, words: str) -> None:
         self._end_of(live, BakeOutcome.VOUCHED, words)
         conduct = self.conducts.of(live)
         conduct.generation = live
-        self._convicted.discard(conduct)
-        self._leaving = None
+        self._convicted.discard(live.fingerprint)
+        self._way_out.forget()
         self._promote(conduct)
         self._news.set()
 
@@ -314,10 +244,9 @@ class Baking:
             if generation and bake.new.generation.fingerprint == generation.fingerprint:
                 self._end(bake, bake.told(outcome, words))
 
-    def _end(self, bake: _UnderWay, told: Bake) -> None:
+    def _end(self, bake: OneBake, told: Bake) -> None:
         self._bakes.remove(bake)
-        bake.new.tallies.remove(bake.new_tally)
-        bake.old.tallies.remove(bake.old_tally)
+        bake.end()
         self._tell(bake.generation.number, bake.generation.revision, told)
 
     def _tell(self, generation: int, revision: Revision, told: Bake) -> None:
@@ -326,18 +255,16 @@ class Baking:
         self._is_saved = False
 
     def _promote(self, conduct: Conduct) -> None:
-        kept = [each for each in self._promoted if each is not conduct]
-        self._promoted = [*kept, conduct][-KEPT_PROMOTED:]
+        others = (each for each in self._promoted if each is not conduct)
+        enough = [each for each in others if len(each.recent) >= MIN_ANSWERS]
+        self._promoted = [*enough[-KEPT_PROMOTED:], conduct]
 
-    def _is_live(self, bake: _UnderWay) -> bool:
+    def _is_live(self, bake: OneBake) -> bool:
         live = self._live
         return live is not None and bake.new.generation.fingerprint == live.fingerprint
-
-    def _outcome_of(self, bake: _UnderWay) -> BakeOutcome:
-        return BakeOutcome.HELD if bake.is_held else BakeOutcome.BAKING
 
     def _is_needed(self, conduct: Conduct) -> bool:
         weights = self._live.fingerprint if self._live else None
         in_bakes = any(conduct in (bake.new, bake.old) for bake in self._bakes)
         is_live = conduct.generation.fingerprint == weights
-        return in_bakes or is_live or conduct in self._promoted or conduct in self._convicted
+        return in_bakes or is_live or conduct in self._promoted

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotreload.behaviour.bake import MIN_ANSWERS
-from hotreload.core import baking
+from hotreload.core import one_bake
 from hotreload.core.conduct import AnswersBegun
 from hotreload.core.rules import BakeRules, Rules
 from hotreload.errors import AnswerNonfinite, EngineLost
@@ -228,6 +228,18 @@ async def test_the_next_is_compared_with_what_was_promoted(world: Baked) -> None
     await world.turns()
     await world.goes_live(TWO)
     assert world.last.against == 2
+
+
+async def test_those_that_few_asked_do_not_become_the_measure(tmp_path: Path) -> None:
+    world = Baked(tmp_path, inconclusive="promote")
+    world.answered(200)
+    for number in range(2, 8):
+        await world.goes_live(Revision(f"r{number}", f"step_{number}"))
+        assert world.last.against == 1
+        world.answered(MIN_ANSWERS - 1)
+        world.now += 300
+        await world.turns()
+        assert world.told[-1] == (number, BakeOutcome.INCONCLUSIVE)
 
 
 async def test_too_few_answers_hold_on_until_there_are_enough(world: Baked) -> None:
@@ -471,9 +483,9 @@ async def test_a_fault_of_ours_costs_no_client_an_answer_and_stops_nothing(
     world.answered(200)
     running = asyncio.create_task(world.baking.run(world.leave))
     await world.goes_live(ONE)
-    monkeypatch.setattr(baking, "convicted_of", broken)
+    monkeypatch.setattr(one_bake, "convicted_of", broken)
     world.answered(1)
-    monkeypatch.setattr(baking, "could_tell", broken)
+    monkeypatch.setattr(one_bake, "could_tell", broken)
     world.now += 300
     await world.goes_live(TWO)
     await turn_until(lambda: len(caplog.records) >= 2)
