@@ -15,6 +15,7 @@ from socket import socket
 from typing import Any
 
 from hotreload.checkpoint.digests import Digests
+from hotreload.core.baking import Baking
 from hotreload.core.entrance import Entrance
 from hotreload.core.recording import Attempts
 from hotreload.core.switch import ABORT_GRACE
@@ -40,6 +41,7 @@ from hotreload.server.doors import Doors
 from hotreload.server.http_server import HttpServer
 from hotreload.server.listening import turn_away
 from hotreload.settings.load import Settings
+from hotreload.settings.rules import bake_rules_of
 from hotreload.sources.configured import make_source
 
 log = logging.getLogger("hotreload")
@@ -87,6 +89,8 @@ class Daemon:
             publish=publish,
             is_lost=lambda: self.entrance.is_lost,
         )
+        self.baking = Baking(self.attempts, bake_rules_of(settings))
+        """Judges what goes live by its clients' answers."""
         digests = Digests()  # of files that the source or the checks have read; both look here
         self.source = make_source(settings, publish, self.ledger, digests)
         self.checking = Checking(
@@ -101,6 +105,7 @@ class Daemon:
             ledger=self.ledger,
             slot=self.slot,
             source=self.source,
+            baking=self.baking,
             ranks=ranks,
             heard=self.lead.heard if self.lead else dict,
         )
@@ -116,6 +121,7 @@ class Daemon:
             documents=self.observers.documents,
             events=self.events,
             metrics=self.metrics,
+            conducts=self.baking.conducts,
             limits=self.limits,
             wake=self.source.wake,
         )
@@ -131,7 +137,7 @@ class Daemon:
             rereading=self.rereading,
             source=self.source,
             checking=self.checking,
-            attempts=self.attempts,
+            baking=self.baking,
             started=self._take_signals,
             lead=self.lead,
         )

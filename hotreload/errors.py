@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import ClassVar, Self
 
-from hotreload.types import Outcome, Reason
+from hotreload.types import BAKE, Outcome, Reason
 
 MOST_WORDS = 1000
 MOST_FINDINGS = 200
@@ -258,6 +258,7 @@ REJECTIONS = (
     "crashed",
     "rolled_back",
     "nonfinite_answers",
+    BAKE,
     "internal",
     "format",
     "no_step",
@@ -265,7 +266,7 @@ REJECTIONS = (
 )
 """Every reason a revision can be refused for; metrics export each from the start at 0."""
 
-OF_WHAT_IT_DID = frozenset({"probe", "crashed", "rolled_back", "nonfinite_answers"})
+OF_WHAT_IT_DID = frozenset({"probe", "crashed", "rolled_back", "nonfinite_answers", BAKE})
 """The reasons that lie in what the weights did; all others lie in their files."""
 
 PASSED_OVER = (

@@ -5,7 +5,18 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from hotreload.types import Attempt, By, Generation, Loading, PassedOver, Reason, Refusal, Revision
+from hotreload.types import (
+    Attempt,
+    Bake,
+    By,
+    Generation,
+    Loading,
+    PassedOver,
+    Reason,
+    Refusal,
+    Revision,
+    SignalCount,
+)
 
 Fields = dict[str, Any]
 """A JSON object."""
@@ -64,6 +75,34 @@ def attempt_fields(attempt: Attempt) -> Fields:
         **loading_fields(attempt.loading),
         "dry_run": attempt.dry_run,
         "unproven": attempt.unproven or None,
+        "bake": attempt.bake and bake_fields(attempt.bake),
+    }
+
+
+def bake_fields(bake: Bake) -> Fields:
+    """Return the judgement on a generation by its clients' answers; shares are 0 to 1."""
+    return {
+        "outcome": bake.outcome.value,
+        "since": iso(bake.since),
+        "until": iso(bake.until),
+        "answers": bake.answers,
+        "against": bake.against,
+        "old_answers": bake.old_answers,
+        "reason": bake.words or None,
+        "signals": [_signal_fields(each) for each in bake.signals],
+    }
+
+
+def _signal_fields(count: SignalCount) -> Fields:
+    return {
+        "signal": count.signal,
+        "answers": count.hits,
+        "low": round(count.low, 6),
+        "high": round(count.high, 6),
+        "old_answers": count.old_hits,
+        "old_low": round(count.old_low, 6),
+        "old_high": round(count.old_high, 6),
+        "finds": None if count.finds is None else round(count.finds, 6),
     }
 
 

@@ -13,6 +13,8 @@ NOISY = "perturbed-"
 
 START = "start"
 """The verb of what a start of the daemon tries."""
+BAKE = "bake"
+"""The verb of what the daemon does because of clients' answers, and the code of such a refusal."""
 FOR_A_SWAP = "swap"
 """The code in the finish reason of an answer that was ended early for a swap: ask again."""
 AS_ASKED = "asked"
@@ -24,7 +26,8 @@ class By:
     """The one who asked for a change, when, and what for in their own words."""
 
     verb: str
-    """reload, rollback, perturb, version, pin or unpin; START for what a start tried."""
+    """reload, rollback, perturb, version, pin or unpin; START for what a start tried, BAKE for what
+    answers of clients did."""
     uid: int | None
     pid: int | None
     at: float
@@ -314,6 +317,56 @@ class Reason:
     findings: tuple[str, ...] = ()
 
 
+class BakeOutcome(StrEnum):
+    """The way a bake ended, or stands; also the metric label."""
+
+    BAKING = "baking"
+    HELD = "held"
+    """Its time is over with too few answers, and it goes on."""
+    PROMOTED = "promoted"
+    CONVICTED = "convicted"
+    INCONCLUSIVE = "inconclusive"
+    """Too few answers could tell nothing: promoted all the same, or left, as the operator chose."""
+    VOUCHED = "vouched"
+    """An operator pinned it, or went back to it: it counts as promoted."""
+    LEFT = "left"
+    """An operator left it."""
+    CUT_SHORT = "cut_short"
+    """The daemon was restarted: what a start serves counts as promoted."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignalCount:
+    """Answers in which a signal was seen, of new and of old weights, and the shares possible."""
+
+    signal: str
+    hits: int
+    low: float
+    high: float
+    old_hits: int
+    old_low: float
+    old_high: float
+    finds: float | None
+    """The smallest share in the new weights' answers that would convict them; None if none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bake:
+    """The judgement on a generation by its clients' answers, after it went live."""
+
+    outcome: BakeOutcome
+    since: float
+    until: float
+    """The end of its time; both are wall-clock seconds."""
+    answers: int = 0
+    against: int | None = None
+    """The number of the generation whose answers it is compared with."""
+    old_answers: int = 0
+    signals: tuple[SignalCount, ...] = ()
+    words: str = ""
+    """Words for what came of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One try to make a revision live, and what came of it."""
@@ -338,6 +391,8 @@ class Attempt:
     """The reason why a dry run could not ask the probes."""
     version: str = ""
     """The version of its weights; empty for those that nobody named and that never answered."""
+    bake: Bake | None = None
+    """The judgement on its weights once they were live; None where none was begun."""
 
     @property
     def is_of_a_start(self) -> bool:

@@ -33,9 +33,11 @@ VOCABULARY = {
 }
 DEFAULTS = {"core.rules", "server.bounds"}
 """What holds unless a setting says otherwise, for the settings and for who keeps to it."""
+RULES_OF_ANSWERS = {"behaviour"}
+"""What weights answer, judged by pure rules."""
 RECORDS = {"core.ledger", "core.progress"}
 """What of the core is only read by those who tell how things are; all else there acts."""
-CORE = {"core", "core.rules", "threads", *RECORDS, *VOCABULARY}
+CORE = {"core", "core.rules", "threads", *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY}
 WORDS = {"picture.words", "picture.rows", "picture.summary"}
 """How a status is said: the client verbs make it of an older daemon's, so they are light."""
 PICTURE = {"picture", *WORDS}
@@ -72,13 +74,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"events", "types", "json_fields"},
     "json_fields": {"types"},
     "troubles": {"events"},
+    "behaviour": {"behaviour", "types"},
     "threads": {"errors"},
     **{defaults: set() for defaults in DEFAULTS},
     "core": CORE,
     **{record: {"threads", *VOCABULARY} for record in RECORDS},
     **{words: {"figures", *WORDS} for words in WORDS},
     "picture": {*PICTURE, "core.ledger", "threads", *VOCABULARY},
-    "observe": {"observe", *PICTURE, *RECORDS, *VOCABULARY},
+    "observe": {"observe", *PICTURE, *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY},
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
     "server": {"server", "server.bounds", "picture", *CORE},
     "sources.configured": {"sources", "checkpoint", "settings", *CORE},
@@ -136,6 +139,7 @@ ONLY_IN = {
 }
 
 TAKEN_IN_ONCE = {
+    "BakesNow",
     "Booting",
     "History",
     "Integrity",

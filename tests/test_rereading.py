@@ -139,6 +139,26 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
             "request_seconds",
         )
     },
+    "reload.allowed_increase": (
+        "[reload]\nallowed_increase = 0.1",
+        lambda life: life.daemon.baking.rules.allowed_increase,
+        0.1,
+    ),
+    "reload.bake": (
+        "[reload]\nbake = '5m'",
+        lambda life: (life.daemon.baking.rules.seconds, life.daemon.baking.conducts.is_counting),
+        (300.0, True),
+    ),
+    "reload.bake_inconclusive": (
+        "[reload]\nbake_inconclusive = 'promote'",
+        lambda life: life.daemon.baking.rules.inconclusive,
+        "promote",
+    ),
+    "reload.bake_max": (
+        "[reload]\nbake_max = '1h'",
+        lambda life: life.daemon.baking.rules.longest,
+        3600.0,
+    ),
     "reload.sessions": (
         "[reload]\nsessions = 3",
         lambda life: life.daemon.entrance.sessions.keep,

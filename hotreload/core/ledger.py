@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-from hotreload.types import Attempt, By, Generation, Outcome, Reason, Refusal, Revision
+from hotreload.types import Attempt, Bake, By, Generation, Outcome, Reason, Refusal, Revision
 
 KEPT_ATTEMPTS = 200
 KEPT_GENERATIONS = 50
@@ -288,6 +288,13 @@ class Ledger:
             self.refuse(attempt.revision, attempt.reason, attempt.finished_at)
         if attempt.outcome is Outcome.LIVE:
             self.rest_until = now + rest
+
+    def note_bake(self, generation: int, bake: Bake) -> None:
+        """Record how the bake of a generation stands, with the attempt that made it live."""
+        for place, attempt in enumerate(self.history):
+            if attempt.generation == generation:
+                self.history[place] = replace(attempt, bake=bake)
+                return
 
     def abandon(self) -> None:
         """The attempt under way was cancelled by us: it says nothing about the checkpoint."""

@@ -77,18 +77,25 @@ class Operator:
             return self._reconciler.take(DryRunOrder(await self._source.resolve(name), by))
 
     async def rollback(
-        self, number: int | None = None, *, by: By, reason: Reason = ROLLED_BACK
+        self,
+        number: int | None = None,
+        *,
+        by: By,
+        reason: Reason = ROLLED_BACK,
+        leaving: Generation | None = None,
     ) -> asyncio.Future[Attempt]:
         """Order the generation before this one, or a named one, again.
 
         While another one is tried on some engines, that is the one to leave: it is refused, and
-        the one before it is what is live.
+        the one before it is what is live. Where it is for `leaving` one generation, and another one
+        is live when its turn comes, there is nothing to do.
         """
         with self._told(by, None if number is None else str(number)):
             place, spared = self._place_to_go_back_to(number), self._live_beside_a_trial
             if not self._replicas.keeps(place):
                 await self._check_files(place)
-            done = self._reconciler.take(RollbackOrder(place, by, reason, spared=spared))
+            order = RollbackOrder(place, by, reason, spared=spared, leaving=leaving)
+            done = self._reconciler.take(order)
             if (trial := self._replicas.trial) is not None:
                 trial.reject(reason)
             return done
@@ -107,7 +114,7 @@ class Operator:
             return  # it has been left meanwhile
         if self._ledger.pinned:
             raise Busy("a pin holds the live generation")
-        await self.rollback(by=by, reason=reason)
+        await self.rollback(by=by, reason=reason, leaving=left)
 
     async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
         """Order noise on what is live: a swap whose checksums must differ."""

@@ -110,11 +110,21 @@ class RollbackOrder(Order):
     overrules = True
 
     def __init__(
-        self, to: PastGeneration, by: By, reason: Reason, *, spared: Revision | None = None
+        self,
+        to: PastGeneration,
+        by: By,
+        reason: Reason,
+        *,
+        spared: Revision | None = None,
+        leaving: Generation | None = None,
     ) -> None:
-        """`spared` is not left for being bad, though it may be live when the turn comes."""
+        """`spared` is not left for being bad, though it may be live when the turn comes.
+
+        Where `leaving` is given, nothing else is left: another one may be live by then.
+        """
         super().__init__(to.revision, by)
         self._spared = spared
+        self._leaving = leaving
         self._to = to
         self._reason = reason
 
@@ -123,8 +133,20 @@ class RollbackOrder(Order):
         await attempt.go_back(self._to)
 
     @override
+    def is_fulfilled(self, live: Generation) -> bool:
+        return super().is_fulfilled(live) or self._leaving not in (None, live)
+
+    @override
+    def choose(self, ledger: Ledger, left: Revision) -> bool:
+        return self._may_leave(left) and super().choose(ledger, left)
+
+    @override
     def refusal_of(self, left: Revision) -> Reason | None:
-        return self._reason if left not in (self.revision, self._spared) else None
+        is_bad = self._may_leave(left) and left not in (self.revision, self._spared)
+        return self._reason if is_bad else None
+
+    def _may_leave(self, left: Revision) -> bool:
+        return self._leaving is None or left == self._leaving.revision
 
 
 class NoiseOrder(Order):

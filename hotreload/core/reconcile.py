@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import count
 
 from hotreload.core.attempt import AttemptUnderWay, Validate
+from hotreload.core.baking import Baking
 from hotreload.core.ledger import Sleep, Try, decide
 from hotreload.core.orders import Order, OrderQueue
 from hotreload.core.ports import Engine, Source
@@ -38,13 +39,16 @@ class Reconciler:
         attempts: Attempts,
         validate: Validate,
         rules: Rules,
+        baking: Baking,
         min_interval: float = 0.0,
     ) -> None:
+        """`baking` judges what goes live by its answers."""
         self.ledger = attempts.ledger
         self._source = source
         self._replicas = replicas
         self._attempts = attempts
         self._validate = validate
+        self._baking = baking
         self.rules = rules
         """Rules for each attempt from its beginning; others may be set at any time."""
         self.min_interval = min_interval
@@ -111,6 +115,7 @@ class Reconciler:
                 raise NotSaved(f"not {verb}: a restart would forget it, as {why}")
         if pinned:
             await self._settled()
+            self._baking.was_pinned()
         return self._replicas.live
 
     async def _settled(self) -> None:
@@ -247,7 +252,10 @@ class Reconciler:
         try:
             async with self._attempts.recorded(attempt.progress, policy):
                 await steps(attempt)
-            return attempt.progress.ended
+            ended, live = attempt.progress.ended, attempt.progress.generation
+            if live is not None:
+                self._baking.went_live(ended, live)
+            return ended
         finally:
             self._under_way = None
             self._idle.set()

@@ -4,6 +4,7 @@ The events are the public log schema: each has a name, a level and fields. Obser
 so one that fails costs a log line and nothing else.
 """
 
+from hotreload.events.bakes import BakeTold
 from hotreload.events.event import Event, Events, Observer, Publish, event_fields
 from hotreload.events.reloads import (
     AnswersWithheld,
@@ -40,6 +41,7 @@ from hotreload.events.running import (
 __all__ = [
     "AnswersWithheld",
     "AttemptFinished",
+    "BakeTold",
     "DryRunFinished",
     "Event",
     "Events",

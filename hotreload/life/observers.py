@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from hotreload.core.baking import Baking
 from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Source
 from hotreload.events import Events
@@ -28,6 +29,7 @@ class Observers:
         ledger: Ledger,
         slot: ServingSlot,
         source: Source,
+        baking: Baking,
         ranks: Ranks | None,
         heard: Callable[[], Mapping[int, float]],
     ) -> None:
@@ -46,6 +48,7 @@ class Observers:
                 answering=slot.entrance.answering,
                 paused=lambda: slot.entrance.pause.held,
                 heard=heard,
+                bake=lambda: baking.now,
             ),
         )
         self.status = Status(self.picture, holds=source.holds)

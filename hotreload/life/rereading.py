@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
+from hotreload.core.baking import Baking
 from hotreload.core.entrance import Entrance
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replicas
@@ -22,7 +23,7 @@ from hotreload.server.bounds import Limits
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, read_secret
 from hotreload.settings.load import Settings
 from hotreload.settings.rereading import reread
-from hotreload.settings.rules import rules_of
+from hotreload.settings.rules import bake_rules_of, rules_of
 from hotreload.threads import deadline, in_thread
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
 
@@ -62,7 +63,9 @@ class Rereading:
         """Have them read again, as soon as something serves."""
         self._asked.set()
 
-    async def run(self, replicas: Replicas[RunningEngine], reconciler: Reconciler) -> NoReturn:
+    async def run(
+        self, replicas: Replicas[RunningEngine], reconciler: Reconciler, baking: Baking
+    ) -> NoReturn:
         """Read them each time it was asked for, for ever, and tell what came of it."""
         while True:
             await self._asked.wait()
@@ -70,6 +73,7 @@ class Rereading:
             try:
                 found = reread(self.settings, await self._wished())
                 self._go_by(found.settings, replicas, reconciler)
+                baking.rules = bake_rules_of(found.settings)
             except HotReloadError as fault:
                 self._refuse(str(fault))
             except Exception as fault:  # a fault of ours must not end what serves

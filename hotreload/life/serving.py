@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+from hotreload.core.baking import Baking
 from hotreload.core.lasting import (
     close_drained_generations,
     react_to_nonfinite_answers,
@@ -21,7 +22,6 @@ from hotreload.core.lasting import (
 from hotreload.core.operator import Operator
 from hotreload.core.ports import Source
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica, Replicas, chosen_mode
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
@@ -41,7 +41,7 @@ from hotreload.life.warming import compile_behind
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
 from hotreload.threads import uninterrupted
-from hotreload.types import By, Generation, Mode, Reason
+from hotreload.types import BAKE, By, Generation, Mode, Reason
 
 
 class ServingLife:
@@ -59,7 +59,7 @@ class ServingLife:
         rereading: Rereading,
         source: Source,
         checking: Checking,
-        attempts: Attempts,
+        baking: Baking,
         started: Callable[[], None],
         lead: Lead | None,
     ) -> None:
@@ -71,7 +71,8 @@ class ServingLife:
         self._rereading = rereading
         self._source = source
         self._checking = checking
-        self._attempts = attempts
+        self._baking = baking
+        self._attempts = attempts = baking.attempts
         self._publish = attempts.publish
         self._started = started
         make = lead.make if lead else None
@@ -143,11 +144,13 @@ class ServingLife:
             attempts=self._attempts,
             validate=self._checking,
             rules=rules_of(settings),
+            baking=self._baking,
             min_interval=settings.reload.min_interval,
         )
         operator = Operator(
             reconciler, source=self._source, replicas=replicas, publish=self._publish
         )
+        self._baking.begins_with(live)
         self._slot.fill(replicas, operator)
         self._publish(chosen)
         replica.open()
@@ -192,7 +195,8 @@ class ServingLife:
         return {
             "reconcile": reconciler.run,
             "ask doubted probes again": partial(self._doubt.run, replicas, probe_within),
-            "reread the settings": partial(self._rereading.run, replicas, reconciler),
+            "bake": partial(self._baking.run, _leaving(operator, BAKE)),
+            "reread the settings": partial(self._rereading.run, replicas, reconciler, self._baking),
             **lives,
         }
 
@@ -211,13 +215,14 @@ def tasks_of(
 ) -> Mapping[str, Run]:
     """Gather all that must run as long as this engine serves; EngineLost ends it."""
     keep = KeepPrevious(settings.reload.keep_previous)
+    is_to_leave = settings.checks.on_nonfinite_answers == "rollback"
     return {
         "heed answers": partial(
             react_to_nonfinite_answers,
             replica,
             publish=publish,
             drain_timeout=lambda: reconciler.rules.drain_timeout,
-            leave=_leaving(settings, operator),
+            leave=_leaving(operator) if is_to_leave else None,
         ),
         "close drained generations": partial(
             close_drained_generations, replica, keep=keep, publish=publish
@@ -250,14 +255,12 @@ def verifying(
 
 
 def _leaving(
-    settings: Settings, operator: Operator
-) -> Callable[[Reason, Generation], Coroutine[Any, Any, None]] | None:
-    """Return how weights that make NaN of clients' prompts are left, if the operator wishes so."""
-    if settings.checks.on_nonfinite_answers != "rollback":
-        return None
+    operator: Operator, verb: str = "rollback"
+) -> Callable[[Reason, Generation], Coroutine[Any, Any, None]]:
+    """Return how weights are left that do harm, without an operator's word."""
 
     async def leave(reason: Reason, left: Generation) -> None:
-        by = By("rollback", os.getuid(), os.getpid(), time.time(), reason.message)
+        by = By(verb, os.getuid(), os.getpid(), time.time(), reason.message)
         await operator.leave(reason, left, by=by)
 
     return leave

@@ -21,7 +21,7 @@ from hotreload.core.ledger import (
 from hotreload.errors import CheckpointChanged
 from hotreload.types import Attempt, By, Refusal, Revision
 
-VERSION = 7
+VERSION = 8
 """The version of the state file; a change of `Memory` raises it and adds to `_MIGRATIONS`."""
 
 
@@ -106,6 +106,10 @@ def _from_6(memory: dict[str, Any]) -> dict[str, Any]:
     return memory  # only weights and attempts have names of trainers, and who asked an address
 
 
+def _from_7(memory: dict[str, Any]) -> dict[str, Any]:
+    return memory  # only attempts have bakes
+
+
 _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     1: _from_1,
     2: _from_2,
@@ -113,6 +117,7 @@ _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     4: _from_4,
     5: _from_5,
     6: _from_6,
+    7: _from_7,
 }
 """For each older version, how to turn its data into the next version's."""
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hotreload.behaviour.signals import Signal
 from hotreload.core.ledger import Ledger
 from hotreload.errors import PASSED_OVER
 from hotreload.picture.integrity import Integrity, Trust
@@ -32,6 +33,7 @@ class PictureMetrics(Collector):
         yield from _integrity(self._picture.integrity)
         yield from _troubles(self._picture.troubles)
         yield from _pause(self._picture.pause)
+        yield from _bakes(self._picture)
 
 
 def _replicas(replicas: ReplicasNow) -> Iterator[Metric]:
@@ -149,6 +151,42 @@ def _pause(pause: PauseNow) -> Iterator[Metric]:
     )
     for how, count in pause.ended.items():
         ended.add_metric([how], count)
+    yield ended
+
+
+def _bakes(picture: Picture) -> Iterator[Metric]:
+    bake = picture.readings.bake()
+    yield GaugeMetricFamily(
+        "hotreload_bake_since_timestamp_seconds",
+        "Since when clients' answers judge the live weights ([reload] bake); 0 while none do.",
+        bake.since if bake else 0,
+    )
+    answers = GaugeMetricFamily(
+        "hotreload_bake_answers",
+        "Answers that the judgement on the live weights rests on: of them, and of those before.",
+        labels=["weights"],
+    )
+    answers.add_metric(["new"], bake.answers if bake else 0)
+    answers.add_metric(["old"], bake.old_answers if bake else 0)
+    yield answers
+    signs = GaugeMetricFamily(
+        "hotreload_bake_signals",
+        "How many of these answers show a sign of bad weights, by sign.",
+        labels=["signal", "weights"],
+    )
+    counts = {each.signal: (each.hits, each.old_hits) for each in bake.signals} if bake else {}
+    for signal in Signal:
+        new, old = counts.get(signal.value, (0, 0))
+        signs.add_metric([signal.value, "new"], new)
+        signs.add_metric([signal.value, "old"], old)
+    yield signs
+    ended = CounterMetricFamily(
+        "hotreload_bakes",
+        "Bakes that ended, by how: convicted weights were left and are refused.",
+        labels=["outcome"],
+    )
+    for outcome, count in picture.bakes.ended.items():
+        ended.add_metric([outcome.value], count)
     yield ended
 
 

@@ -2,11 +2,12 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from hotreload.events import AttemptFinished, DryRunFinished, Event, OperatorAsked
+from hotreload.events import AttemptFinished, BakeTold, DryRunFinished, Event, OperatorAsked
 from hotreload.json_fields import Fields, attempt_fields, by_fields, revision_fields
 from hotreload.picture.words import attempt_words
-from hotreload.types import Attempt, By
+from hotreload.types import Attempt, Bake, By
 
 
 class History:
@@ -19,12 +20,20 @@ class History:
         self._pins = deque(pins, maxlen=kept)
 
     def observe(self, event: Event) -> None:
-        """Take in an attempt that ended, or a pin or unpin, which makes no attempt."""
+        """Take in an attempt that ended, its bake, or a pin or unpin, which makes no attempt."""
         match event:
             case AttemptFinished(attempt) | DryRunFinished(attempt):
                 self._attempts.appendleft(attempt)
             case OperatorAsked(By("pin" | "unpin") as by, _, None):
                 self._pins.appendleft(by)
+            case BakeTold(generation, _, bake):
+                self._note_bake(generation, bake)
+
+    def _note_bake(self, generation: int, bake: Bake) -> None:
+        for place, attempt in enumerate(self._attempts):
+            if attempt.generation == generation:
+                self._attempts[place] = replace(attempt, bake=bake)
+                return
 
     @property
     def last(self) -> Attempt | None:

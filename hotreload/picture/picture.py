@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import Event
+from hotreload.picture.bakes import BakesNow
 from hotreload.picture.history import History
 from hotreload.picture.integrity import Integrity
 from hotreload.picture.replicas import ReplicasNow
@@ -20,7 +21,7 @@ from hotreload.picture.surroundings import (
     Wishes,
 )
 from hotreload.picture.under_way import Booting, Pace, UnderWay
-from hotreload.types import Answering, EngineLoad, Generation
+from hotreload.types import Answering, Bake, EngineLoad, Generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class Readings:
     """The number of requests that wait for the end of a pause."""
     heard: Callable[[], Mapping[int, float]] = dict
     """On rank 0 of several hosts: how many seconds ago each other rank gave a sign of life."""
+    bake: Callable[[], Bake | None] = lambda: None
+    """The judgement on what is live by its clients' answers, while it goes on."""
 
 
 class State(StrEnum):
@@ -121,6 +124,7 @@ class Picture:
         self.passed_over = PassedOverNow()
         self.state_file = StateFileNow(wall)
         self.settings = SettingsNow(wall)
+        self.bakes = BakesNow()
         self.pause = PauseNow(wall, self.readings.paused)
         self._parts = (
             self.replicas,
@@ -136,6 +140,7 @@ class Picture:
             self.state_file,
             self.settings,
             self.pause,
+            self.bakes,
         )
 
     def observe(self, event: Event) -> None:

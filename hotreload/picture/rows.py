@@ -126,7 +126,8 @@ def _wanted(status: Fields) -> str:
     if not overruled:
         return wanted
     wish = f"it overrules the source's {named(overruled)} until the source wishes something new"
-    return f"{wanted}, by hand: {asked(overruled)}\n{wish}"
+    by_hand = "" if overruled["verb"] == "bake" else "by hand: "
+    return f"{wanted}, {by_hand}{asked(overruled)}\n{wish}"
 
 
 def _source(source: Fields) -> str:
@@ -158,6 +159,8 @@ def _requests(status: Fields) -> Iterator[Fields]:
             yield _row("paused", "\n".join(_pause(pause)), "wait")
         if answering:
             yield _row("answering", _answering(answering), "wait" if answering[1:] else None)
+        if bake := status.get("bake"):
+            yield _row("bake", "\n".join(_bake(bake)), "wait")
     if mode := status.get("mode"):
         why = status["mode_reason"]
         yield _row("mode", f"{plain(mode)}: {plain(why)}" if why else plain(mode))
@@ -167,6 +170,16 @@ def _pause(pause: Fields) -> Iterator[str]:
     """Say who paused and how many wait, and when it ends by itself."""
     yield f"by {who(pause['by'])}: {counted(pause['held'], 'request')} held"
     yield f"since {pause['since']}, for {duration(pause['limit'])} at most"
+
+
+def _bake(bake: Fields) -> Iterator[str]:
+    """Say whose answers are compared, until when, and which signs were seen."""
+    beside = f"{bake['old_answers']} of generation {bake['against']}"
+    yield f"{counted(bake['answers'], 'answer')} beside {beside}"
+    yield f"until {bake['until']}"
+    for each in bake["signals"]:
+        old = f"before {each['old_answers']} of {bake['old_answers']}"
+        yield f"{plain(each['signal'])}: {each['answers']} of {bake['answers']}, {old}"
 
 
 def _answering(answering: Sequence[Fields]) -> str:

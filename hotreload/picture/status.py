@@ -7,6 +7,7 @@ from hotreload.core.ledger import Overrule
 from hotreload.events import Event, Progress, event_fields
 from hotreload.json_fields import (
     Fields,
+    bake_fields,
     by_fields,
     generation_fields,
     iso,
@@ -95,6 +96,7 @@ class Status:
             "answering": answering_fields(picture.readings.answering()),
             "gate": {"state": picture.replicas.gate.value, **counts},
             "pause": picture.pause.fields(),
+            "bake": (bake := picture.readings.bake()) and bake_fields(bake),
             "replicas": replicas,
             "rank": picture.setup.rank and asdict(picture.setup.rank),
         }

@@ -59,7 +59,8 @@ def who(by: Mapping[str, Any]) -> str:
 def asked(by: Mapping[str, Any]) -> str:
     """Say which user asked for something, when, and for which purpose."""
     reason = f": {plain(by['reason'])}" if by["reason"] else ""
-    return f"{plain(by['verb'])} by {who(by)}, {by['at']}{reason}"
+    asker = "by clients' answers" if by["verb"] == "bake" else f"by {who(by)}"
+    return f"{plain(by['verb'])} {asker}, {by['at']}{reason}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -76,7 +77,7 @@ def older_text(older: Sequence[Fields]) -> str:
 def outcome_word(attempt: Mapping[str, Any]) -> str:
     """Name an attempt's end; one that an operator asked for to go back is told as what it is."""
     verb = (attempt.get("by") or {}).get("verb")
-    is_rollback = attempt["outcome"] == "live" and verb == "rollback"
+    is_rollback = attempt["outcome"] == "live" and verb in ("rollback", "bake")
     word = "rolled back" if is_rollback else plain(attempt["outcome"])
     return f"{word}, dry run" if attempt.get("dry_run") else word
 
@@ -85,15 +86,21 @@ def attempt_words(attempt: Fields) -> Fields:
     """Return the words for an attempt in a table; where there is nothing to say it is null."""
     by, held = attempt.get("by"), attempt["pause_seconds"]
     change = drift_text(attempt) if attempt.get("loader") else None
-    notes = (by and plain(by["reason"]), _left(attempt), change)
+    bake = attempt.get("bake") or {"reason": None}
+    judged = bake["reason"] and f"bake {plain(bake['outcome'])}: {plain(bake['reason'])}"
+    notes = (by and plain(by["reason"]), _left(attempt), change, judged)
     return {
         "outcome": outcome_word(attempt),
         "tone": TONES.get(attempt["outcome"], "dim"),
         "took": duration(sum(attempt["phases"].values())),
         "held": duration(held) if held else None,
-        "by": f"{plain(by['verb'])}, {who(by)}" if by else None,
+        "by": _asker(by) if by else None,
         "notes": [note for note in notes if note],
     }
+
+
+def _asker(by: Fields) -> str:
+    return "bake" if by["verb"] == "bake" else f"{plain(by['verb'])}, {who(by)}"
 
 
 def _left(attempt: Fields) -> str | None:

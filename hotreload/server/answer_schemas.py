@@ -83,6 +83,7 @@ _ATTEMPT: Mapping[str, Schema] = {
     "by": MAYBE_BY,
     "dry_run": _BOOLEAN,
     "unproven": MAYBE_TEXT,
+    "bake": either(named("Bake"), {"type": "null"}),
 }
 _SERVED: Mapping[str, Schema] = {
     "model_path": PLAIN_TEXT,
@@ -198,6 +199,16 @@ SHAPES: Mapping[str, Schema] = {
     ),
     "Loading": an_object(_LOADING),
     "Attempt": an_object(_ATTEMPT),
+    "Bake": an_object(
+        outcome=PLAIN_TEXT,
+        since=PLAIN_TEXT,
+        until=PLAIN_TEXT,
+        answers=_INTEGER,
+        against=MAYBE_INTEGER,
+        old_answers=_INTEGER,
+        reason=MAYBE_TEXT,
+        signals=a_list(_ANY_OBJECT),
+    ),
     "PastAttempt": an_object(_ATTEMPT, replaced={"type": ["object", "null"]}),
     "By": an_object(
         verb=PLAIN_TEXT,

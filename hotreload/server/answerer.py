@@ -19,9 +19,9 @@ from hotreload.json_fields import Fields
 from hotreload.server.bounds import Limits
 from hotreload.server.conversations import exactly_wanted, session_of
 from hotreload.server.exchange import CUT_SHORT, ended_as, generation_header, while_connected
-from hotreload.server.ports import Gate, Metrics
+from hotreload.server.ports import AnswersHeard, Conducts, Gate, Metrics
 from hotreload.server.problems import Json, Refused, status_of
-from hotreload.server.request_body import Kind, whole_number
+from hotreload.server.request_body import Kind, is_integer, whole_number
 from hotreload.server.sse import EventWriter
 from hotreload.types import AS_ASKED, FOR_A_SWAP, Generation
 
@@ -69,6 +69,11 @@ class ModelRequest:
         """True if the answer is told piece by piece."""
         return bool(self.request.get("stream"))
 
+    @property
+    def prompts(self) -> int:
+        """Count of the prompts, which may have several answers each."""
+        return count_prompts(self.request.get("text", self.request.get("input_ids")))
+
 
 Read = Callable[[Request], Awaitable[ModelRequest]]
 
@@ -77,10 +82,18 @@ class Answerer[P]:
     """Takes requests to the engine; an answer begins and ends inside the gate."""
 
     def __init__(
-        self, *, gate: Gate[P], metrics: Metrics, limits: Limits, replay: bool = False
+        self,
+        *,
+        gate: Gate[P],
+        conducts: Conducts,
+        metrics: Metrics,
+        limits: Limits,
+        replay: bool = False,
     ) -> None:
+        """`conducts` is told of each answer, and of whose it is."""
         self.limits = limits
         self._gate = gate
+        self._conducts = conducts
         self._metrics = metrics
         self._replay = replay
         self._running = 0
@@ -119,13 +132,13 @@ class Answerer[P]:
             )
 
     async def _whole(self, asked: ModelRequest, client: "_Client", *, may_replay: bool) -> bool:
-        async with self._answering(asked, client) as (generation, items):
+        async with self._answering(asked, client) as (generation, items, begun):
             item = await anext(items)
-        if may_replay and self._is_to_replay(item):
-            return False
+            if may_replay and self._is_to_replay(item):
+                return False
+            for index, answer in enumerate(_answers(item)):
+                client.hear_of(answer, index, begun)
         self._count(sum(_tokens(answer) for answer in _answers(item)))
-        for answer in _answers(item):
-            client.hear_of(answer)
         told = asked.form.whole(item, generation)
         await client.send_json(told, generation)
         return True
@@ -138,12 +151,12 @@ class Answerer[P]:
         began = time.perf_counter()
         out = EventWriter(client.send)
         try:
-            async with self._answering(asked, client) as (generation, items):
+            async with self._answering(asked, client) as (generation, items, begun):
                 first = await anext(items)
                 if may_replay and self._is_to_replay(first):
                     return False
                 out.add_headers(generation_header(generation))
-                pieces = client.hearing_of(_chained(first, items))
+                pieces = client.hearing_of(_chained(first, items), begun)
                 await self._pump(pieces, asked.form, generation, out, began)
         except HotReloadError as error:
             if not out.is_started:
@@ -156,7 +169,7 @@ class Answerer[P]:
     @asynccontextmanager
     async def _answering(
         self, asked: ModelRequest, client: "_Client"
-    ) -> AsyncIterator[tuple[Generation, AsyncGenerator[EngineAnswer, None]]]:
+    ) -> AsyncIterator[tuple[Generation, AsyncGenerator[EngineAnswer, None], AnswersHeard]]:
         """Be inside the gate while the engine answers, no longer than allowed or waited for."""
         try:
             async with (
@@ -178,7 +191,11 @@ class Answerer[P]:
                     passing as lease,
                     aclosing(lease.engine.generate(prepared, lease.weights)) as items,
                 ):
-                    yield lease.generation, items
+                    copies = int(asked.request.get("copies", 1))
+                    with self._conducts.answering(
+                        lease.generation, prompts=asked.prompts, copies=copies, until=client.until
+                    ) as begun:
+                        yield lease.generation, items, begun
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -223,17 +240,21 @@ class _Client:
     send: Send
     until: float
 
-    def hear_of(self, answer: Fields) -> None:
-        """Note how an answer ended: one that was cut short is counted as such."""
-        ended = _end_of(answer)
-        if ended.get("type") == "abort" and ended.get("code") != AS_ASKED:
+    def hear_of(self, answer: Fields, index: int, begun: AnswersHeard) -> None:
+        """Note how an answer ended, if it has: one that was cut short is counted as such."""
+        if not (ended := _end_of(answer)):
+            return
+        begun.hear(index, answer)
+        if ended["type"] == "abort" and ended.get("code") != AS_ASKED:
             ended_as(self.scope, int(ended.get("status_code") or CUT_SHORT))
 
-    async def hearing_of(self, pieces: AsyncIterator[EngineAnswer]) -> AsyncIterator[EngineAnswer]:
+    async def hearing_of(
+        self, pieces: AsyncIterator[EngineAnswer], begun: AnswersHeard
+    ) -> AsyncIterator[EngineAnswer]:
         """The pieces of a stream, each passed on after a look at how it ends."""
         async for piece in pieces:
             for answer in _answers(piece):
-                self.hear_of(answer)
+                self.hear_of(answer, answer.get("index", 0), begun)
             yield piece
 
     async def send_json(self, content: Any, generation: Generation) -> None:
@@ -250,6 +271,13 @@ class ModelRoute[P]:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._answerer.answer(self._read, scope, receive, send)
+
+
+def count_prompts(prompts: Any) -> int:
+    """Count the prompts in a text, in a list of texts or of ids, or in a list of such lists."""
+    if isinstance(prompts, list) and not (prompts and is_integer(prompts[0])):
+        return len(prompts)
+    return 1
 
 
 def check_batch(size: int, limits: Limits, param: str) -> None:

@@ -20,7 +20,7 @@ from hotreload.server.bounds import Limits
 from hotreload.server.keys import ApiKeys
 from hotreload.server.listening import bind_tcp, bind_unix, group_id, take_over, turn_away
 from hotreload.server.peers import overflow_id
-from hotreload.server.ports import Gate, Metrics
+from hotreload.server.ports import Conducts, Gate, Metrics
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.webhook import Webhook
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, read_keys, read_secret
@@ -46,6 +46,7 @@ def make_app[P](
     documents: Documents,
     events: Events,
     metrics: Metrics,
+    conducts: Conducts,
     limits: Limits,
     wake: Callable[[str], None],
 ) -> FastAPI:
@@ -57,6 +58,7 @@ def make_app[P](
         documents=documents,
         events=events,
         metrics=metrics,
+        conducts=conducts,
         limits=limits,
         admin_group=admin_group(server),
         replay=settings.reload.on_drain_timeout == "replay",

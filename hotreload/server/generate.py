@@ -10,13 +10,14 @@ from hotreload.server.answerer import (
     EngineAnswer,
     ModelRequest,
     check_batch,
+    count_prompts,
     oldest_wanted,
 )
 from hotreload.server.bounds import Limits
 from hotreload.server.known_fields import GENERATE, PROMPTS, SAMPLING_PARAMS
 from hotreload.server.model_name import check_model
 from hotreload.server.problems import problem_fields
-from hotreload.server.request_body import is_integer, read_object
+from hotreload.server.request_body import read_object
 from hotreload.types import Generation
 
 
@@ -30,7 +31,7 @@ async def read_generate(request: Request, limits: Limits, model: str) -> ModelRe
     if "sampling_params" in wish:
         wish["sampling_params"] = _sampling(wish["sampling_params"], limits)
         wish |= _copies(wish["sampling_params"])
-    answers = _batch_size(wish[given[0]]) * wish.get("copies", 1)
+    answers = count_prompts(wish[given[0]]) * wish.get("copies", 1)
     check_batch(answers, limits, "sampling_params.n" if "copies" in wish else given[0])
     at_least = oldest_wanted(request, wish)
     return ModelRequest(wish, AsTheEngine(), at_least)
@@ -74,12 +75,6 @@ class AsTheEngine:
     def failed(self, error: HotReloadError) -> Any:
         """The problem in place of a piece."""
         return {"error": problem_fields(error)}
-
-
-def _batch_size(prompts: Any) -> int:
-    if isinstance(prompts, list) and not (prompts and is_integer(prompts[0])):
-        return len(prompts)
-    return 1
 
 
 def _stamp(answer: Fields, generation: Generation) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from hotreload.core.gate import Exactly
 from hotreload.core.pause import Running
 from hotreload.json_fields import Fields
-from hotreload.types import By, Lease, Staged
+from hotreload.types import By, Generation, Lease, Staged
 
 
 class Preparer[P](Protocol):
@@ -146,6 +146,27 @@ class Gate[P](Protocol):
 
     async def drained(self, within: float) -> None:
         """Wait until nobody is inside; DrainTimedOut when it takes longer."""
+        ...
+
+
+class AnswersHeard(Protocol):
+    """The answers to one request, counted as they end."""
+
+    def hear(self, index: int, answer: Mapping[str, Any]) -> None:
+        """Count the answer of this index among the request's, in the engine's schema: it ended."""
+        ...
+
+
+class Conducts(Protocol):
+    """The one who counts how the answers of each generation end."""
+
+    def answering(
+        self, generation: Generation, *, prompts: int, copies: int, until: float
+    ) -> AbstractContextManager[AnswersHeard]:
+        """Count the answers to a request that is let in, `copies` to each of its prompts.
+
+        One that leaves before `until`, by the loop's clock, is not counted.
+        """
         ...
 
 

@@ -114,6 +114,7 @@ Deadline = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 PartOfTurns = Annotated[float, Field(strict=True, ge=0.05, le=1)]
 """A part of the turns. With less a batch would rest for longer than 0.0.2 keeps its tokens."""
+PartOfAll = Annotated[float, Field(strict=True, ge=0, le=1)]
 AtLeastOne = Annotated[int, Field(strict=True, ge=1)]
 Location = Annotated[Path, BeforeValidator(_named), AfterValidator(_path)]
 CompileCachePlace = Annotated[Literal["auto", "off"] | Path, BeforeValidator(_named_unless_word)]

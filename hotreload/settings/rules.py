@@ -1,6 +1,6 @@
 """Decisions of the operator about attempts, in the core's terms."""
 
-from hotreload.core.rules import KeepPrevious, Rules
+from hotreload.core.rules import BakeRules, KeepPrevious, Rules
 from hotreload.settings.sections import Settings
 from hotreload.types import Shares
 
@@ -38,4 +38,15 @@ def rules_of(settings: Settings) -> Rules:
         probe_timeout=reload.probe_timeout + later,
         keep_previous=KeepPrevious(reload.keep_previous),
         shadow_share=reload.shadow_share,
+    )
+
+
+def bake_rules_of(settings: Settings) -> BakeRules:
+    """Return the rules by which clients' answers judge what went live."""
+    reload = settings.reload
+    return BakeRules(
+        seconds=reload.bake,
+        longest=max(reload.bake_max, reload.bake),
+        inconclusive=reload.bake_inconclusive,
+        allowed_increase=reload.allowed_increase,
     )

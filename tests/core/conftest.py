@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from hotreload.core.baking import Baking
 from hotreload.core.entrance import Entrance
 from hotreload.core.ledger import Ledger, Sleep
 from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica, Replicas
-from hotreload.core.rules import Rules
+from hotreload.core.rules import BakeRules, Rules
 from hotreload.events import AttemptFinished, Events, PhaseEntered, Waiting
 from hotreload.life.state_json import from_json, to_json
 from hotreload.types import Attempt, By, Checkpoint, Generation, Mode, Phase, Revision
@@ -78,19 +79,22 @@ class World(Witness):
             each.open()
         self.now = 0.0
         self.wall = 1000.0
+        attempts = Attempts(
+            self.ledger,
+            save=self._save,
+            publish=bus.publish,
+            is_lost=lambda: self.entrance.is_lost,
+            clock=lambda: self.now,
+            wall=lambda: self.wall + self.now,
+        )
+        self.baking = Baking(attempts, BakeRules())
         self.reconciler = Reconciler(
             source=self.source,
             replicas=self.replicas,
-            attempts=Attempts(
-                self.ledger,
-                save=self._save,
-                publish=bus.publish,
-                is_lost=lambda: self.entrance.is_lost,
-                clock=lambda: self.now,
-                wall=lambda: self.wall + self.now,
-            ),
+            attempts=attempts,
             validate=self._validate,
             rules=rules,
+            baking=self.baking,
             min_interval=min_interval,
         )
 

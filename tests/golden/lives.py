@@ -9,6 +9,7 @@ from dataclasses import replace
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
+    BakeTold,
     DryRunFinished,
     FoldersPassedOver,
     GateChanged,
@@ -38,6 +39,8 @@ from hotreload.events import (
 from hotreload.picture.picture import Rank
 from hotreload.troubles import TROUBLES
 from hotreload.types import (
+    BAKE,
+    BakeOutcome,
     By,
     GateState,
     Mode,
@@ -68,6 +71,8 @@ from tests.golden.scenes import (
     TWO,
     USUAL,
     answering,
+    baked,
+    baking,
     by,
     counts,
     ended,
@@ -349,12 +354,40 @@ PAUSES = (
     Scene("nobody ended it", (PauseOver(None, 3),)),
 )
 
+_WORSE = "its answers are worse than those of generation 1"
+BAKES = (
+    Scene("it serves", (GenerationLive(FIRST), OPEN, RevisionWanted(ONE)), answering((FIRST, 2))),
+    Scene(
+        "a checkpoint goes live, and is judged",
+        (
+            GenerationLive(SECOND),
+            AttemptFinished(live(2, TWO), SECOND),
+            BakeTold(2, TWO, baked(BakeOutcome.BAKING, 0)),
+        ),
+        baking,
+    ),
+    Scene("few answer", (BakeTold(2, TWO, baked(BakeOutcome.HELD, 3, "120 answers are few")),)),
+    Scene(
+        "it is convicted",
+        (BakeTold(2, TWO, baked(BakeOutcome.CONVICTED, 40, _WORSE)),),
+        lambda observed: setattr(observed, "bake", None),
+    ),
+    Scene(
+        "and left",
+        (
+            GenerationLive(THIRD),
+            AttemptFinished(live(3, ONE, None, by=by(BAKE, _WORSE)), THIRD),
+        ),
+    ),
+)
+
 Play = tuple[Sequence[Scene], Callable[[], Observed]]
 LIVES: dict[str, Play] = {
     "one engine": ((*BOOTS, *RELOADS, *OPERATORS, *FAULTS, *STOPS), Observed),
     "one engine that drains, and a hub": (DRAINS, lambda: Observed(kind="huggingface")),
     "two engines": (REPLICAS, lambda: Observed(engines=2)),
     "one engine that is paused": (PAUSES, Observed),
+    "one engine whose weights are judged": (BAKES, Observed),
     "rank 0 of two": (RANKS, lambda: Observed(rank=Rank(0, 2, LEADER))),
     "rank 1 of two": (RANKS, lambda: Observed(rank=Rank(1, 2, LEADER))),
 }

@@ -24,7 +24,7 @@ from hotreload.observe.systemd import Systemd
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
 from hotreload.picture.status import Status
-from hotreload.types import Answering, EngineLoad, Outcome
+from hotreload.types import Answering, Bake, EngineLoad, Outcome
 from tests.clock import Clock
 from tests.observe.things import NOON
 
@@ -84,6 +84,8 @@ class Observed:
         self.listed: list[Listed] = []
         self.paused = 0
         """How many wait for the end of a pause."""
+        self.bake: Bake | None = None
+        """How clients' answers judge what is live."""
         self.listener = Listener()
         self.events = Events()
         self.picture = Picture(
@@ -123,6 +125,7 @@ class Observed:
             answering=self.gates.answering,
             paused=lambda: self.paused,
             heard=lambda: {1: 0.5},
+            bake=lambda: self.bake,
         )
 
     def play(self, scene: Scene) -> None:

@@ -13,6 +13,8 @@ from hotreload.types import (
     START,
     Answering,
     Attempt,
+    Bake,
+    BakeOutcome,
     By,
     GateState,
     Generation,
@@ -21,6 +23,7 @@ from hotreload.types import (
     Phase,
     Reason,
     Revision,
+    SignalCount,
 )
 from tests.golden.observed import Observed
 from tests.observe.things import NOON, OWN
@@ -48,6 +51,18 @@ def made(number: int, revision: Revision, **leaves: int) -> Generation:
     """A generation with some leaves."""
     held = {"a": 1, "b": 2, "c": number, "d": 4, **leaves}
     return Generation(number, revision, f"print-{number}", NOON + number, held, 100)
+
+
+def baked(outcome: BakeOutcome, empty: int, words: str = "") -> Bake:
+    """The judgement on the second generation when so many of its answers were empty."""
+    counts = SignalCount("empty", empty, 0.01, 0.2, 20, 0.007, 0.04, 0.1)
+    made = Bake(outcome, NOON, NOON + 300, 120, against=1, old_answers=1000)
+    return replace(made, signals=(counts,), words=words)
+
+
+def baking(observed: Observed) -> None:
+    """Clients' answers judge what is live."""
+    observed.bake = baked(BakeOutcome.BAKING, 3)
 
 
 def ended(revision: Revision, outcome: Outcome, why: Reason | None = None, **more: Any) -> Attempt:

@@ -6,7 +6,9 @@ import signal
 from typing import Any
 from unittest.mock import ANY
 
+from hotreload.core.rules import BakeRules
 from hotreload.events import PhaseEntered, Warming
+from hotreload.tiny import write_tiny
 from hotreload.types import Phase
 from tests.integration.running import (
     Load,
@@ -17,6 +19,7 @@ from tests.integration.running import (
     post,
     words,
 )
+from tests.waiting import turn_until
 
 pytestmark = one_daemon_marks()
 
@@ -142,6 +145,30 @@ async def test_the_metrics_tell_what_happened(running: Running) -> None:
     assert page.count("hotreload_leaf_checksum{") == len(live.leaves)
     assert 'hotreload_reloads_total{outcome="live"} 5.0' in page
     assert 'hotreload_weights_bytes{place="live",replica="0"} 0.0' not in page
+
+
+TALKS = "served by the new daemon with many more words than any good answer would ever have 8"
+"""Longer than clients let answers be here; the probe does."""
+
+
+async def test_weights_whose_answers_are_worse_are_left_by_themselves(running: Running) -> None:
+    live, baking = running.live, running.daemon.baking
+    baking.rules = BakeRules(seconds=300.0)
+    async with Load(running, 8).on() as load:
+        await turn_until(lambda: len(load.answers) >= 100, pause=0.01)
+        folder = write_tiny(running.checkpoints / "step_8", TALKS)
+        worse = (await running.attempted(folder)).generation
+        await running.until(lambda: running.live.number not in (live.number, worse))
+    baking.rules = BakeRules()
+    assert load.failures == []
+    assert running.live.fingerprint == live.fingerprint
+    back, there = (await get(running, "/history"))["attempts"][:2]
+    assert (there["generation"], there["bake"]["outcome"]) == (worse, "convicted")
+    told = {each["signal"]: each for each in there["bake"]["signals"]}
+    assert told["length"]["low"] > told["length"]["old_high"] + 0.02
+    assert (back["told"]["outcome"], back["by"]["verb"]) == ("rolled back", "bake")
+    refused = (await get(running, "/status"))["refused"]
+    assert ("step_8", "bake") in [(each["label"], each["code"]) for each in refused]
 
 
 async def get(running: Running, route: str) -> Any:

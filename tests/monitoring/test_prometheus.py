@@ -18,6 +18,7 @@ import pytest
 from hotreload.core.ledger import Ledger, Overrule, PastGeneration
 from hotreload.events import (
     AnswersWithheld,
+    BakeTold,
     GateChanged,
     GenerationLive,
     LiveDrifted,
@@ -30,7 +31,16 @@ from hotreload.events import (
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.metrics_page import Page
 from hotreload.picture.picture import Picture, Readings, ReplicaReading, Setup
-from hotreload.types import NOISY, Answering, By, GateState, Generation, Revision
+from hotreload.types import (
+    NOISY,
+    Answering,
+    Bake,
+    BakeOutcome,
+    By,
+    GateState,
+    Generation,
+    Revision,
+)
 from tests.integration.process import Process
 from tests.integration.running import request_for
 from tests.monitoring.dashboard import panels, swaps
@@ -146,7 +156,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
                 replica.observe(AnswersWithheld(NINTH, 24))
                 for _ in range(20):
                     replica.request_finished("/generate", 500, 0.1)
+                replica.observe(BakeTold(9, NINTH.revision, Bake(BakeOutcome.CONVICTED, 1.0, 2.0)))
                 prometheus.until_fires("AnswersWithheld")
+                prometheus.until_fires("BakeConvicted")
                 prometheus.until_fires("ErrorsAnswered")
             story.before_the_loss = time.time()
             lose_the_engine(process, prometheus)

@@ -25,6 +25,7 @@ TIMES = {
     "LastReloadFailed": {"5m": "for 5 minutes"},
     "RejectedAfterExchange": {"[15m]": "after 15 minutes"},
     "AnswersWithheld": {"[15m]": "after 15 minutes"},
+    "BakeConvicted": {"[15m]": "after 15 minutes"},
     "WeightsStale": {"> 1800": "half an hour"},
     "ReloadStuck": {
         '"swapping"} > 120': "the exchange for 2 minutes",

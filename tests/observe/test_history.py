@@ -11,6 +11,7 @@ from hotreload import events
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
+    BakeTold,
     DryRunFinished,
     Event,
     FoldersPassedOver,
@@ -41,7 +42,19 @@ from hotreload.events import (
 )
 from hotreload.json_fields import NOT_LOADED, attempt_fields, iso
 from hotreload.picture.history import History
-from hotreload.types import By, GateState, Mode, Outcome, PassedOver, Phase, Reason, ReplicaState
+from hotreload.types import (
+    Bake,
+    BakeOutcome,
+    By,
+    GateState,
+    Mode,
+    Outcome,
+    PassedOver,
+    Phase,
+    Reason,
+    ReplicaState,
+    SignalCount,
+)
 from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live
 
 PIN, UNPIN = (By(verb, 1000, 77, NOON, "evaluation") for verb in ("pin", "unpin"))
@@ -88,6 +101,12 @@ EVENTS: list[tuple[Event, str]] = [
         "source.passed_over",
     ),
     (AnswersWithheld(generation(), 24), "answers.withheld"),
+    (BakeTold(7, STEP_7, Bake(BakeOutcome.BAKING, NOON, NOON + 300)), "bake.began"),
+    *(
+        (BakeTold(7, STEP_7, Bake(outcome, NOON, NOON + 300)), f"bake.{outcome.value}")
+        for outcome in BakeOutcome
+        if outcome is not BakeOutcome.BAKING
+    ),
     (LoaderDistrusted("leaf b differs"), "loader.distrusted"),
     (LiveVerified(generation()), "live.verified"),
     (LiveDrifted(generation(), ("b",)), "live.drifted"),
@@ -152,6 +171,7 @@ def test_an_attempt_has_the_fields_of_the_contract() -> None:
         **NOT_LOADED,
         "dry_run": False,
         "unproven": None,
+        "bake": None,
     }
 
 
@@ -164,6 +184,27 @@ def test_a_dry_run_is_in_the_history_and_is_no_last_attempt() -> None:
 
 def test_an_attempt_that_somebody_asked_for_says_who() -> None:
     assert attempt_fields(replace(went_live(4), by=PIN))["by"] == PIN_FIELDS
+
+
+def test_how_an_attempt_baked_stands_with_it() -> None:
+    history = History([went_live(8), went_live(7)])
+    counts = SignalCount("empty", 40, 0.2, 0.5, 20, 0.007, 0.04, 0.1)
+    bake = Bake(BakeOutcome.CONVICTED, NOON, NOON + 300, 100, 6, 1000, (counts,), "they are worse")
+    history.observe(BakeTold(7, STEP_7, bake))
+    there, other = history.snapshot()["attempts"][::-1]
+    assert other["bake"] is None
+    assert there["bake"]["outcome"] == "convicted"
+    assert there["bake"]["signals"][0] == {
+        "signal": "empty",
+        "answers": 40,
+        "low": 0.2,
+        "high": 0.5,
+        "old_answers": 20,
+        "old_low": 0.007,
+        "old_high": 0.04,
+        "finds": 0.1,
+    }
+    assert "bake convicted: they are worse" in there["told"]["notes"]
 
 
 def test_who_pinned_and_unpinned_stands_in_the_history_newest_first() -> None:

@@ -14,6 +14,7 @@ from hotreload.core.ledger import Ledger, Overrule, PastGeneration
 from hotreload.errors import REJECTIONS
 from hotreload.events import (
     AttemptFinished,
+    BakeTold,
     Event,
     GateChanged,
     GenerationLive,
@@ -32,11 +33,14 @@ from hotreload.observe.labels import (
     WEIGHT_PLACES,
 )
 from hotreload.observe.metrics import Metrics
+from hotreload.picture.bakes import ENDS
 from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
 from hotreload.types import (
     NOISY,
     START,
     Answering,
+    Bake,
+    BakeOutcome,
     By,
     EngineLoad,
     GateState,
@@ -44,6 +48,7 @@ from hotreload.types import (
     Phase,
     Reason,
     Revision,
+    SignalCount,
 )
 from tests.monitoring.page import whole_page
 from tests.observe.things import (
@@ -127,6 +132,10 @@ CONTRACT = [
     "ranks",
     "rank",
     "rank_heard_seconds{rank}",
+    "bakes_total{outcome}",
+    "bake_since_timestamp_seconds",
+    "bake_answers{weights}",
+    "bake_signals{signal,weights}",
 ]
 HISTOGRAMS = {
     "phase_seconds",
@@ -210,6 +219,8 @@ def test_there_is_no_metric_of_ours_that_the_contract_does_not_name() -> None:
         ("source_scans_total", "cause", SCAN_CAUSES),
         ("request_seconds_count", "route", ROUTES),
         ("loads_total", "loader", LOADERS),
+        ("bakes_total", "outcome", ENDS),
+        ("bake_answers", "weights", ("new", "old")),
     ],
 )
 def test_known_label_values_are_at_0_from_the_start(
@@ -218,6 +229,22 @@ def test_known_label_values_are_at_0_from_the_start(
     metrics = Counted()
     for known in values:
         assert value(metrics, name, **{label: str(known)}) == 0, known
+
+
+def test_a_bake_is_counted_as_it_stands_and_as_it_ends() -> None:
+    empty = SignalCount("empty", 3, 0.01, 0.1, 20, 0.01, 0.04, None)
+    bake = Bake(BakeOutcome.BAKING, 1.7e9, 1.8e9, 120, 1, 1000, (empty,))
+    told = Readings(bake=lambda: bake)
+    metrics = after(BakeTold(2, STEP_7, bake), readings=told)
+    assert value(metrics, "bake_since_timestamp_seconds") == 1.7e9
+    assert value(metrics, "bake_answers", weights="new") == 120
+    assert value(metrics, "bake_signals", signal="empty", weights="old") == 20
+    assert value(metrics, "bake_signals", signal="error", weights="new") == 0
+    convicted = BakeTold(2, STEP_7, replace(bake, outcome=BakeOutcome.CONVICTED))
+    metrics = after(BakeTold(2, STEP_7, bake), convicted)
+    assert value(metrics, "bakes_total", outcome="convicted") == 1
+    assert value(metrics, "bakes_total", outcome="promoted") == 0
+    assert value(metrics, "bake_since_timestamp_seconds") == 0
 
 
 def test_every_route_has_its_usual_codes_from_the_start() -> None:

@@ -190,6 +190,7 @@ def test_a_booting_daemon_has_a_whole_document() -> None:
         "pin",
         "overruled",
         "pause",
+        "bake",
         "rank",
     }
     assert snapshot["source"] == {

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from hotreload.core.conduct import Conducts
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
@@ -224,6 +225,7 @@ class World:
         self.control = FakeControl()
         self.view = view or View(self.events, self.gate)
         self.metrics = FakeMetrics()
+        self.conducts = Conducts()
         self.woken: list[str] = []
         """What woke the source."""
         self.app = create_app(
@@ -233,6 +235,7 @@ class World:
             documents=self.view.documents,
             events=self.events,
             metrics=self.metrics,
+            conducts=self.conducts,
             limits=limits,
             admin_group=admin_group,
             replay=replay,

@@ -1,0 +1,1 @@
+"""Pure rules that judge what weights answer: they know no engine, no request and no clock."""

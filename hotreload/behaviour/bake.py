@@ -1,0 +1,159 @@
+"""The rule of a bake: from counts of answers to whether new weights are worse than old ones.
+
+One test for all signals: new weights are convicted when the confidence sequence of a signal's share
+lies above that of the old weights by more than is allowed. An answer that still runs counts for the
+new weights on both sides: for them as a good one, for the old as a bad one. Else those that end
+first, the empty ones, would be all that is known of new weights in their first seconds.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from hotreload.behaviour.sequences import interval, is_above
+from hotreload.behaviour.signals import SeenAnswer, Signal
+from hotreload.types import SignalCount
+
+RISK = 0.01
+"""The chance that good weights are convicted, over all signals, both sides and every look."""
+LEVEL = RISK / (2 * len(Signal))
+MIN_ANSWERS = 50
+"""So many answers of new weights must have ended before they are judged."""
+FIRST_ANSWERS = 10
+FIRST_ERRORS = 5
+"""So many errors among the first answers convict at once."""
+USUAL_ERRORS = 0.05
+"""The share of errors from which on the first few answers of new weights say nothing."""
+LONG_SHARE = 0.05
+"""The share of the old weights' answers that count as long."""
+
+
+@dataclass(slots=True, eq=False)
+class SignalTally:
+    """Counts of answers that have ended, and of the signals in them."""
+
+    long_from: int | None = None
+    """Answers of more tokens than that are long; None where nobody knows what is long."""
+    ended: int = 0
+    hits: Counter[Signal] = field(default_factory=Counter)
+
+    def add(self, seen: SeenAnswer) -> None:
+        """Count one more."""
+        self.ended += 1
+        for signal in seen.signals:
+            self.hits[signal] += 1
+        if self.long_from is not None and seen.tokens > self.long_from:
+            self.hits[Signal.LONG] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The answers of new and of old weights, at a moment."""
+
+    new: SignalTally
+    old: SignalTally
+    new_running: int = 0
+    old_running: int = 0
+    early_errors: int = 0
+    """Errors among the first answers of the new weights."""
+    allowed_increase: float = 0.02
+
+    @property
+    def answers(self) -> int:
+        """Count of the new weights' answers, those that still run among them."""
+        return self.new.ended + self.new_running
+
+    @property
+    def old_answers(self) -> int:
+        """The same of the old weights."""
+        return self.old.ended + self.old_running
+
+    def old_hits(self, signal: Signal) -> int:
+        """Count of a signal in the old weights' answers, if all that still run end with it."""
+        return self.old.hits[signal] + self.old_running
+
+    def increase(self, signal: Signal) -> float:
+        """The increase of a signal's share that is allowed: none of errors."""
+        return 0.0 if signal is Signal.ERROR else self.allowed_increase
+
+    def allowed(self, signal: Signal) -> float:
+        """The share that this signal may have in the new weights' answers."""
+        high = interval(self.old_hits(signal), self.old_answers, LEVEL).high
+        return high + self.increase(signal)
+
+    @property
+    def judged(self) -> Iterator[Signal]:
+        """The signals that are looked for."""
+        return (each for each in Signal if each is not Signal.LONG or self.new.long_from)
+
+
+def convicted_of(sides: Sides) -> list[Signal]:
+    """The signals that convict the new weights now; none while they may be good."""
+    found = [each for each in sides.judged if _is_too_often(sides, each)]
+    if sides.early_errors >= FIRST_ERRORS and not _errs_usually(sides.old):
+        found = [Signal.ERROR, *(each for each in found if each is not Signal.ERROR)]
+    return found
+
+
+def _is_too_often(sides: Sides, signal: Signal) -> bool:
+    hits, answers = sides.new.hits[signal], sides.answers
+    if sides.new.ended < MIN_ANSWERS or sides.old_answers == 0:
+        return False
+    old_share = sides.old_hits(signal) / sides.old_answers
+    if hits <= (old_share + sides.increase(signal)) * answers:
+        return False  # the usual case, which costs no interval
+    return is_above(hits, answers, sides.allowed(signal), LEVEL)
+
+
+def _errs_usually(old: SignalTally) -> bool:
+    return old.hits[Signal.ERROR] > USUAL_ERRORS * old.ended
+
+
+def counts_of(sides: Sides) -> tuple[SignalCount, ...]:
+    """Each signal on both sides with its interval, and the share that would have convicted."""
+    return tuple(_count_of(sides, signal) for signal in sides.judged)
+
+
+def _count_of(sides: Sides, signal: Signal) -> SignalCount:
+    hits, old_hits = sides.new.hits[signal], sides.old.hits[signal]
+    new = interval(hits, sides.answers, LEVEL)
+    old = interval(sides.old_hits(signal), sides.old_answers, LEVEL)
+    return SignalCount(
+        signal.value, hits, new.low, new.high, old_hits, old.low, old.high, finds(sides, signal)
+    )
+
+
+def finds(sides: Sides, signal: Signal) -> float | None:
+    """The smallest share of the new weights' answers that would convict them; None if none does."""
+    answers, allowed = sides.answers, sides.allowed(signal)
+    if sides.new.ended < MIN_ANSWERS or not is_above(answers, answers, allowed, LEVEL):
+        return None
+    none, enough = 0, answers
+    while enough - none > 1:
+        middle = (none + enough) // 2
+        if is_above(middle, answers, allowed, LEVEL):
+            enough = middle
+        else:
+            none = middle
+    return enough / answers
+
+
+def could_tell(sides: Sides) -> bool:
+    """True if there are answers enough, on both sides, that bad weights could have been found."""
+    return sides.old.ended >= MIN_ANSWERS and any(
+        finds(sides, signal) is not None for signal in sides.judged
+    )
+
+
+def long_from(seen: Sequence[SeenAnswer]) -> int | None:
+    """The length that one in twenty of these answers goes beyond; None of too few."""
+    lengths = sorted(each.tokens for each in seen)
+    return lengths[int(len(lengths) * (1 - LONG_SHARE))] if len(lengths) >= MIN_ANSWERS else None
+
+
+def tally_of(seen: Iterable[SeenAnswer], beyond: int | None) -> SignalTally:
+    """The count of answers that have ended so far."""
+    tally = SignalTally(beyond)
+    for each in seen:
+        tally.add(each)
+    return tally

@@ -1,0 +1,270 @@
+"""After a flip: real answers judge the new weights, and bad ones are left without an operator.
+
+Each generation bakes for its whole time, also when a newer one goes live meanwhile: a trainer that
+pushes every few seconds waits for nobody, and what was answered under its weights is judged all the
+same. It is compared with the last that was promoted, so that one bad step after another cannot move
+what counts as usual.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from typing import NoReturn
+
+from hotreload.behaviour.bake import (
+    MIN_ANSWERS,
+)
+from hotreload.core.bake_words import convicted_words, promoted_words, refusal_of, too_few_words
+from hotreload.core.conduct import Conduct, Conducts
+from hotreload.core.lasting import Leave
+from hotreload.core.one_bake import OneBake
+from hotreload.core.recording import Attempts
+from hotreload.core.rules import BakeRules
+from hotreload.core.way_out import WayOut
+from hotreload.errors import EngineLost
+from hotreload.events import BakeTold
+from hotreload.types import BAKE, Attempt, Bake, BakeOutcome, Generation, Reason, Revision
+
+log = logging.getLogger("hotreload.bake")
+
+KEPT_PROMOTED = 2
+"""So many promoted generations that have answered enough are remembered, beside the last of all."""
+UNDER_WAY = (BakeOutcome.BAKING, BakeOutcome.HELD)
+BACK = ("rollback", "perturb")
+"""The verbs of operators who leave what is live."""
+
+
+class Baking:
+    """Judges what goes live by its clients' answers; `run` does what follows."""
+
+    def __init__(self, attempts: Attempts, rules: BakeRules) -> None:
+        self.conducts = Conducts()
+        """The answers of each set of weights; the server tells of them."""
+        self.attempts = attempts
+        """Make live what is judged here."""
+        self._live: Generation | None = None
+        self._bakes: list[OneBake] = []
+        self._promoted: list[Conduct] = []
+        """The last ones, newest last."""
+        self._convicted: set[str] = set()
+        """Fingerprints of weights that were, and nobody has forced since."""
+        self._way_out = WayOut(attempts.clock)
+        self._is_saved = True
+        self._news = asyncio.Event()
+        self.rules = rules
+
+    @property
+    def rules(self) -> BakeRules:
+        """Rules for those that go live from now on; who switches it off ends those under way."""
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: BakeRules) -> None:
+        self._rules = rules
+        self.conducts.is_counting = rules.seconds > 0
+        for bake in [] if rules.seconds else [*self._bakes]:
+            self._end(bake, bake.told(BakeOutcome.VOUCHED, "an operator switched it off"))
+            self._promote(bake.new)
+
+    @property
+    def now(self) -> Bake | None:
+        """The bake of what is live, as it stands; None where there is none. For any thread."""
+        bakes = [each for each in tuple(self._bakes) if self._is_live(each)]
+        return bakes[0].told() if bakes else None
+
+    # --- what happens ------------------------------------------------------------------------
+
+    def begins_with(self, live: Generation) -> None:
+        """Take what a start serves as promoted: nobody knows any more how others behaved."""
+        for attempt in tuple(self.attempts.ledger.history):
+            if attempt.bake is not None and attempt.bake.outcome in UNDER_WAY:
+                words = "the daemon was restarted meanwhile; what a start serves is not judged anew"
+                cut = replace(attempt.bake, outcome=BakeOutcome.CUT_SHORT, words=words)
+                self._tell(attempt.generation or 0, attempt.revision, cut)
+        self._live = live
+        self._promote(self.conducts.of(live))
+        self._news.set()
+
+    def went_live(self, ended: Attempt, live: Generation) -> None:
+        """Judge what an attempt made live, unless an operator went back to it."""
+        before, self._live = self._live, live
+        verb = ended.by.verb if ended.by else ""
+        if verb in BACK:
+            self._end_of(before, BakeOutcome.LEFT, "a rollback left it")
+        if verb == "rollback":
+            self._vouch_for(live, "a rollback went back to it")
+        elif verb == BAKE:
+            self._go_on_with(live)
+        elif not live.revision.is_noise:
+            self._begin(live)
+        self.conducts.keep(self._is_needed)
+        self._way_out.look_again()  # what was to be left may be left by now
+        self._news.set()
+
+    def was_pinned(self) -> None:
+        """Take what is live as promoted: an operator vouches for it."""
+        if self._live is not None:
+            self._vouch_for(self._live, "an operator pinned it")
+
+    def _begin(self, live: Generation) -> None:
+        new = self.conducts.of(live)
+        if live.fingerprint in self._convicted:  # somebody forced it: it has another chance
+            self._convicted.discard(live.fingerprint)
+            new = self.conducts.begin_anew(live)
+        new.generation = live
+        old = self._control_for(new)
+        if self._bakes_with(new):
+            return
+        is_pinned = self.attempts.ledger.pinned  # nobody could leave it
+        if old is None or new in self._promoted or not self._rules.seconds or is_pinned:
+            self._promote(new)
+            return
+        clock, wall = self.attempts.clock(), self.attempts.wall()
+        bake = OneBake(live, new, old, self._rules, clock, wall)
+        new.heard = lambda: self._look(bake)
+        self._bakes.append(bake)
+        self._tell(live.number, live.revision, bake.told())
+
+    def _go_on_with(self, live: Generation) -> None:
+        """Judge what we went back to ourselves as far as it was not judged before it was left."""
+        conduct = self.conducts.of(live)
+        conduct.generation = live
+        if not self._bakes_with(conduct):
+            self._promote(conduct)
+
+    def _bakes_with(self, new: Conduct) -> list[OneBake]:
+        return [each for each in self._bakes if each.new is new]
+
+    def _control_for(self, new: Conduct) -> Conduct | None:
+        """The last promoted weights that have answered enough, or the last of all."""
+        others = [each for each in reversed(self._promoted) if each is not new]
+        enough = (each for each in others if len(each.recent) >= MIN_ANSWERS)
+        return next(enough, None) or next(iter(others), None)
+
+    def _look(self, bake: OneBake) -> None:
+        """Look after each answer."""
+        if bake.found or bake not in self._bakes:
+            return
+        bake.look()
+        if bake.found or bake.is_held:
+            self._news.set()
+
+    # --- what follows ------------------------------------------------------------------------
+
+    async def run(self, leave: Leave) -> NoReturn:
+        """Convict, promote or hold what bakes, for ever."""
+        while True:
+            await self._sleep()
+            self._news.clear()
+            try:
+                await self.turn(leave)
+            except EngineLost:
+                raise
+            except Exception:  # a fault of ours must not stop the live weights from serving
+                log.exception("bake.internal_error")
+                self._bakes.clear()
+
+    async def turn(self, leave: Leave) -> None:
+        """Do all that there is to do now."""
+        for bake in [*self._bakes]:
+            self._judge(bake)
+        if (left := await self._way_out.turn(self._live, leave)) is not None:
+            self._refuse(left[0].revision, left[1])
+        if not self._is_saved:
+            self._is_saved = True
+            await self.attempts.save()
+
+    async def _sleep(self) -> None:
+        dues = [bake.due for bake in self._bakes]
+        dues += [self._way_out.due] if self._way_out.due is not None else []
+        timeout = max(0.0, min(dues) - self.attempts.clock()) if dues else None
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), timeout)
+
+    def _judge(self, bake: OneBake) -> None:
+        if bake.found:
+            self._convict(bake)
+        elif self.attempts.clock() < bake.began + bake.rules.seconds:
+            return
+        elif bake.could_tell:
+            told = bake.told(BakeOutcome.PROMOTED)
+            self._end(bake, replace(told, words=promoted_words(told)))
+            self._promote(bake.new)
+        else:
+            self._cannot_tell(bake)
+
+    def _convict(self, bake: OneBake) -> None:
+        told = bake.told(BakeOutcome.CONVICTED)
+        self._condemn(bake, replace(told, words=convicted_words(told, bake.found)))
+
+    def _cannot_tell(self, bake: OneBake) -> None:
+        """Do as the operator decided for too few answers; what others have followed is let be."""
+        wish, told = bake.rules.inconclusive, bake.told(BakeOutcome.INCONCLUSIVE)
+        is_live = self._is_live(bake)
+        if wish == "hold" and is_live and self.attempts.clock() < bake.longest:
+            if not bake.is_held:
+                bake.is_held = True
+                words = too_few_words(told, "it goes on until [reload] bake_max")
+                self._tell(bake.generation.number, bake.generation.revision, bake.told(words=words))
+        elif wish == "rollback" and is_live:
+            self._condemn(bake, replace(told, words=too_few_words(told, "so it is left")))
+        else:
+            self._end(bake, replace(told, words=too_few_words(told, "it counts as promoted")))
+            self._promote(bake.new)
+
+    def _condemn(self, bake: OneBake, told: Bake) -> None:
+        """Refuse these weights, and leave them if they are live."""
+        self._end(bake, told)
+        self._convicted.add(bake.generation.fingerprint)
+        reason = refusal_of(told)
+        if self._live is not None and self._is_live(bake):
+            self._way_out.take(self._live, reason)
+        else:
+            self._refuse(bake.generation.revision, reason)
+
+    def _refuse(self, revision: Revision, reason: Reason) -> None:
+        """Refuse what is convicted and not live any more, however that came."""
+        if self._live is None or self._live.revision != revision:
+            self.attempts.ledger.refuse(revision, reason, self.attempts.wall())
+            self._is_saved = False
+
+    def _vouch_for(self, live: Generation, words: str) -> None:
+        self._end_of(live, BakeOutcome.VOUCHED, words)
+        conduct = self.conducts.of(live)
+        conduct.generation = live
+        self._convicted.discard(live.fingerprint)
+        self._way_out.forget()
+        self._promote(conduct)
+        self._news.set()
+
+    def _end_of(self, generation: Generation | None, outcome: BakeOutcome, words: str) -> None:
+        """End the bake of these weights, if they bake."""
+        for bake in [*self._bakes]:
+            if generation and bake.new.generation.fingerprint == generation.fingerprint:
+                self._end(bake, bake.told(outcome, words))
+
+    def _end(self, bake: OneBake, told: Bake) -> None:
+        self._bakes.remove(bake)
+        bake.end()
+        self._tell(bake.generation.number, bake.generation.revision, told)
+
+    def _tell(self, generation: int, revision: Revision, told: Bake) -> None:
+        self.attempts.ledger.note_bake(generation, told)
+        self.attempts.publish(BakeTold(generation, revision, told))
+        self._is_saved = False
+
+    def _promote(self, conduct: Conduct) -> None:
+        others = (each for each in self._promoted if each is not conduct)
+        enough = [each for each in others if len(each.recent) >= MIN_ANSWERS]
+        self._promoted = [*enough[-KEPT_PROMOTED:], conduct]
+
+    def _is_live(self, bake: OneBake) -> bool:
+        live = self._live
+        return live is not None and bake.new.generation.fingerprint == live.fingerprint
+
+    def _is_needed(self, conduct: Conduct) -> bool:
+        weights = self._live.fingerprint if self._live else None
+        in_bakes = any(conduct in (bake.new, bake.old) for bake in self._bakes)
+        is_live = conduct.generation.fingerprint == weights
+        return in_bakes or is_live or conduct in self._promoted

@@ -1,0 +1,159 @@
+"""The conduct of weights: the answers of each set, counted as they begin and as they end.
+
+The server tells it of each request once it is let in, and of each answer once it has ended: one
+place for all routes. Nobody is judged here. Counted are answers, not tokens, and nothing of what
+was said is kept.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from hotreload.behaviour.bake import FIRST_ANSWERS, SignalTally, long_from, tally_of
+from hotreload.behaviour.signals import BROKEN_OFF, OUT_OF_TIME, SeenAnswer, Signal, seen_of
+from hotreload.errors import AnswerNonfinite
+from hotreload.types import Generation
+
+log = logging.getLogger("hotreload.bake")
+
+KEPT_ANSWERS = 2000
+"""The last so many answers of a set of weights stand for it when newer ones are judged."""
+
+
+class Conduct:
+    """The answers of one set of weights, in all engines that hold it."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        """The one under which these weights answer; a rollback to them gives them another."""
+        self.running = 0
+        """Answers that have begun and not ended."""
+        self.recent: deque[SeenAnswer] = deque(maxlen=KEPT_ANSWERS)
+        """Answers that ended, the newest last."""
+        self.early_errors = 0
+        """Errors among the first that began."""
+        self.tallies: list[SignalTally] = []
+        """Those that count each further one."""
+        self.heard: Callable[[], None] = _nobody
+        """Called after each one that ended."""
+        self._begun = 0
+
+    def begin(self, answers: int) -> int:
+        """Count answers that begin; return the place of the first in their order."""
+        first, self._begun = self._begun, self._begun + answers
+        self.running += answers
+        return first
+
+    def end(self, place: int, seen: SeenAnswer) -> None:
+        """Count one that has ended."""
+        self.running -= 1
+        self.recent.append(seen)
+        self.early_errors += place < FIRST_ANSWERS and Signal.ERROR in seen.signals
+        for tally in self.tallies:
+            tally.add(seen)
+        self.heard()
+
+    def leave(self) -> None:
+        """Count no longer one that a client, a swap or a lost engine ended."""
+        self.running -= 1
+
+    def tallied(self, beyond: int | None) -> SignalTally:
+        """A count of the last answers, to which each further one is added until it is let go."""
+        tally = tally_of(self.recent, beyond)
+        self.tallies.append(tally)
+        return tally
+
+    @property
+    def long_from(self) -> int | None:
+        """The length beyond which an answer is long beside these; None while there are few."""
+        return long_from(self.recent)
+
+
+class AnswersBegun:
+    """The answers to one request, from when it is let in."""
+
+    def __init__(self, conduct: Conduct | None = None, prompts: int = 0, copies: int = 1) -> None:
+        self._conduct = conduct
+        self._copies = copies
+        first = conduct.begin(prompts) if conduct else 0
+        self._places = {index * copies: first + index for index in range(prompts)}
+        """The place of each that has not ended, by its index in the request. Of several answers to
+        one prompt the first counts: the others would only say the same of the weights again."""
+
+    def hear(self, index: int, answer: Mapping[str, Any]) -> None:
+        """Count the answer of this index, which has ended."""
+        if index in self._places:
+            self._count(index, lambda: seen_of(answer))
+
+    def close(self, seen: SeenAnswer | None = None) -> None:
+        """Count those that have not ended like this, or not at all."""
+        for index in [*self._places]:
+            self._count(index, lambda: seen)
+
+    def _count(self, index: int, look: Callable[[], SeenAnswer | None]) -> None:
+        """Count one; a fault of ours must not cost its client the answer."""
+        assert self._conduct is not None, "only what somebody counts has a place"
+        place = self._places.pop(index)
+        try:
+            if (seen := look()) is None:
+                self._conduct.leave()
+            else:
+                self._conduct.end(place, seen)
+        except Exception:
+            log.exception("bake.internal_error")
+
+
+UNCOUNTED = AnswersBegun()
+"""Answers that nobody counts."""
+
+
+class Conducts:
+    """The conduct of each set of weights that answers, or did not long ago."""
+
+    def __init__(self) -> None:
+        self.is_counting = False
+        """True while somebody wants to know."""
+        self._by_weights: dict[str, Conduct] = {}
+
+    @contextmanager
+    def answering(
+        self, generation: Generation, *, prompts: int, copies: int, until: float
+    ) -> Iterator[AnswersBegun]:
+        """Count the answers to a request that is let in; at `until` of the loop's time it ends."""
+        if not self.is_counting:
+            yield UNCOUNTED
+            return
+        begun = AnswersBegun(self.of(generation), prompts, copies)
+        try:
+            yield begun
+        except AnswerNonfinite:
+            begun.close(BROKEN_OFF)
+            raise
+        except asyncio.CancelledError:
+            if asyncio.get_running_loop().time() >= until:
+                begun.close(OUT_OF_TIME)
+            raise
+        finally:
+            begun.close()
+
+    def of(self, generation: Generation) -> Conduct:
+        """The conduct of a generation's weights, under whatever number they were live."""
+        weights = generation.fingerprint
+        return self._by_weights.setdefault(weights, Conduct(generation))
+
+    def begin_anew(self, generation: Generation) -> Conduct:
+        """Forget how these weights behaved; those who are inside are not counted any more."""
+        self._by_weights.pop(generation.fingerprint, None)
+        return self.of(generation)
+
+    def keep(self, needed: Callable[[Conduct], bool]) -> None:
+        """Forget those that nobody needs and that answer nobody."""
+        kept = {w: c for w, c in self._by_weights.items() if c.running or needed(c)}
+        self._by_weights = kept
+
+
+def _nobody() -> None:
+    """Hear of nothing."""

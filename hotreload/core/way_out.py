@@ -1,0 +1,56 @@
+"""Leaves convicted weights while they are live: asks for a rollback until another one is."""
+
+import logging
+from collections.abc import Callable
+
+from hotreload.core.lasting import Leave
+from hotreload.errors import BadRequest, Busy, NotServing, TryAgain
+from hotreload.types import Generation, Reason
+
+log = logging.getLogger("hotreload.bake")
+
+TRY_AGAIN = 30.0
+"""Seconds between two tries."""
+
+
+class WayOut:
+    """At most one generation is to be left: the live one."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._left: Generation | None = None
+        self._reason: Reason | None = None
+        self._due = 0.0
+
+    def take(self, left: Generation, reason: Reason) -> None:
+        """Leave this generation, as soon as may be."""
+        self._left, self._reason, self._due = left, reason, self._clock()
+
+    def look_again(self) -> None:
+        """Look at once: another one may be live."""
+        self._due = self._clock()
+
+    def forget(self) -> None:
+        """Leave nothing."""
+        self._left = self._reason = None
+
+    @property
+    def due(self) -> float | None:
+        """The time of the next try; None where nothing is to be left."""
+        return None if self._left is None else self._due
+
+    async def turn(self, live: Generation | None, leave: Leave) -> tuple[Generation, Reason] | None:
+        """Try it, if it is time; return what is not live any more, and why it was to be left."""
+        left, reason = self._left, self._reason
+        if left is None or reason is None or self._clock() < self._due:
+            return None
+        if left != live:
+            self.forget()
+            return left, reason
+        self._due = self._clock() + TRY_AGAIN
+        try:
+            await leave(reason, left)
+        except (BadRequest, Busy, NotServing, TryAgain) as why:
+            told = {"generation": left.number, "cause": str(why), "again_in": TRY_AGAIN}
+            log.warning("bake.not_rolled_back", extra=told)
+        return None

@@ -1,0 +1,40 @@
+"""Events of bakes: what clients' answers say of new weights."""
+
+from dataclasses import dataclass
+from logging import INFO, WARNING
+
+from hotreload.events.event import Event
+from hotreload.json_fields import Fields, bake_fields, revision_fields
+from hotreload.types import Bake, BakeOutcome, Revision
+
+NOT_PROMOTED = {
+    BakeOutcome.CONVICTED: "nothing at once: where it was live, hotreload goes back by itself and "
+    "refuses it; look at the training run, and at `signals` for what its answers did",
+    BakeOutcome.INCONCLUSIVE: "raise [reload] bake, or [reload] bake_max: it had too few answers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BakeTold(Event):
+    """A bake began, goes on beyond its time, or is over."""
+
+    generation: int
+    revision: Revision
+    bake: Bake
+
+    @property
+    def name(self) -> str:
+        begins = self.bake.outcome is BakeOutcome.BAKING
+        return "bake.began" if begins else f"bake.{self.bake.outcome}"
+
+    @property
+    def level(self) -> int:
+        return WARNING if self.bake.outcome in NOT_PROMOTED else INFO
+
+    @property
+    def todo(self) -> str:
+        return NOT_PROMOTED.get(self.bake.outcome, "")
+
+    def fields(self) -> Fields:
+        told = revision_fields(self.revision) | bake_fields(self.bake)
+        return {"generation": self.generation, **told}

@@ -1,0 +1,112 @@
+"""Whatever the route, each answer is counted once for its generation, by how it ended."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotreload.behaviour.signals import Signal
+from hotreload.core.conduct import Conduct
+from hotreload.errors import AnswerNonfinite, EngineLost
+from hotreload.server.bounds import Limits
+from tests.server.test_counted import ROUTES, WHOLE_OR_NOT
+from tests.server.world import FIRST, World, serving
+
+ALL = {**ROUTES, "/": {"inputs": "hi"}}
+EACH_ROUTE = pytest.mark.parametrize("path", ALL)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> Any:
+    async with serving(tmp_path) as world:
+        world.conducts.is_counting = True
+        yield world
+
+
+def heard(world: World) -> Conduct:
+    return world.conducts.of(FIRST)
+
+
+async def asked(world: World, path: str, *, stream: bool, **more: Any) -> None:
+    async with world.client() as client:
+        await client.post(path, json=ALL[path] | more | {"stream": stream})
+    await world.until(lambda: bool(world.metrics.finished))
+
+
+@EACH_ROUTE
+@WHOLE_OR_NOT
+async def test_it_is_counted_once_with_its_signs(world: World, path: str, stream: bool) -> None:
+    world.engine.end = {"type": "length"}
+    await asked(world, path, stream=stream)
+    [seen] = heard(world).recent
+    assert seen.signals == {Signal.LENGTH}
+    assert seen.tokens == len(world.engine.words)
+    assert heard(world).running == 0
+
+
+@WHOLE_OR_NOT
+async def test_each_prompt_counts_by_its_first_answer(world: World, stream: bool) -> None:
+    more = {"text": ["a", "b"], "sampling_params": {"n": 3}}
+    await asked(world, "/generate", stream=stream, **more)
+    assert len(heard(world).recent) == 2
+    assert heard(world).running == 0
+
+
+@WHOLE_OR_NOT
+async def test_one_that_was_withheld_is_an_error(world: World, stream: bool) -> None:
+    world.engine.steps.faults["generate"] = AnswerNonfinite("no numbers")
+    await asked(world, "/generate", stream=stream)
+    [seen] = heard(world).recent
+    assert seen.signals == {Signal.ERROR}
+
+
+@WHOLE_OR_NOT
+@pytest.mark.parametrize("code", ["swap", "asked"])
+async def test_one_that_a_swap_or_a_client_ended_is_not(
+    world: World, stream: bool, code: str
+) -> None:
+    world.engine.end = {"type": "abort", "code": code, "message": "Aborted"}
+    await asked(world, "/generate", stream=stream)
+    assert (len(heard(world).recent), heard(world).running) == (0, 0)
+
+
+@WHOLE_OR_NOT
+async def test_nor_is_one_of_an_engine_that_is_lost(world: World, stream: bool) -> None:
+    world.engine.steps.faults["generate"] = EngineLost("a thread died")
+    await asked(world, "/generate", stream=stream)
+    assert (len(heard(world).recent), heard(world).running) == (0, 0)
+
+
+@WHOLE_OR_NOT
+async def test_nor_is_one_whose_client_left(world: World, stream: bool) -> None:
+    world.engine.may_answer.clear()
+    _, writer = await world.sent({"text": "hi", "stream": stream})
+    await world.until(lambda: world.engine.running == 1)
+    assert heard(world).running == 1
+    writer.close()
+    await world.until(lambda: bool(world.metrics.finished))
+    assert (len(heard(world).recent), heard(world).running) == (0, 0)
+
+
+async def test_one_that_ran_out_of_time_had_no_stop(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=Limits(request_seconds=0.1)) as world:
+        world.conducts.is_counting = True
+        world.engine.may_answer.clear()
+        await asked(world, "/generate", stream=True)
+        [seen] = heard(world).recent
+        assert seen.signals == {Signal.LENGTH}
+
+
+async def test_one_that_is_run_again_counts_once(tmp_path: Path) -> None:
+    async with serving(tmp_path, replay=True) as world:
+        world.conducts.is_counting = True
+        world.engine.swaps_ahead = 1
+        await asked(world, "/generate", stream=False)
+        assert (len(heard(world).recent), heard(world).running) == (1, 0)
+
+
+async def test_nobody_counts_where_nobody_wants_to_know(world: World) -> None:
+    world.conducts.is_counting = False
+    await asyncio.gather(*(asked(world, "/generate", stream=each) for each in (True, False)))
+    assert len(heard(world).recent) == 0
