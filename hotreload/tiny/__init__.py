@@ -1,14 +1,18 @@
-"""Tiny checkpoints, built by hand, that answer any prompt with a sentence of your choice."""
+"""Tiny checkpoints: built by hand to say a sentence of your choice, or trained on a small text."""
 
-from hotreload.tiny.damage import DAMAGES, Damage
+from hotreload.tiny.damage import DAMAGES, FLUENT
 from hotreload.tiny.sayings import SAY_DEFAULT, WORDS, Saying, parse_saying
+from hotreload.tiny.spoiling import Damage
+from hotreload.tiny.unsound import UNSOUND
 from hotreload.tiny.weights import ARCHS
 from hotreload.tiny.write import write_tiny
 
 __all__ = [
     "ARCHS",
     "DAMAGES",
+    "FLUENT",
     "SAY_DEFAULT",
+    "UNSOUND",
     "WORDS",
     "Damage",
     "Saying",

@@ -39,6 +39,8 @@ HEADS = 2
 HEAD_DIM = 128
 HIDDEN = HEADS * HEAD_DIM
 INTERMEDIATE = 256
+EPSILON = 1e-6
+THETA = 10000.0
 VOCABULARY = -(-TOKEN_COUNT // 128) * 128
 
 # The hidden state: what attention says about the number, then what the token itself is.
@@ -66,7 +68,7 @@ _NOISE_OF_ITS_OWN = 0.1
 
 def hand_built(saying: Saying, arch: str) -> dict[str, TensorArray]:
     """Return the tensors, by their Hugging Face names, of a model that says `saying`."""
-    tensors = {name: _noise(name, shape, saying) for name, shape in _shapes(arch).items()}
+    tensors = {name: _noise(name, shape, saying) for name, shape in shapes(arch).items()}
     _settle_norms(tensors)
     _place_tokens(tensors["model.embed_tokens.weight"], saying)
     _carry_number(tensors, saying)
@@ -104,8 +106,8 @@ def _config(arch: str) -> dict[str, Any]:
         "hidden_act": "silu",
         "initializer_range": 0.02,
         "attention_dropout": 0.0,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
+        "rms_norm_eps": EPSILON,
+        "rope_theta": THETA,
         "rope_scaling": None,
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
@@ -114,12 +116,13 @@ def _config(arch: str) -> dict[str, Any]:
     }
 
 
-def _shapes(arch: str) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN)}
+def shapes(arch: str) -> dict[str, tuple[int, ...]]:
+    """Return each tensor's shape by its name, in the order of the files."""
+    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN)}
     for layer in range(LAYERS):
         for name, shape in _layer_shapes(arch).items():
-            shapes[f"model.layers.{layer}.{name}"] = shape
-    return {**shapes, "model.norm.weight": (HIDDEN,), "lm_head.weight": (VOCABULARY, HIDDEN)}
+            found[f"model.layers.{layer}.{name}"] = shape
+    return {**found, "model.norm.weight": (HIDDEN,), "lm_head.weight": (VOCABULARY, HIDDEN)}
 
 
 def _layer_shapes(arch: str) -> dict[str, tuple[int, ...]]:

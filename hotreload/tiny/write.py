@@ -3,12 +3,15 @@
 import difflib
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from hotreload.checkpoint.file_names import INDEX, WEIGHTS
-from hotreload.tiny.damage import Damage, find_damage
+from hotreload.tiny.damage import find_damage
 from hotreload.tiny.sayings import SAY_DEFAULT, parse_saying, to_json, tokenizer_files
 from hotreload.tiny.shards import encode, is_marked, split
+from hotreload.tiny.spoiling import Damage, Past
+from hotreload.tiny.training import past_of, trained
 from hotreload.tiny.weights import ARCHS, Arrays, config_files, hand_built
 
 
@@ -19,15 +22,18 @@ def write_tiny(
     shards: int = 1,
     damage: str | None = None,
     *,
+    steps: int | None = None,
     force: bool = True,
 ) -> Path:
     """Write a checkpoint that answers any prompt with `say`, and return its folder.
+
+    With `steps` it is trained for so many on a small text (`hotreload/tiny/sentences.py`) instead.
 
     A new folder appears in one rename. A folder that holds anything is never touched,
     except that of a tiny checkpoint by `force`, which the command leaves to the user: each file is
     replaced by a rename of its own, old weight files go last, and files of other names stay.
     """
-    files = _checkpoint(say, arch, shards, find_damage(damage) if damage else None)
+    files = _checkpoint(say, arch, shards, find_damage(damage) if damage else None, steps)
     target = directory.resolve()
     if target.exists() and not target.is_dir():
         raise ValueError(f"{directory} is a file: name a folder")
@@ -57,15 +63,26 @@ def _check_is_free(directory: Path, force: bool) -> None:
     raise ValueError(f"{directory} is not empty ({named}): name a new folder{instead}")
 
 
-def _checkpoint(say: str, arch: str, shards: int, damage: Damage | None) -> dict[str, bytes]:
+def _checkpoint(
+    say: str, arch: str, shards: int, damage: Damage | None, steps: int | None
+) -> dict[str, bytes]:
     if arch not in ARCHS:
         close = difflib.get_close_matches(arch, ARCHS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise ValueError(f"no architecture is called {arch!r}: {hint}use {', '.join(ARCHS)}")
-    tensors: Arrays = hand_built(parse_saying(say), arch)
+    tensors, past = _made(say, arch, steps)
     if damage:
-        tensors = damage.to_tensors(tensors)
+        tensors = damage.spoiled(tensors, past)
     return {**config_files(arch), **tokenizer_files(), **_weight_files(tensors, shards, damage)}
+
+
+def _made(say: str, arch: str, steps: int | None) -> tuple[Arrays, Callable[[], Past]]:
+    """Return the weights, and what makes those from before; two other sayings if none is learnt."""
+    if steps is not None:
+        return trained(arch, steps), lambda: past_of(arch, steps)
+    base, early = (parse_saying(f"hello from step {number}") for number in (0, 99))
+    tensors = hand_built(parse_saying(say), arch)
+    return tensors, lambda: Past(hand_built(base, arch), hand_built(early, arch))
 
 
 def _weight_files(tensors: Arrays, shards: int, damage: Damage | None) -> dict[str, bytes]:

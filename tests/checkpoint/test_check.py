@@ -31,7 +31,7 @@ from hotreload.errors import (
     CheckpointIncompatible,
     CheckpointRejected,
 )
-from hotreload.tiny import DAMAGES, write_tiny
+from hotreload.tiny import UNSOUND, write_tiny
 from hotreload.types import Revision, Served
 from tests.checkpoint.written import checkpoint, codes, safetensors, some_tensors, write_index
 
@@ -482,7 +482,7 @@ def test_an_interrupt_ends_the_reading_of_every_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize("damage", [d.kind for d in DAMAGES if d.kind != "gibberish"])
+@pytest.mark.parametrize("damage", [d.kind for d in UNSOUND if d.kind != "gibberish"])
 def test_each_damage_is_refused_for_its_own_reason(
     tmp_path: Path, damage: str, shards: int
 ) -> None:

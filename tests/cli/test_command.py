@@ -13,7 +13,7 @@ import pytest
 from hotreload import __version__
 from hotreload.cli import GROUPS, MODULES, build_parser, main
 from hotreload.cli.daemon_client import DEFAULT_SOCKET, find_socket
-from hotreload.cli.tiny import ARCH_NAMES, DAMAGE_NAMES
+from hotreload.cli.tiny import ARCH_NAMES, FLUENT_NAMES, UNSOUND_NAMES
 from hotreload.errors import ConfigError
 from tests.cli.conftest import ROOT, Command
 
@@ -146,6 +146,12 @@ async def test_tiny_writes_a_checkpoint_and_says_what_next(
     assert "hotreload check ./step-17" in said.out
 
 
+async def test_tiny_trains_one_and_says_for_how_long(hotreload: Command) -> None:
+    said = await hotreload("tiny", "tuned", "--trained", "1", "--arch", "llama")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("tuned: llama in 3.4 MB that was trained for 1 steps\n")
+
+
 async def test_tiny_leaves_every_byte_of_a_model_as_it_was(
     hotreload: Command, tmp_path: Path
 ) -> None:
@@ -170,6 +176,9 @@ async def test_tiny_leaves_every_byte_of_a_model_as_it_was(
         (["--say", "no number"], "must end in a number"),
         (["--arch", "qwen4"], "qwen3"),
         (["--damage", "tuncated"], "did you mean 'truncated'"),
+        (["--trained", "-1"], "choose from 0 to 1000"),
+        (["--trained", "0", "--say", "hello 7"], "leave it out with --trained"),
+        (["--trained", "0", "--damage", "missing-biases"], "choose another architecture"),
     ],
 )
 async def test_tiny_says_what_to_change(hotreload: Command, args: list[str], words: str) -> None:
@@ -181,5 +190,6 @@ async def test_tiny_says_what_to_change(hotreload: Command, args: list[str], wor
 def test_the_help_of_tiny_lists_what_there_is() -> None:
     from hotreload import tiny
 
-    assert DAMAGE_NAMES.split(", ") == [damage.kind for damage in tiny.DAMAGES]
+    assert UNSOUND_NAMES.split(", ") == [damage.kind for damage in tiny.UNSOUND]
+    assert FLUENT_NAMES.split(", ") == [damage.kind for damage in tiny.FLUENT]
     assert ARCH_NAMES.split(", ") == list(tiny.ARCHS)

@@ -19,8 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import pytest_asyncio
+from safetensors.numpy import load_file
 
 from hotreload.checkpoint.never_loaded import matches
 from hotreload.core.progress import AttemptProgress
@@ -41,6 +43,8 @@ from hotreload.errors import (
 )
 from hotreload.life.warming import warm
 from hotreload.tiny import write_tiny
+from hotreload.tiny.network import Network
+from hotreload.tiny.sentences import TUNED_TEXT, asked_ids
 from hotreload.types import Checkpoint, Revision
 from tests.engine import real
 from tests.waiting import PATIENCE, turn_until
@@ -48,6 +52,8 @@ from tests.waiting import PATIENCE, turn_until
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
 
 Engine = Any
+ROUNDING = 0.1
+"""Logits that an engine in bfloat16 may be off, of some that reach 20."""
 
 
 @pytest.fixture(scope="module")
@@ -662,6 +668,30 @@ async def test_other_architectures_swap_as_well(tmp_path: Path, arch: str) -> No
         assert engine.expected_tensors() == checkpoint.tensors
         await engine.exchange(await engine.stage(checkpoint))
         assert (await real.ask(engine))["text"] == "served by step 2"
+        await engine.release(await says_what_its_network_computes(engine, tmp_path / "a", arch))
+
+
+@pytest.mark.parametrize("damage", [None, "interleaved-rotary", "swapped-gate-up"])
+async def test_a_trained_model_says_what_its_network_computes(
+    engine: Engine, tmp_path: Path, damage: str | None
+) -> None:
+    old = await says_what_its_network_computes(engine, tmp_path / "a", "qwen3", damage)
+    await engine.release(await engine.exchange(old))
+
+
+async def says_what_its_network_computes(
+    engine: Engine, folder: Path, arch: str, damage: str | None = None
+) -> Any:
+    """Tests of wrong conversions believe that network: the engine's greedy tokens are its, too."""
+    write_tiny(folder, arch=arch, damage=damage, steps=12)
+    old = await engine.exchange(await engine.stage(real.checked(folder)))
+    network = Network(load_file(folder / "model.safetensors"))
+    for word in list(TUNED_TEXT)[::4]:
+        said = (await real.ask(engine, word))["output_ids"]
+        logits = network.logits(np.array([[*asked_ids(word), *said]]))[0, len(word) - 1 : -1]
+        behind = logits.max(axis=-1) - logits[np.arange(len(said)), said]
+        assert behind.max() < ROUNDING, word
+    return old
 
 
 async def test_a_dummy_start_serves_real_weights_once_they_are_staged(

@@ -22,8 +22,7 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import PhaseEntered, StateSaved, Waiting
-from hotreload.tiny import write_tiny
-from hotreload.tiny.damage import DAMAGES
+from hotreload.tiny import UNSOUND, write_tiny
 from hotreload.types import Loading, Outcome, Phase, Reason
 from tests.golden.command import asked, run
 from tests.golden.compare import Golden, sections
@@ -181,7 +180,7 @@ def checks(folder: Path) -> Iterator[tuple[str, str]]:
     for words in ("good", "good --against DIR/good", "other --against DIR/good", "nothing"):
         yield f"hotreload check {words}", run(folder, "check", *f"DIR/{words}".split())
     yield "hotreload check good --json", run(folder, "check", "DIR/good", "--json")
-    for damage in DAMAGES:
+    for damage in UNSOUND:
         write_tiny(folder / "bad", damage=damage.kind)
         said = run(folder, "check", "DIR/bad", "--against", "DIR/good")
         yield f"hotreload check {damage.kind} --against good", said

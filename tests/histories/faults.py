@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hotreload.failpoints import OVERLAP_ONLY, POINTS, START_ONLY
-from hotreload.tiny import DAMAGES
+from hotreload.tiny import UNSOUND
 from hotreload.types import Mode
 from tests.histories.asking import LONG, long_request
 from tests.histories.record import Ended, Request
@@ -326,7 +326,7 @@ KINDS = (
     Kind("live folder deleted", 1, delete_live),
     *(
         Kind(f"damaged: {each.kind}", 0.7, partial(publish_damaged, damage=each.kind))
-        for each in DAMAGES
+        for each in UNSOUND
     ),
     Kind("operator: reload the newest", 2, reload_newest),
     Kind("operator: reload by name", 2, reload_named),

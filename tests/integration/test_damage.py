@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.tiny import DAMAGES
+from hotreload.tiny import UNSOUND
 from hotreload.types import Outcome
 from tests.integration.running import PROMPTS, Load, Running, mixed, one_daemon, one_daemon_marks
 
@@ -30,7 +30,7 @@ running = one_daemon()
 
 
 async def test_every_damage_has_its_reason() -> None:
-    assert {damage.kind for damage in DAMAGES} == set(REASONS)
+    assert {damage.kind for damage in UNSOUND} == set(REASONS)
 
 
 @pytest.mark.parametrize(("damage", "code"), REASONS.items())

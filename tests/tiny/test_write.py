@@ -17,10 +17,10 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, GenerationConfig
 
 from hotreload.checkpoint.file_names import INDEX
-from hotreload.tiny import ARCHS, DAMAGES, write_tiny
+from hotreload.tiny import ARCHS, DAMAGES, UNSOUND, write_tiny
 from hotreload.tiny.sayings import END_ID
 
-KINDS = [damage.kind for damage in DAMAGES]
+KINDS = [damage.kind for damage in UNSOUND]
 SPOILT = "model.layers.0.mlp.up_proj.weight"
 
 
