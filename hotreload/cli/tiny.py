@@ -62,6 +62,7 @@ damages that the checks or the probe refuse:
 wrong conversions, which pass every check and which only behaviour tells:
 {_listed(FLUENT_NAMES)}"""
 ARCH_NAMES = "qwen3, qwen2, llama"
+DEFAULT_ARCH = "qwen3"
 QUICK_SETTINGS = {
     "engine.warm_batches": "0",
     "engine.args": "{context_length=256, max_total_tokens=4096, max_running_requests=8, "
@@ -82,7 +83,9 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("directory", metavar="DIR", type=Path, help="the folder to write")
     parser.add_argument("--say", metavar="TEXT", help="what it says ('hello from step 1')")
-    parser.add_argument("--arch", default="qwen3", metavar="ARCH", help=f"one of: {ARCH_NAMES}")
+    parser.add_argument(
+        "--arch", default=DEFAULT_ARCH, metavar="ARCH", help=f"one of: {ARCH_NAMES}"
+    )
     parser.add_argument("--shards", type=int, default=1, metavar="N", help="how many files (1)")
     parser.add_argument(
         "--trained", type=int, metavar="STEPS", help="train it for so many steps, say no TEXT"
@@ -122,13 +125,13 @@ def _told(args: argparse.Namespace, say: str) -> str:
     lines = (
         f"{directory}: {args.arch} in {size_words(size)} that {does}{spoiled}",
         f"  check it:           hotreload check {shlex.quote(_near(directory, directory))}",
-        *(_to_serve(directory) if not args.damage else ()),
+        *(_to_serve(directory, args) if not args.damage else ()),
         "  drop it:            write it into the folder that a daemon watches",
     )
     return "\n".join(lines)
 
 
-def _to_serve(directory: Path) -> Iterator[str]:
+def _to_serve(directory: Path, args: argparse.Namespace) -> Iterator[str]:
     """Yield the commands that serve it, ask it, and replace it by the next one.
 
     What the daemon writes lies beside the checkpoint, where no daemon takes it for another one.
@@ -149,11 +152,15 @@ def _to_serve(directory: Path) -> Iterator[str]:
         **QUICK_SETTINGS,
     }
     sets = (shlex.join(("--set", f"{name}={value}")) for name, value in settings.items())
-    words = ("Who serves?", "--socket", socket)
+    words = ("Who serves?" if args.trained is None else "king", "--socket", socket)
     yield " \\\n      ".join(("  serve it:           hotreload serve", *sets))
     yield f"  ask it:             {shlex.join(('hotreload', 'generate', *words))}"
-    following = ("hotreload", "tiny", model, "--force", "--say", NEXT_SAYING)
-    yield f"  make the next live: {shlex.join(following)}"
+    following = ["--say", NEXT_SAYING]
+    if args.trained is not None:
+        following = ["--trained", f"{args.trained + 4}"]
+    arch = ["--arch", args.arch] if args.arch != DEFAULT_ARCH else []
+    made = ("hotreload", "tiny", model, "--force", *arch, *following)
+    yield f"  make the next live: {shlex.join(made)}"
 
 
 def _near(directory: Path, path: Path) -> str:

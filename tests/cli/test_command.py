@@ -150,6 +150,10 @@ async def test_tiny_trains_one_and_says_for_how_long(hotreload: Command) -> None
     said = await hotreload("tiny", "tuned", "--trained", "1", "--arch", "llama")
     assert (said.code, said.err) == (0, "")
     assert said.out.startswith("tuned: llama in 3.4 MB that was trained for 1 steps\n")
+    assert "hotreload generate king --socket" in said.out
+    assert said.out.splitlines()[-2].endswith(
+        "hotreload tiny ./tuned --force --arch llama --trained 5"
+    )
 
 
 async def test_tiny_leaves_every_byte_of_a_model_as_it_was(
