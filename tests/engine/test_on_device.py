@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from hotreload.engine.upstream.recompiles import Counting
 from hotreload.engine.weights import on_device, own
 from hotreload.engine.weights.leaf_rules import Heads, Ingredient, Rule
-from hotreload.engine.weights.on_device import can_turn, pays_on_device, put
+from hotreload.engine.weights.on_device import can_turn, pays_on_device, put, there_twice
 from hotreload.engine.weights.own import Made, Reader
 from tests.engine import real
 
@@ -170,3 +170,12 @@ def test_on_an_accelerator_it_is_the_device(monkeypatch: pytest.MonkeyPatch) -> 
     live = jax.device_put(np.zeros((2, 2), BF16), jax.devices()[0])
     monkeypatch.setattr(on_device, "is_on_host", lambda leaf: False)
     assert pays_on_device(live, BF16)
+
+
+def test_room_is_wanted_for_the_tensors_that_threads_hand_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leaves = [jax.numpy.zeros(size, BF16) for size in (2, 8, 4)]
+    assert there_twice(leaves, 2) == []
+    monkeypatch.setattr(on_device, "is_on_host", lambda leaf: False)
+    assert [leaf.size for leaf in there_twice(leaves, 2)] == [8, 4]

@@ -6,7 +6,7 @@ program is compiled for each rule, shape, dtype and sharding, when it is first a
 that differ in their place alone share one. Where the device is the host this is the slower way.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -42,6 +42,12 @@ def can_turn(live: Any, stored: Any) -> bool:
 
 WIDEST = 4
 """Bytes of the largest element that JAX takes over as it is."""
+
+
+def there_twice(leaves: Sequence[Any], threads: int) -> list[Any]:
+    """Describe what turning needs on the devices beside the leaves: the tensor of one a thread."""
+    large = [leaf for leaf in leaves if not is_on_host(leaf)]
+    return sorted(large, key=lambda leaf: int(leaf.nbytes), reverse=True)[:threads]
 
 
 def put(tensor: Array, part: Ingredient, live: Any) -> jax.Array:
