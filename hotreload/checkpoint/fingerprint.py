@@ -10,7 +10,7 @@ devices, with the functions below.
 """
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,13 @@ def _mixed(x: Any) -> Any:
 def _numbers(lane: int) -> _Words:
     numbers: _Words = number_of_place(np.arange(BLOCK, dtype=np.uint32), lane)
     return numbers
+
+
+@lru_cache(BLOCK)
+def _of_block(block: int) -> np.uint32:
+    """Each tensor begins with the same blocks: those of 16 GB."""
+    number: np.uint32 = number_of_block(np.array([block], np.uint32))[0]
+    return number
 
 
 class TensorSum:
@@ -128,7 +135,7 @@ class TensorSum:
 
     def _add_in_block(self, words: _Words, place: int, block: int) -> None:
         fold, places = self._folded[: len(words)], self._places[place : place + len(words)]
-        number = number_of_block(np.array([block % 2**32], np.uint32))[0]
+        number = _of_block(block % 2**32)
         np.right_shift(words, np.uint32(16), out=fold)
         np.bitwise_xor(fold, words, out=fold)
         np.multiply(fold, number, out=fold)
