@@ -184,7 +184,7 @@ class Loaders:
     def need(
         self, checkpoint: Checkpoint | None, live: Weights, place: Destination
     ) -> tuple[list[Any], int]:
-        """Arrays that a set beside the live one takes room for, and bytes of the host for making it.
+        """Arrays that a set beside the live one takes room for, and the host's bytes for making it.
 
         None stands for a set that is no checkpoint's. A leaf is described by the live one.
         """
