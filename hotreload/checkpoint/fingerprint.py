@@ -10,7 +10,7 @@ devices, with the functions below.
 """
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -68,21 +68,33 @@ def _numbers(lane: int) -> _Words:
     return numbers
 
 
+@lru_cache(BLOCK)
+def _of_block(block: int) -> np.uint32:
+    """Each tensor begins with the same blocks: those of 16 GB."""
+    number: np.uint32 = number_of_block(np.array([block], np.uint32))[0]
+    return number
+
+
 class TensorSum:
-    """Sums up one tensor after the other, in the order in which a file holds their elements."""
+    """Sums up one tensor after the other, in the order in which a file holds their elements.
+
+    Words of the same place in their blocks are added up first, since the number of a block is the
+    same in both lanes: what remains are the numbers of the places, once for a tensor.
+    """
 
     def __init__(self) -> None:
         self._folded = np.empty(BLOCK, np.uint32)
-        self._product = np.empty(BLOCK, np.uint32)
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin with another tensor."""
+        self._places = np.zeros(BLOCK, np.uint32)
+        """Of each place in a block, the sum over the blocks."""
         self._reached = 0
         """Words that were added."""
         self._rest = b""
         """Bytes behind them that are no word yet."""
-        self._lanes = [0] * LANES
+
+    def reset(self) -> None:
+        """Begin with another tensor."""
+        self._places[: self._reached] = 0
+        self._reached, self._rest = 0, b""
 
     def update(self, raw: Any) -> None:
         """Take in the bytes that follow."""
@@ -102,11 +114,15 @@ class TensorSum:
     def value(self) -> int:
         """Sixty-four bits for all that was taken in."""
         if not self._rest:
-            return joined(self._lanes)
+            return joined(self._lane(lane) for lane in range(LANES))
         filled = TensorSum()
-        filled._reached, filled._lanes = self._reached, list(self._lanes)
+        filled._reached, filled._places = self._reached, self._places.copy()
         filled._add(np.frombuffer(self._rest.ljust(4, b"\0"), "<u4"))
-        return joined(filled._lanes)
+        return filled.value
+
+    def _lane(self, lane: int) -> int:
+        places = self._places[: self._reached]
+        return int(np.add.reduce(places * _numbers(lane)[: len(places)], dtype=np.uint32))
 
     def _add(self, words: _Words) -> None:
         at = 0
@@ -118,12 +134,9 @@ class TensorSum:
             self._reached += len(part)
 
     def _add_in_block(self, words: _Words, place: int, block: int) -> None:
-        fold, product = self._folded[: len(words)], self._product[: len(words)]
-        number = int(number_of_block(np.array([block % 2**32], np.uint32))[0])
+        fold, places = self._folded[: len(words)], self._places[place : place + len(words)]
+        number = _of_block(block % 2**32)
         np.right_shift(words, np.uint32(16), out=fold)
         np.bitwise_xor(fold, words, out=fold)
-        for lane in range(LANES):
-            numbers = _numbers(lane)[place : place + len(words)]
-            np.multiply(fold, numbers, out=product)
-            total = int(np.add.reduce(product, dtype=np.uint32))
-            self._lanes[lane] = (self._lanes[lane] + total * number) % 2**32
+        np.multiply(fold, number, out=fold)
+        np.add(places, fold, out=places)

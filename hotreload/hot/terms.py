@@ -10,6 +10,7 @@ from hotreload.checkpoint.fit import Policy
 from hotreload.core.rules import BY_MEMORY, KeepPrevious, Rules
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
+from hotreload.engine.weights.spare_processors import Threads, counted
 from hotreload.errors import ConfigError
 from hotreload.types import Shares
 
@@ -35,7 +36,8 @@ class HotTerms:
     """Place where the weights before the live ones wait for a rollback."""
     memory: Literal["double", "host", "auto"] = "double"
     loader: Literal["auto", "upstream"] = "auto"
-    staging_threads: int = 1
+    staging_threads: Threads = 1
+    """With `auto` as many as the machine has processors to spare."""
     stage_timeout: float = DAEMONS_RULES.stage_timeout
     """Time that the loading may take."""
     probe_timeout: float = DAEMONS_RULES.probe_timeout
@@ -77,7 +79,7 @@ class HotTerms:
 
     def staging(self, spool: Path) -> StagingOptions:
         """Options of the loading: at usual priority, since the caller waits for it."""
-        quiet = Quiet(self.staging_threads, "normal")
+        quiet = Quiet(counted(self.staging_threads, "normal"), "normal")
         return StagingOptions(spool, self.max_drift, self.loader, self.memory, quiet)
 
 
@@ -123,7 +125,7 @@ _RULES: dict[str, _Rule] = {
         lambda value: value == BY_MEMORY or (type(value) is int and value in (2, 3)),
     ),
     "staging_threads": (
-        "a whole number, at least 1",
-        lambda value: type(value) is int and value >= 1,
+        "a whole number, at least 1, or 'auto'",
+        lambda value: value == "auto" or (type(value) is int and value >= 1),
     ),
 }

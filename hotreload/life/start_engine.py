@@ -17,6 +17,7 @@ from hotreload.engine.upstream.build import DOES_NOT_START, import_upstream
 from hotreload.engine.weights.filling import Filling, NotByOurs
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
+from hotreload.engine.weights.spare_processors import counted
 from hotreload.engine.weights.trust import note_in_vain, noted
 from hotreload.errors import ConfigError, TryAgain
 from hotreload.life.checking import Checking
@@ -256,7 +257,8 @@ def _naming(settings: Settings, model: Path, copy: Path) -> Iterator[None]:
 
 def _terms(settings: Settings, spool: Path) -> StagingOptions:
     engine = settings.engine
-    quiet = Quiet(engine.staging_threads, engine.staging_priority, engine.staging_starve)
+    threads = counted(engine.staging_threads, engine.staging_priority)
+    quiet = Quiet(threads, engine.staging_priority, engine.staging_starve)
     drift = settings.checks.max_drift
     trust = settings.state.directory / TRUST
     return StagingOptions(spool, drift, engine.loader, settings.reload.memory, quiet, trust)

@@ -13,6 +13,7 @@ from hotreload.settings.kinds import (
     Location,
     MeetingPoint,
     SettingsTable,
+    ThreadCount,
 )
 
 COMPILED = "compiled"
@@ -98,8 +99,10 @@ class EngineSettings(SettingsTable):
         "once it has made what the engine's makes, bit by bit, and the engine's for what ours "
         "does not understand; upstream is always the engine's.",
     )
-    staging_threads: AtLeastOne = Field(
-        default=1, description="How many threads our own loader reads and places tensors in."
+    staging_threads: ThreadCount = Field(
+        default=1,
+        description="How many threads our own loader reads and places tensors in; auto is as many "
+        "as the machine has processors to spare, at most 8.",
     )
     staging_priority: Literal["idle", "normal"] = Field(
         default="idle",

@@ -115,6 +115,15 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 PartOfTurns = Annotated[float, Field(strict=True, ge=0.05, le=1)]
 """A part of the turns. With less a batch would rest for longer than 0.0.2 keeps its tokens."""
 PartOfAll = Annotated[float, Field(strict=True, ge=0, le=1)]
+
+
+def _threads(value: object) -> object:
+    if value == "auto" or (type(value) is int and value >= 1):
+        return value
+    raise ValueError("should be a whole number, at least 1, or 'auto'")
+
+
+ThreadCount = Annotated[int | Literal["auto"], BeforeValidator(_threads)]
 AtLeastOne = Annotated[int, Field(strict=True, ge=1)]
 Location = Annotated[Path, BeforeValidator(_named), AfterValidator(_path)]
 CompileCachePlace = Annotated[Literal["auto", "off"] | Path, BeforeValidator(_named_unless_word)]

@@ -27,6 +27,7 @@ from hotreload.engine.weights.filling import Filling, NotByOurs
 from hotreload.engine.weights.host_arrays import is_within
 from hotreload.engine.weights.leaf_rules import Ingredient, Rule
 from hotreload.engine.weights.measuring import measure_leaf
+from hotreload.engine.weights.on_device import can_turn
 from hotreload.engine.weights.own import Reader
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.trust import noted
@@ -86,6 +87,28 @@ async def test_each_leaf_is_the_one_that_upstreams_loader_makes(
 
 PADS = installed("sglang-jax") == "0.0.2"
 """It loads short heads into longer leaves than its models describe: ours cannot foresee them."""
+
+
+async def test_leaves_that_are_turned_on_the_device_answer_and_nothing_recompiles(
+    engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = await engine.stage(folders.checkpoint(9))
+    await real.ask(engine)
+    compiled = engine.recompiles
+    monkeypatch.setattr(own, "SMALL", 0)  # each leaf by itself, as large ones are
+    monkeypatch.setattr(own, "pays_on_device", can_turn)
+    staged = await engine.stage(folders.checkpoint(9))
+    assert staged.fingerprint == expected.fingerprint
+    assert staged.leaves == expected.leaves
+    for place in engine.layout.places:
+        assert same_bits(staged.weights.leaves[place], expected.weights.leaves[place])
+    await engine.release(expected)
+    first = await engine.exchange(staged)
+    assert (await real.ask(engine))["text"] == "served by step 9"
+    assert engine.recompiles == compiled
+    await engine.release(await engine.exchange(first))
+
+
 ODD = {
     "fewer key heads than devices": ({"num_key_value_heads": 1}, 2),
     "short heads, which 0.0.2 pads": ({"head_dim": 64}, 1),

@@ -10,12 +10,12 @@ def host_bytes_free(pid: object = "self") -> int:
     A unit's MemoryMax= and a container's limit do not show in /proc/meminfo; a process that goes
     over them is killed.
     """
-    return min([_of_the_machine("MemAvailable"), *free_in_groups(*_groups_of(pid))])
+    return min([_of_the_machine("MemAvailable"), *free_in_groups(*groups_of(pid))])
 
 
 def host_bytes() -> int:
     """The bytes that all of this process's group may hold, or the machine has."""
-    limits = (_limit_of(each) for each in _groups(*_groups_of("self")))
+    limits = (_limit_of(each) for each in control_groups(*groups_of("self")))
     return min([_of_the_machine("MemTotal"), *(limit for limit in limits if limit is not None)])
 
 
@@ -24,17 +24,18 @@ def _of_the_machine(field: str) -> int:
     return int(dict(line.split(":", 1) for line in lines)[field].split()[0]) * 1024
 
 
-def _groups_of(pid: object) -> tuple[Path, Path]:
+def groups_of(pid: object) -> tuple[Path, Path]:
+    """Place where the control group of a process is named, and the one where groups lie."""
     return Path(f"/proc/{pid}/cgroup"), Path("/sys/fs/cgroup")
 
 
 def free_in_groups(membership: Path, tree: Path) -> Iterator[int]:
     """Bytes free below each limit on the way from a control group (version 2) to the root."""
-    for group in _groups(membership, tree):
+    for group in control_groups(membership, tree):
         yield from _free_in(group)
 
 
-def _groups(membership: Path, tree: Path) -> Iterator[Path]:
+def control_groups(membership: Path, tree: Path) -> Iterator[Path]:
     """Each control group that may limit a process, up to the root."""
     try:
         lines = membership.read_text().splitlines()

@@ -142,11 +142,20 @@ def freely_split(leaf: jax.Array) -> jax.Array:
     0.1.0rc0 has a mesh of which each step must say so (`AxisType.Explicit`): a slice or a heap of
     heads that its devices cannot share evenly is an error there.
     """
-    sharding = leaf.sharding
-    if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
+    if not is_explicit(leaf.sharding):
         return leaf
-    put: jax.Array = jax.device_put(leaf, _without_types(sharding))
+    put: jax.Array = jax.device_put(leaf, untyped(leaf.sharding))
     return put
+
+
+def is_explicit(sharding: Any) -> bool:
+    """Say if it is of a mesh of which each step must say how it splits what it makes."""
+    return isinstance(sharding, NamedSharding) and AxisType.Explicit in sharding.mesh.axis_types
+
+
+def untyped(sharding: Any) -> Any:
+    """The same split, of which the compiler decides what it is for what is made of it."""
+    return _without_types(sharding) if is_explicit(sharding) else sharding
 
 
 @cache

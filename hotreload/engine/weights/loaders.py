@@ -23,6 +23,7 @@ from hotreload.engine.weights.host_arrays import copied_to_host
 from hotreload.engine.weights.leaf_rules import Plan
 from hotreload.engine.weights.leaves import Layout
 from hotreload.engine.weights.measuring import Measured, One, gathered, measure
+from hotreload.engine.weights.on_device import there_twice
 from hotreload.engine.weights.own import Made, Reader, Recipe, batches, why_not_by_rules
 from hotreload.engine.weights.quiet import Quiet, done_quietly
 from hotreload.engine.weights.upstream_loading import load_upstream
@@ -163,8 +164,8 @@ class Loaders:
         shared = [at for at in self._layout.places if paths[at] in ones]
         fresh = [at for at in self._layout.places if paths[at] not in ones]
         try:
-            need = [live.leaves[at] for at in fresh]
-            check_headroom(need, beside=place.beside, on_host=self._largest_tensor(checkpoint))
+            need, on_host = self._beside_need([live.leaves[at] for at in fresh], checkpoint)
+            check_headroom(need, beside=place.beside, on_host=on_host)
             places = {paths[at]: at for at in shared}
             changes = {p: self._change(p, leaves[at], ones[p], live) for p, at in places.items()}
             make = Reader.made
@@ -183,7 +184,7 @@ class Loaders:
     def need(
         self, checkpoint: Checkpoint | None, live: Weights, place: Destination
     ) -> tuple[list[Any], int]:
-        """The leaves that are made for a set beside the live one, and bytes of the host for that.
+        """Arrays that a set beside the live one takes room for, and the host's bytes for making it.
 
         None stands for a set that is no checkpoint's. A leaf is described by the live one.
         """
@@ -192,7 +193,11 @@ class Loaders:
             return [*alive.values()], size_of(alive) if checkpoint is not None else 0
         _, ones = self._at_hand(checkpoint, live, place)
         fresh = [leaf for path, leaf in alive.items() if path not in ones]
-        return fresh, self._largest_tensor(checkpoint)
+        return self._beside_need(fresh, checkpoint)
+
+    def _beside_need(self, fresh: list[Any], checkpoint: Checkpoint) -> tuple[list[Any], int]:
+        turning = there_twice(fresh, self.quiet.threads)
+        return [*fresh, *turning], self._largest_tensor(checkpoint)
 
     def _at_hand(
         self, checkpoint: Checkpoint, live: Weights, place: Destination

@@ -120,13 +120,22 @@ def measure_leaf(leaf: jax.Array, parts: Sequence[Ingredient]) -> One:
             tally.add(part.tensor, in_order(part.rule.restored(_share(held, part))))
         return tally.one
     rules = tuple((part.rule, part.expert) for part in parts)
-    results = jax.device_get(_measured(freely_split(leaf), rules))
+    return one_of(parts, _measured(freely_split(leaf), rules))
+
+
+Figures = tuple[jax.Array, ...]
+"""Of a tensor on a device: both sums, and the sum of its elements' squares."""
+
+
+def one_of(parts: Sequence[Ingredient], figures: Sequence[Figures]) -> One:
+    """Figures of a leaf, of those of each of its parts; it waits for what computes them."""
+    told = jax.device_get(figures)
     sums = {
         part.tensor: fingerprint.joined(lanes)
-        for part, (*lanes, _) in zip(parts, results, strict=True)
+        for part, (*lanes, _) in zip(parts, told, strict=True)
     }
     count = sum(math.prod(part.rule.shape) for part in parts)
-    return One(sums, _root(sum(float(square) for *_, square in results), count))
+    return One(sums, _root(sum(float(square) for *_, square in told), count))
 
 
 class Tally:
@@ -190,15 +199,17 @@ def _in_pieces(array: Array) -> Iterator[Array]:
 
 
 @partial(jax.jit, static_argnums=1)
-def _measured(
-    leaf: jax.Array, rules: tuple[tuple[Rule, int | None], ...]
-) -> list[tuple[jax.Array, ...]]:
-    """Of each tensor in the leaf both sums, and the sum of its elements' squares."""
-    made = []
-    for rule, expert in rules:
-        tensor = rule.restored(leaf if expert is None else leaf[expert])
-        made.append((*sums_of(tensor), jnp.sum(jnp.square(tensor.astype(jnp.float32)))))
-    return made
+def _measured(leaf: jax.Array, rules: tuple[tuple[Rule, int | None], ...]) -> list[Figures]:
+    """Figures of each tensor in the leaf."""
+    return [
+        figures_of(rule.restored(leaf if expert is None else leaf[expert]))
+        for rule, expert in rules
+    ]
+
+
+def figures_of(tensor: jax.Array) -> Figures:
+    """Figures of a tensor as a file has it, to be computed on its device."""
+    return (*sums_of(tensor), jnp.sum(jnp.square(tensor.astype(jnp.float32))))
 
 
 def sums_of(tensor: jax.Array) -> tuple[jax.Array, ...]:

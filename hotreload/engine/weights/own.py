@@ -17,7 +17,16 @@ import numpy as np
 from hotreload.checkpoint.reading import Changed, Hashing, Readable
 from hotreload.engine.weights.host_arrays import copied_to_host, fresh, in_order, is_within
 from hotreload.engine.weights.leaf_rules import Array, Ingredient, Ingredients
-from hotreload.engine.weights.measuring import One, Tally
+from hotreload.engine.weights.measuring import One, Tally, one_of
+from hotreload.engine.weights.on_device import (
+    as_leaf,
+    empty_stack,
+    kept_as_it_is,
+    pays_on_device,
+    put,
+    stacked,
+    turned,
+)
 from hotreload.engine.weights.opening import opened, words_for
 from hotreload.types import Checkpoint, TensorBytes
 
@@ -79,6 +88,9 @@ class Reader:
         return made
 
     def _one(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
+        given = [part for part in parts if part.tensor in self._checkpoint.held]
+        if given == [*parts] and all(pays_on_device(live, self._stored(part)) for part in parts):
+            return self._on_device(parts, live)
         array, tally = self.array(parts, live)
         if len(live.devices()) > 1 and np.may_share_memory(array, self._scratch):
             array = _kept(array)  # each of them may take its part over
@@ -87,6 +99,27 @@ class Reader:
             # It took the memory over, and the next tensor would be read into it.
             leaf = _placed([_kept(array)], [live])[0].block_until_ready()
         return Made(leaf, tally.one)
+
+    def _on_device(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
+        """The leaf made there of bytes in the file's order: here they are only read and hashed.
+
+        Figures are waited for: when they are there, no transfer reads our memory any more.
+        """
+        if parts[0].expert is not None:
+            return self._stacked(parts, live)
+        part, tensor = parts[0], self._in_scratch(parts[0])
+        if part.rule.moves_nothing and tensor.dtype == live.dtype:
+            leaf, figures = kept_as_it_is(tensor, live)
+        else:
+            leaf, figures = turned(put(tensor, part, live), part.rule, live)
+        return Made(leaf.block_until_ready(), one_of(parts, [figures]))
+
+    def _stacked(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
+        stack, figures = empty_stack(live), []
+        for part in parts:
+            stack, of_part = stacked(stack, put(self._in_scratch(part), part, live), part, live)
+            figures.append(jax.device_get(of_part))
+        return Made(as_leaf(stack, live).block_until_ready(), one_of(parts, figures))
 
     def array(self, parts: Sequence[Ingredient], live: jax.Array) -> tuple[Array, Tally]:
         """The leaf in host memory, measured; the next call may overwrite it.
@@ -120,16 +153,26 @@ class Reader:
 
     def _tensor(self, part: Ingredient, dtype: Any, tally: Tally) -> Array:
         """Make what a part becomes; it is measured as in the file, before anything turns it."""
-        held = self._checkpoint.held[part.tensor]
-        stored = DTYPES[self._checkpoint.tensors[part.tensor].dtype]
-        is_kept = part.rule.moves_nothing and stored == dtype and part.expert is None
-        memory = fresh(held.end - held.begin) if is_kept else self._room(held.end - held.begin)
-        self._read(part.tensor, held, memory)
-        tensor = memory.view(stored).reshape(part.rule.shape)
-        tensor = tensor if stored == dtype else tensor.astype(dtype)
+        is_kept = part.rule.moves_nothing and part.expert is None and self._stored(part) == dtype
+        tensor = self._whole(part, fresh) if is_kept else self._in_scratch(part)
+        tensor = tensor if tensor.dtype == dtype else tensor.astype(dtype)
         tally.add(part.tensor, tensor)
         made: Array = part.rule.applied(tensor)
         return made
+
+    def _stored(self, part: Ingredient) -> Any:
+        return DTYPES[self._checkpoint.tensors[part.tensor].dtype]
+
+    def _in_scratch(self, part: Ingredient) -> Array:
+        """The tensor as the file has it; the next one overwrites it."""
+        return self._whole(part, self._room)
+
+    def _whole(self, part: Ingredient, memory_of: Callable[[int], Array]) -> Array:
+        held = self._checkpoint.held[part.tensor]
+        memory = memory_of(held.end - held.begin)
+        self._read(part.tensor, held, memory)
+        tensor: Array = memory.view(self._stored(part)).reshape(part.rule.shape)
+        return tensor
 
     def _room(self, size: int) -> Array:
         """Memory for tensors that the leaf does not keep, one after the other."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from hotreload import files
 from hotreload.engine.versions import installed
-from hotreload.engine.weights import host_arrays, leaf_rules, own
+from hotreload.engine.weights import host_arrays, leaf_rules, on_device, own
 from hotreload.engine.weights.leaf_rules import Plan
 from hotreload.engine.weights.leaves import Layout
 from hotreload.types import Checkpoint
@@ -38,7 +38,7 @@ def mark_of(layout: Layout, leaves: Sequence[Any], plan: Plan, checkpoint: Check
 
 def _our_code() -> list[str]:
     """A version may be another one's code while it is not released."""
-    files_of = (str(each.__file__) for each in (own, leaf_rules, host_arrays))
+    files_of = (str(each.__file__) for each in (own, on_device, leaf_rules, host_arrays))
     return [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files_of]
 
 
