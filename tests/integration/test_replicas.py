@@ -62,7 +62,7 @@ async def test_reloads_under_load_reach_both_and_nobody_waits_or_fails(running: 
     first = running.live.number
     began = len(running.happened)
     read = [engine(running, index).loaders for index in range(2)]
-    async with Load(running).on() as load:
+    async with Load(running, clients=8).on() as load:
         for number in range(2, 2 + RELOADS):
             attempt = await running.attempted(running.drop(number))
             assert attempt.outcome is Outcome.LIVE, attempt
