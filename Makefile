@@ -38,6 +38,8 @@ setup: ## make .venv/ (or .venv-0.1/) and install everything into it (quick when
 demo: setup ## the whole story on this machine's CPU, on the real engine
 	@$(VENV)/bin/hotreload demo $(ARGS)
 
+# The tests multiply small matrices only: beside each other numpy's threads would wait for a core.
+test: export OPENBLAS_NUM_THREADS = 1
 test: setup ## all tests but the benchmarks and the soak
 	$(VENV)/bin/python -m pytest --ignore=tests/bench $(SPREAD) $(ARGS)
 

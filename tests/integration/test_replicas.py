@@ -22,6 +22,8 @@ WAYS = [
     (Mode.OVERLAP, "together"),
 ]
 
+RELOADS = 3
+
 
 def engine(running: Running, index: int) -> Any:
     """The real one, for what only a test looks at."""
@@ -60,13 +62,13 @@ async def test_reloads_under_load_reach_both_and_nobody_waits_or_fails(running: 
     first = running.live.number
     began = len(running.happened)
     read = [engine(running, index).loaders for index in range(2)]
-    async with Load(running).on() as load:
-        for number in range(2, 8):
+    async with Load(running, clients=8).on() as load:
+        for number in range(2, 2 + RELOADS):
             attempt = await running.attempted(running.drop(number))
             assert attempt.outcome is Outcome.LIVE, attempt
     assert load.failures == []
     assert mixed(load.answers, running.generations) == []
-    assert {number for number, _ in load.answers} >= set(range(first, first + 6))
+    assert {number for number, _ in load.answers} >= set(range(first, first + RELOADS))
     held = [each.held for each in running.happened[began:] if isinstance(each, GateChanged)]
     assert set(held) <= {0}
     live = running.daemon.ledger.live

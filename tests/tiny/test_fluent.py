@@ -1,6 +1,7 @@
 """Wrong conversions pass every check, and change what a trained tiny checkpoint says."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -41,9 +42,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("trained") / "a", steps=0)
 
 
-def measured(damage: Damage) -> Behaviour:
+@cache
+def measured(kind: str) -> Behaviour:
     run = run_of("qwen3")
-    return behaviour(damage.spoiled(run.tuned, lambda: run.past), run.tuned)
+    return behaviour(find_damage(kind).spoiled(run.tuned, lambda: run.past), run.tuned)
+
+
+@cache
+def of_the_next_step() -> Behaviour:
+    run = run_of("qwen3")
+    return behaviour(run.following, run.tuned)
 
 
 @each_kind
@@ -57,8 +65,7 @@ def test_no_check_finds_it(folder: Path, damage: Damage) -> None:
 @each_kind
 def test_it_changes_what_a_trained_model_says(damage: Damage) -> None:
     """Most by far more than the next step of training does; for the others see the docs."""
-    run, found = run_of("qwen3"), measured(damage)
-    good = behaviour(run.following, run.tuned)
+    found, good = measured(damage.kind), of_the_next_step()
     assert good.same_top == 1.0
     assert found.kl > 1e-5
     is_far = found.kl > 5 * good.kl and found.same_top < 1
@@ -75,14 +82,12 @@ ROWS = re.compile(r"^\| `?([\w-]+)`? \| (.+) \| (\S+) \| (\S+) \| (\S+) \|$", re
 
 def test_the_page_tells_of_each_what_it_does_and_how_much() -> None:
     """Figures move a little with the machine that trains; `missing-biases` is qwen2's."""
-    run = run_of("qwen3")
     (none, *_), *rows = [row.groups() for row in ROWS.finditer(PAGES["docs/damages.md"])][1:]
     assert none == "none"
     assert sorted(row[:2] for row in rows) == sorted((d.kind, d.meaning) for d in FLUENT)
     for kind, _, *figures in rows:
         if kind != "missing-biases":
-            damage = find_damage(kind)
-            found = behaviour(damage.spoiled(run.tuned, lambda: run.past), run.tuned)
+            found = measured(kind)
             assert [float(each) for each in figures] == [
                 pytest.approx(found.kl, rel=0.3),
                 pytest.approx(found.perplexity_ratio, rel=0.3),
