@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import ClassVar, Self
 
-from hotreload.types import BAKE, Outcome, Reason
+from hotreload.types import BAKE, BEHAVIOUR, Outcome, Reason
 
 MOST_WORDS = 1000
 MOST_FINDINGS = 200
@@ -259,6 +259,7 @@ REJECTIONS = (
     "rolled_back",
     "nonfinite_answers",
     BAKE,
+    BEHAVIOUR,
     "internal",
     "format",
     "no_step",
@@ -266,7 +267,9 @@ REJECTIONS = (
 )
 """Every reason a revision can be refused for; metrics export each from the start at 0."""
 
-OF_WHAT_IT_DID = frozenset({"probe", "crashed", "rolled_back", "nonfinite_answers", BAKE})
+OF_WHAT_IT_DID = frozenset(
+    {"probe", "crashed", "rolled_back", "nonfinite_answers", BAKE, BEHAVIOUR}
+)
 """The reasons that lie in what the weights did; all others lie in their files."""
 
 PASSED_OVER = (

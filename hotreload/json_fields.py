@@ -2,21 +2,12 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from hotreload.types import (
-    Attempt,
-    Bake,
-    By,
-    Generation,
-    Loading,
-    PassedOver,
-    Reason,
-    Refusal,
-    Revision,
-    SignalCount,
-)
+from hotreload.judgements import Bake, Behaviour, SignalCount
+from hotreload.types import Attempt, By, Generation, Loading, PassedOver, Reason, Refusal, Revision
 
 Fields = dict[str, Any]
 """A JSON object."""
@@ -76,6 +67,15 @@ def attempt_fields(attempt: Attempt) -> Fields:
         "dry_run": attempt.dry_run,
         "unproven": attempt.unproven or None,
         "bake": attempt.bake and bake_fields(attempt.bake),
+        "behaviour": attempt.behaviour and behaviour_fields(attempt.behaviour),
+    }
+
+
+def behaviour_fields(behaviour: Behaviour) -> Fields:
+    """Return how new weights differ from the live ones; what was not measured is null."""
+    return {
+        name: round(value, 9) if isinstance(value, float) else value
+        for name, value in asdict(behaviour).items()
     }
 
 

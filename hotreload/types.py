@@ -1,10 +1,12 @@
-"""The vocabulary. Imports nothing of ours; everything else may import this."""
+"""The vocabulary. Imports no more of ours than `judgements`; everything else may import this."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from hotreload.judgements import Bake, Behaviour
 
 IN_MEMORY = "the mapping"
 """The name of tensors in memory in the place of a file's name; no file has it."""
@@ -15,6 +17,8 @@ START = "start"
 """The verb of what a start of the daemon tries."""
 BAKE = "bake"
 """The verb of what the daemon does because of clients' answers, and the code of such a refusal."""
+BEHAVIOUR = "behaviour"
+"""The code of a refusal of weights that answer too differently from those that are live."""
 FOR_A_SWAP = "swap"
 """The code in the finish reason of an answer that was ended early for a swap: ask again."""
 AS_ASKED = "asked"
@@ -317,56 +321,6 @@ class Reason:
     findings: tuple[str, ...] = ()
 
 
-class BakeOutcome(StrEnum):
-    """The way a bake ended, or stands; also the metric label."""
-
-    BAKING = "baking"
-    HELD = "held"
-    """Its time is over with too few answers, and it goes on."""
-    PROMOTED = "promoted"
-    CONVICTED = "convicted"
-    INCONCLUSIVE = "inconclusive"
-    """Too few answers could tell nothing: promoted all the same, or left, as the operator chose."""
-    VOUCHED = "vouched"
-    """An operator pinned it, or went back to it: it counts as promoted."""
-    LEFT = "left"
-    """An operator left it."""
-    CUT_SHORT = "cut_short"
-    """The daemon was restarted: what a start serves counts as promoted."""
-
-
-@dataclass(frozen=True, slots=True)
-class SignalCount:
-    """Answers in which a signal was seen, of new and of old weights, and the shares possible."""
-
-    signal: str
-    hits: int
-    low: float
-    high: float
-    old_hits: int
-    old_low: float
-    old_high: float
-    finds: float | None
-    """The smallest share in the new weights' answers that would convict them; None if none does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bake:
-    """The judgement on a generation by its clients' answers, after it went live."""
-
-    outcome: BakeOutcome
-    since: float
-    until: float
-    """The end of its time; both are wall-clock seconds."""
-    answers: int = 0
-    against: int | None = None
-    """The number of the generation whose answers it is compared with."""
-    old_answers: int = 0
-    signals: tuple[SignalCount, ...] = ()
-    words: str = ""
-    """Words for what came of it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One try to make a revision live, and what came of it."""
@@ -393,6 +347,8 @@ class Attempt:
     """The version of its weights; empty for those that nobody named and that never answered."""
     bake: Bake | None = None
     """The judgement on its weights once they were live; None where none was begun."""
+    behaviour: Behaviour | None = None
+    """Its weights beside those that were live; None where they were not compared."""
 
     @property
     def is_of_a_start(self) -> bool:

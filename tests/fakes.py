@@ -7,10 +7,12 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import log
 from pathlib import Path
 from typing import Any, NoReturn
 from zlib import crc32
 
+from hotreload.behaviour.asked import Answered, Expected, Question
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.errors import (
@@ -60,6 +62,21 @@ def unread(
     return Checkpoint(revision, path, (), tensors or {}, bytes=10, held={})
 
 
+def unseen_answer(says: str, question: Question) -> Answered:
+    """What such weights say, letter by letter, and expect along an answer that is given."""
+    own = tuple(map(ord, says))[: question.tokens]
+    text = tuple(map(ord, question.prompt[:8])) if question.is_text else ()
+    tokens = text or question.along or own
+    sure, unsure = log(0.9), log(0.05)
+    expected = []
+    for at, token in enumerate(tokens):
+        would = ord(says[at]) if at < len(says) else 0
+        likeliest = {would: sure, would + 1: unsure}
+        expected.append(Expected(likeliest.get(token, log(1e-4)), 0.4, likeliest))
+    ended = "length" if len(says) > question.tokens else "stop"
+    return Answered(tokens, "".join(map(chr, tokens)), ended, tuple(expected))
+
+
 class Steps:
     """Records which steps were entered, and breaks those it is told to break."""
 
@@ -105,6 +122,8 @@ class FakeEngine(FakeAnswers):
         self.old: list[Staged] = []
         """What answers older requests still."""
         self.cannot_overlap: str | None = None
+        self.compares = False
+        """Whether its weights can be compared: core tests say so where they are about it."""
         self.spares_wait_on_host = False
         self.staging: HowFar | None = None
         self.loading: Loading | None = None
@@ -223,6 +242,15 @@ class FakeEngine(FakeAnswers):
         answer = self.said(staged, {"nonsense"} if staged.weights.is_bad else {"clean"})
         self.proofs.append(answer)
         await self.judge(answer)
+
+    async def answer_unseen(
+        self, staged: Staged, questions: Sequence[Question]
+    ) -> Sequence[Answered]:
+        await self.steps.pass_through("compare")
+        assert staged is self.live or staged in self.spares, "what is gone answers nothing"
+        if staged.weights.overflows:
+            raise AnswerNonfinite("no numbers")
+        return [unseen_answer(staged.weights.says, each) for each in questions]
 
     async def flip(self, staged: Staged) -> Staged:
         await self.steps.pass_through("flip")

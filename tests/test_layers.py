@@ -21,6 +21,7 @@ FACTS = {
     "socket_names",
 }
 VOCABULARY = {
+    "judgements",
     "types",
     "json_fields",
     "errors",
@@ -62,7 +63,8 @@ CONFIGURED = {"sources.configured", "server.configured"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"hot", "engine.answering"},
-    "types": set(),
+    "judgements": set(),
+    "types": {"judgements"},
     **{fact: set() for fact in FACTS},
     "checkpoint.reading": set(),
     "checkpoint.fingerprint": set(),
@@ -71,10 +73,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "figures": set(),
     "errors": {"types"},
     "listed": {"types"},
-    "events": {"events", "types", "json_fields"},
-    "json_fields": {"types"},
+    "events": {"events", "judgements", "types", "json_fields"},
+    "json_fields": {"judgements", "types"},
     "troubles": {"events"},
-    "behaviour": {"behaviour", "types"},
+    "behaviour": {"behaviour", "judgements", "types"},
     "threads": {"errors"},
     **{defaults: set() for defaults in DEFAULTS},
     "core": CORE,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.core.rules import BehaviourLimits
 from hotreload.daemon import Daemon
 from hotreload.engine.answering.probe import Probe
 from hotreload.events import SettingsRead, TroubleTold
@@ -139,6 +140,15 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
             "request_seconds",
         )
     },
+    **{
+        f"behaviour.limits.{name}": (
+            f"[behaviour.limits]\n{name} = 0.5",
+            lambda life, name=name: getattr(life.rules.limits, name),  # type: ignore[misc]
+            0.5,
+        )
+        for name in BehaviourLimits.__dataclass_fields__
+    },
+    "behaviour.time": ("[behaviour]\ntime = 3", lambda life: life.rules.compare_within, 3.0),
     "reload.allowed_increase": (
         "[reload]\nallowed_increase = 0.1",
         lambda life: life.daemon.baking.rules.allowed_increase,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from hotreload.behaviour.sequences import interval, is_above
 from hotreload.behaviour.signals import SeenAnswer, Signal
-from hotreload.types import SignalCount
+from hotreload.judgements import SignalCount
 
 RISK = 0.01
 """The chance that good weights are convicted, over all signals, both sides and every look."""

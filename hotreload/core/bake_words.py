@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from hotreload.behaviour.signals import Signal
 from hotreload.figures import percent
-from hotreload.types import BAKE, Bake, Reason, SignalCount
+from hotreload.judgements import Bake, SignalCount
+from hotreload.types import BAKE, Reason
 
 SAID: dict[str, str] = {
     Signal.ERROR: "errors",

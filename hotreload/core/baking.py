@@ -24,7 +24,8 @@ from hotreload.core.rules import BakeRules
 from hotreload.core.way_out import WayOut
 from hotreload.errors import EngineLost
 from hotreload.events import BakeTold
-from hotreload.types import BAKE, Attempt, Bake, BakeOutcome, Generation, Reason, Revision
+from hotreload.judgements import Bake, BakeOutcome
+from hotreload.types import BAKE, Attempt, Generation, Reason, Revision
 
 log = logging.getLogger("hotreload.bake")
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-from hotreload.types import Attempt, Bake, By, Generation, Outcome, Reason, Refusal, Revision
+from hotreload.judgements import Bake
+from hotreload.types import Attempt, By, Generation, Outcome, Reason, Refusal, Revision
 
 KEPT_ATTEMPTS = 200
 KEPT_GENERATIONS = 50

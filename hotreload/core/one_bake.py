@@ -6,7 +6,8 @@ from hotreload.behaviour.bake import Sides, SignalTally, convicted_of, could_tel
 from hotreload.behaviour.signals import Signal
 from hotreload.core.conduct import Conduct
 from hotreload.core.rules import BakeRules
-from hotreload.types import Bake, BakeOutcome, Generation
+from hotreload.judgements import Bake, BakeOutcome
+from hotreload.types import Generation
 
 
 @dataclass(eq=False, slots=True)

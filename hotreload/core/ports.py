@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from hotreload.behaviour.asked import Answered, Question
 from hotreload.listed import Listed
 from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged
 
@@ -121,6 +122,20 @@ class Engine(Protocol):
         """Ask staged weights the canary prompts; ProbeFailed when an answer is bad.
 
         What they compute reaches nobody who is served. A cancelled call leaves nothing behind.
+        """
+        ...
+
+    @property
+    def compares(self) -> bool:
+        """True if weights that answer nobody can be asked, and be led along answers."""
+        ...
+
+    async def answer_unseen(
+        self, staged: Staged, questions: Sequence[Question]
+    ) -> Sequence[Answered]:
+        """Ask weights questions, as `prove` does, and say what they answered and expected.
+
+        AnswerNonfinite when they make no numbers of one. A cancelled call leaves nothing behind.
         """
         ...
 

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from hotreload import failpoints
 from hotreload.errors import CheckpointRejected, Superseded
 from hotreload.events import PhaseEntered, Progress, Publish
+from hotreload.judgements import Behaviour
 from hotreload.threads import checked_at, deadline
 from hotreload.types import Attempt, Checkpoint, Generation, HowFar, Loading, Phase, Revision
 
@@ -66,6 +67,8 @@ class AttemptProgress:
         self.rolled_back = False
         self.verdict: CheckpointRejected | None = None
         """The verdict of the probe on the weights; a cancel that comes later does not undo it."""
+        self.behaviour: Behaviour | None = None
+        """Differences between its weights and those that are live, once they are compared."""
         self.fingerprints: tuple[str, str] | None = None
         self.loading: Loading | None = None
         """Facts of the staging of its weights, once they are staged."""

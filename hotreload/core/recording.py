@@ -167,6 +167,7 @@ class Attempts:
             dry_run=policy.dry_run,
             unproven=progress.unproven,
             version=live.weight_version if live is not None else progress.version,
+            behaviour=progress.behaviour,
         )
 
     def _judgement_of(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:

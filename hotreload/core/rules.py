@@ -22,6 +22,25 @@ class KeepPrevious(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class BehaviourLimits:
+    """Differences from the live weights that are allowed; None allows each."""
+
+    min_agreement: float | None = None
+    max_kl: float | None = None
+    max_kl_over_noise: float | None = None
+    """As a multiple of what the live weights differ by when they are asked twice."""
+    max_perplexity_ratio: float | None = None
+    max_length_ratio: float | None = None
+    min_change: float | None = None
+    """The least mean divergence: what differs by less was probably meant to be other weights."""
+
+    @property
+    def are_any(self) -> bool:
+        """True if something is not allowed."""
+        return self != BehaviourLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """Limits for each step of an attempt, and what is kept after it."""
 
@@ -40,6 +59,10 @@ class Rules:
     """True to have several engines all ready before any goes live."""
     probe_timeout: float = 30.0
     keep_previous: KeepPrevious = KeepPrevious.DEVICE
+    compare_within: float = 0.0
+    """Seconds for comparing new weights with the live ones, before they go live; 0: nobody does."""
+    limits: BehaviourLimits = BehaviourLimits()
+    """Limits on how they may differ."""
     shadow_share: float = 0.25
     """The part of their turns in which new weights compute for the probes, beside clients."""
 
@@ -47,6 +70,11 @@ class Rules:
     def most_sets(self) -> int:
         """The most sets of weights on the device, whatever memory there is."""
         return MOST_SETS if self.sets == BY_MEMORY else self.sets
+
+    @property
+    def comparing_timeout(self) -> float:
+        """Time to compare weights where clients are answered meanwhile."""
+        return self.compare_within / self.shadow_share
 
     @property
     def proving_timeout(self) -> float:

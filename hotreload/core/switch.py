@@ -4,11 +4,13 @@ There are two ways, of one shape. `overlap` proves new weights beside those that
 nobody waits. `drain` empties the engine first, for one that answers by one set of weights alone.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
+from hotreload.core.comparing import BehaviourRejected, check_limits, compared
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.probing import as_verdict, probes_within
@@ -16,7 +18,10 @@ from hotreload.core.progress import AttemptProgress, StillWanted, telling_how_fa
 from hotreload.core.replica import Replica
 from hotreload.core.rules import Rules
 from hotreload.errors import EngineLost, TryAgain
+from hotreload.threads import deadline
 from hotreload.types import Generation, HowFar, Phase, Staged
+
+log = logging.getLogger("hotreload.reload")
 
 ABORT_GRACE = 5.0
 """Time in which aborted generations must leave; one decode step is plenty."""
@@ -103,6 +108,12 @@ class Switch(ABC):
         with self.replica.sealed_when_lost():
             await self._wanted.during(self._judged(staged))
 
+    async def compare(self, staged: Staged) -> None:
+        """Compare with what is live, where nobody sees it; what is beyond a limit raises why."""
+        if self._rules.compare_within and self._engine.compares:
+            with self.replica.sealed_when_lost():
+                await self._wanted.during(self._compared(staged))
+
     # --- what both ways do -----------------------------------------------------------------
 
     async def _stage(self, make: MakeWeights) -> Staged:
@@ -132,6 +143,24 @@ class Switch(ABC):
         except Exception as bad:
             self._progress.verdict = as_verdict(bad)
             raise self._progress.verdict from bad
+
+    async def _compared(self, staged: Staged) -> None:
+        """Without limits nothing that fails here fails the checkpoint."""
+        limits, seconds = self._rules.limits, self._rules.comparing_timeout
+        what, setting = "comparing new weights with the live ones", "[behaviour] time"
+        try:
+            async with self._progress.phase(Phase.PROBING), deadline(seconds, what, setting):
+                found = await compared(self._engine, staged)
+            self._progress.behaviour = found
+            if found is not None:
+                check_limits(found, limits)
+        except BehaviourRejected as bad:
+            self._progress.verdict = bad
+            raise
+        except TryAgain as later:
+            if limits.are_any:
+                raise
+            log.warning("behaviour.not_compared", extra={"why": str(later)})
 
     @asynccontextmanager
     async def _probing(self, seconds: float, setting: str) -> AsyncIterator[None]:

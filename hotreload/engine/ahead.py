@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -26,17 +26,24 @@ class Ahead:
         self._done: set[BatchSize] = set()
         self._one_at_a_time = asyncio.Lock()
 
-    def can_prove_in(self, pool: ShadowPool, needs: Sequence[int]) -> bool:
-        """Compile for this pool, too, where each probe of a batch needs so many tokens.
+    def can_prove_in(self, pool: ShadowPool, *batches: Sequence[int]) -> bool:
+        """Compile for this pool, too, and such batches, of which each prompt needs so many tokens.
 
         False if it cannot.
         """
         if self._rehearsal is None:
             return False
         self._rehearsal.also_in(pool.described())
-        found = _small_first(self._rehearsal.sizes(len(needs), sum(needs)))
-        self._proving = tuple(replace(size, is_shadow=True) for size in found)
+        found = _small_first(size for needs in batches for size in self._sizes_of(needs))
+        self._proving = tuple(dict.fromkeys(replace(size, is_shadow=True) for size in found))
         return True
+
+    def _sizes_of(self, needs: Sequence[int]) -> Iterator[BatchSize]:
+        """Those of a batch of probes: all its steps are padded to the size of the first."""
+        assert self._rehearsal is not None
+        sizes = [*self._rehearsal.sizes(len(needs), sum(needs))]
+        yield [size for size in sizes if not size.is_prompt][-1]
+        yield from (size for size in sizes if size.is_prompt)
 
     def sizes(self, most: int, longest: int) -> Sequence[BatchSize]:
         """List those for up to so many requests, and for prompts of so many tokens; small first.
@@ -73,5 +80,5 @@ class Ahead:
         self._rehearsal = None
 
 
-def _small_first(sizes: Iterator[BatchSize]) -> list[BatchSize]:
+def _small_first(sizes: Iterable[BatchSize]) -> list[BatchSize]:
     return sorted(sizes, key=attrgetter("tokens"))

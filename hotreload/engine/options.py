@@ -33,3 +33,5 @@ class EngineOptions:
     """The place of compiled programs; None where the process decides that, as for any JAX."""
     shares: Shares = field(default_factory=Shares)
     """Parts of their turns in which weights compute that are proven, or that fade out."""
+    compares: bool = False
+    """True to be ready to compare new weights with the live ones, which compiles for that."""

@@ -10,8 +10,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import batched
 from typing import Any, NoReturn, Self
 
+from hotreload.behaviour.asked import Answered, Question
 from hotreload.engine import facts
 from hotreload.engine.ahead import Ahead
 from hotreload.engine.answering.answers import Answer, Answers, all_ended
@@ -21,7 +23,9 @@ from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.answering.tool_calls import ToldCalls
+from hotreload.engine.answering.unseen import UnseenBatch, tokens_asked
 from hotreload.engine.capabilities import BatchSize
+from hotreload.engine.lanes.sharing import SHADOW_ROWS
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.switching import SwitchingEngine
 from hotreload.engine.upstream import build, frozen, recompiles
@@ -54,6 +58,7 @@ class SglangEngine(SwitchingEngine):
         first: First,
         probes: Sequence[Probe],
         terms: StagingOptions,
+        compares: bool = False,
     ) -> None:
         """Take over a built engine; this blocks, so `start` calls it in a thread."""
         super().__init__(parts.running_scheduler, watch, first, terms)
@@ -71,6 +76,7 @@ class SglangEngine(SwitchingEngine):
         """Time that building it took: upstream's part, and what we made of that."""
         self._prompts = Prompts(tokenizer, self.limits, self.capabilities, grammars, calling)
         self._canaries = Canaries(probes, self._prompts)
+        self._compares = compares
 
     @classmethod
     async def start(
@@ -103,7 +109,7 @@ class SglangEngine(SwitchingEngine):
             async with deadline(filling.within, what, "[reload] stage_timeout"):
                 parts = await built(lambda cancel: building(loading=loading(cancel)), is_read=True)
         first = named(filling or revision) if twin is None else twin._lent()
-        make = partial(cls, parts, watch, probes=probes, terms=terms)
+        make = partial(cls, parts, watch, probes=probes, terms=terms, compares=options.compares)
         upstreams = time.monotonic() - began
         engine = await cls._begun(make, parts, watch, first, checkpoint)
         ours = time.monotonic() - began - upstreams
@@ -181,6 +187,30 @@ class SglangEngine(SwitchingEngine):
         asked = self._canaries.in_batches()
         async with self._shadow(staged, len(asked[0])) as lane:
             await self._ask_canaries(asked, lane)
+
+    @property
+    def compares(self) -> bool:
+        """True if weights that answer nobody can be asked, and be led along answers."""
+        return self._compares and not self.cannot_overlap
+
+    async def answer_unseen(
+        self, staged: Staged, questions: Sequence[Question]
+    ) -> Sequence[Answered]:
+        """Ask weights questions, in a lane that nobody else is answered in.
+
+        Say what they answered and expected.
+        """
+        found: list[Answered] = []
+        for some in batched(questions, SHADOW_ROWS):
+            batch = UnseenBatch(some, self._prompts)
+            async with (
+                self._shadow(staged, len(some), batch.along) as lane,
+                aclosing(self._front.generate(batch.request, lane)) as answers,
+            ):
+                answer = await anext(answers)
+            assert isinstance(answer, list)
+            found += batch.answered(answer)
+        return found
 
     async def probe(self, *, briefly: bool = False) -> None:
         """Ask the live weights every canary prompt; ProbeFailed lists each bad answer.
@@ -316,13 +346,15 @@ class SglangEngine(SwitchingEngine):
         Or the first checkpoint would have all wait for it.
         """
         needs = self._canaries.needs
-        self._decide_where_to_prove(needs)
+        batches = [needs, tokens_asked(self._prompts)] if self._compares else [needs]
+        self._decide_where_to_prove(max(batches, key=sum))
         pool = self._shadow_pool
         if pool is None or self.cannot_overlap:
             return
         # Else a single probe has been asked, as it is at every start, in batches of this size.
-        is_another_size = pool.has_own_programs or len(needs) > 1
-        if is_another_size and not self._ahead.can_prove_in(pool, needs):
+        is_another_size = pool.has_own_programs or len(needs) > 1 or self._compares
+        if is_another_size and not self._ahead.can_prove_in(pool, *batches):
+            self._compares = False  # what that needs would be compiled while clients wait
             with suppress(ProbeFailed):  # the start says what its weights answer
                 await self.prove(self.live)
 

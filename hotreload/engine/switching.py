@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from hotreload.engine.answering.answers import Answers
+from hotreload.engine.lanes.along import Along
 from hotreload.engine.lanes.lane import Bound
 from hotreload.engine.lanes.shadow import ShadowPool
 from hotreload.engine.slots import find_slot
@@ -149,16 +150,19 @@ class SwitchingEngine(StagingEngine):
         self.decide(self._shadow_pool.buffers)
 
     @asynccontextmanager
-    async def _shadow(self, staged: Staged, prompts: int) -> AsyncIterator[int]:
+    async def _shadow(
+        self, staged: Staged, prompts: int, along: Along | None = None
+    ) -> AsyncIterator[int]:
         """A lane in which these weights answer nobody but us, in a KV pool of their own.
 
-        It answers so many prompts together, and begins when all have come.
+        It answers so many prompts together, and begins when all have come. `along` is told of each
+        of its steps.
         """
         pool, opened = self._shadow_pool, list[int]()
         assert pool is not None, self.cannot_overlap
 
         async def opens() -> None:
-            opened.append(await self._open_shadow(staged.weights.leaves, pool, prompts))
+            opened.append(await self._open_shadow(staged.weights.leaves, pool, prompts, along))
             self._proving.update(opened)
 
         try:
@@ -298,10 +302,13 @@ class SwitchingEngine(StagingEngine):
 
     # --- lanes ------------------------------------------------------------------------------------
 
-    async def _open_shadow(self, leaves: list[Any], pool: ShadowPool, prompts: int) -> int:
+    async def _open_shadow(
+        self, leaves: list[Any], pool: ShadowPool, prompts: int, along: Along | None
+    ) -> int:
         with telling_lack_of_memory():
             made = await in_thread(lambda cancel: pool.make())
-        open_lane = partial(self._scheduler.lanes.open_shadow, leaves, *made, prompts=prompts)
+        shadow = partial(self._scheduler.lanes.open_shadow, prompts=prompts, along=along)
+        open_lane = partial(shadow, leaves, *made)
         return await self._between.at_a_turn(open_lane)
 
     async def _end(self, number: int) -> None:

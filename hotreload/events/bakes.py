@@ -5,7 +5,8 @@ from logging import INFO, WARNING
 
 from hotreload.events.event import Event
 from hotreload.json_fields import Fields, bake_fields, revision_fields
-from hotreload.types import Bake, BakeOutcome, Revision
+from hotreload.judgements import Bake, BakeOutcome
+from hotreload.types import Revision
 
 NOT_PROMOTED = {
     BakeOutcome.CONVICTED: "nothing at once: where it was live, hotreload goes back by itself and "

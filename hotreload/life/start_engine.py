@@ -202,6 +202,7 @@ def engine_options(settings: Settings, model: Path, load_format: str = "auto") -
         engines=engine.replicas,
         compile_cache=_compile_cache(settings),
         shares=shares_of(settings),
+        compares=settings.behaviour.report,
     )
 
 

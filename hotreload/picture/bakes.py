@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from hotreload.events import BakeTold, Event
-from hotreload.types import BakeOutcome
+from hotreload.judgements import BakeOutcome
 
 ENDS = tuple(each for each in BakeOutcome if each not in (BakeOutcome.BAKING, BakeOutcome.HELD))
 

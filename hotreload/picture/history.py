@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from hotreload.events import AttemptFinished, BakeTold, DryRunFinished, Event, OperatorAsked
 from hotreload.json_fields import Fields, attempt_fields, by_fields, revision_fields
+from hotreload.judgements import Bake
 from hotreload.picture.words import attempt_words
-from hotreload.types import Attempt, Bake, By
+from hotreload.types import Attempt, By
 
 
 class History:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import Event
+from hotreload.judgements import Bake
 from hotreload.picture.bakes import BakesNow
 from hotreload.picture.history import History
 from hotreload.picture.integrity import Integrity
@@ -21,7 +22,7 @@ from hotreload.picture.surroundings import (
     Wishes,
 )
 from hotreload.picture.under_way import Booting, Pace, UnderWay
-from hotreload.types import Answering, Bake, EngineLoad, Generation
+from hotreload.types import Answering, EngineLoad, Generation
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,20 @@ def _pause(pause: Fields) -> Iterator[str]:
     yield f"since {pause['since']}, for {duration(pause['limit'])} at most"
 
 
+def behaviour_text(found: Fields) -> str:
+    """Say how weights that came differ from those before them."""
+    words = f"answers agree {found['agreement']:.0%}, {found['length_ratio']:.2f} times as long"
+    if found["mean_kl"] is not None:
+        words += f", mean KL {found['mean_kl']:.3g} (noise {found['noise_kl'] or 0:.3g})"
+    if found["same_top"] is not None:
+        words += f", same top {found['same_top']:.0%}"
+    if found["perplexity_ratio"] is not None:
+        words += f", perplexity {found['perplexity_ratio']:.3g} times"
+    bad = {name: found[name] for name in ("empty", "endless", "repeating")}
+    more = [f"{count} {name}" for name, count in bad.items() if count > found[f"live_{name}"]]
+    return f"{words}; of {found['questions']} answers {', '.join(more)}" if more else words
+
+
 def _bake(bake: Fields) -> Iterator[str]:
     """Say whose answers are compared, until when, and which signs were seen."""
     beside = f"{bake['old_answers']} of generation {bake['against']}"
@@ -254,6 +268,8 @@ def _last_attempt(attempt: Fields) -> Iterator[str]:
         yield plain(attempt["reason"])
     if attempt.get("loader") and attempt["outcome"] != "live":  # of the live ones `loaded` says it
         yield drift_text(attempt)
+    if attempt.get("behaviour"):
+        yield behaviour_text(attempt["behaviour"])
     if attempt["phases"]:
         spent = attempt["phases"].items()
         yield ", ".join(f"{plain(name)} {duration(took)}" for name, took in spent)

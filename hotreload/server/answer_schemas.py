@@ -84,7 +84,15 @@ _ATTEMPT: Mapping[str, Schema] = {
     "dry_run": _BOOLEAN,
     "unproven": MAYBE_TEXT,
     "bake": either(named("Bake"), {"type": "null"}),
+    "behaviour": either(named("Behaviour"), {"type": "null"}),
 }
+_SIGNS = ("empty", "endless", "repeating")
+_COUNTS = ("questions", "tokens", *_SIGNS, *(f"live_{sign}" for sign in _SIGNS))
+_MAYBE_NUMBER: Schema = {"type": ["number", "null"]}
+_DIVERGENCES = (
+    *("mean_kl", "p99_kl", "same_top", "noise_kl", "noise_same_top"),
+    *("perplexity_ratio", "entropy", "live_entropy"),
+)
 _SERVED: Mapping[str, Schema] = {
     "model_path": PLAIN_TEXT,
     "served_model_name": PLAIN_TEXT,
@@ -208,6 +216,13 @@ SHAPES: Mapping[str, Schema] = {
         old_answers=_INTEGER,
         reason=MAYBE_TEXT,
         signals=a_list(_ANY_OBJECT),
+    ),
+    "Behaviour": an_object(
+        dict.fromkeys(_COUNTS, _INTEGER),
+        **dict.fromkeys(("agreement", "same_first", "length_ratio", "seconds"), _NUMBER),
+        **dict.fromkeys(_DIVERGENCES, _MAYBE_NUMBER),
+        first_difference=MAYBE_INTEGER,
+        worst=a_list(PLAIN_TEXT),
     ),
     "PastAttempt": an_object(_ATTEMPT, replaced={"type": ["object", "null"]}),
     "By": an_object(

@@ -115,6 +115,7 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 PartOfTurns = Annotated[float, Field(strict=True, ge=0.05, le=1)]
 """A part of the turns. With less a batch would rest for longer than 0.0.2 keeps its tokens."""
 PartOfAll = Annotated[float, Field(strict=True, ge=0, le=1)]
+AtMost = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
 def _threads(value: object) -> object:

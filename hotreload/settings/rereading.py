@@ -10,6 +10,13 @@ from hotreload.settings.sections import Settings
 
 NEED_NO_RESTART = frozenset(
     {
+        "behaviour.limits.max_kl",
+        "behaviour.limits.max_kl_over_noise",
+        "behaviour.limits.max_length_ratio",
+        "behaviour.limits.max_perplexity_ratio",
+        "behaviour.limits.min_agreement",
+        "behaviour.limits.min_change",
+        "behaviour.time",
         "checks.dtype_change",
         "checks.extra_tensors",
         "checks.max_drift",

@@ -1,6 +1,6 @@
 """Decisions of the operator about attempts, in the core's terms."""
 
-from hotreload.core.rules import BakeRules, KeepPrevious, Rules
+from hotreload.core.rules import BakeRules, BehaviourLimits, KeepPrevious, Rules
 from hotreload.settings.sections import Settings
 from hotreload.types import Shares
 
@@ -38,6 +38,8 @@ def rules_of(settings: Settings) -> Rules:
         probe_timeout=reload.probe_timeout + later,
         keep_previous=KeepPrevious(reload.keep_previous),
         shadow_share=reload.shadow_share,
+        compare_within=settings.behaviour.time if settings.behaviour.report else 0.0,
+        limits=BehaviourLimits(**settings.behaviour.limits.model_dump()),
     )
 
 

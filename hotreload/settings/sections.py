@@ -24,7 +24,7 @@ from hotreload.settings.kinds import (
     host_port,
     origin,
 )
-from hotreload.settings.reload import ReloadSettings
+from hotreload.settings.reload import BehaviourSettings, ReloadSettings
 from hotreload.settings.source import SourceSettings
 
 
@@ -297,6 +297,7 @@ class Settings(SettingsTable):
     source: SourceSettings = SourceSettings()
     checks: CheckSettings = CheckSettings()
     reload: ReloadSettings = ReloadSettings()
+    behaviour: BehaviourSettings = BehaviourSettings()
     probe: tuple[ProbeSettings, ...] = ()
     server: ServerSettings = ServerSettings()
     metrics: MetricsSettings = MetricsSettings()

@@ -7,6 +7,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 import pytest
 import pytest_asyncio
 
+from hotreload.behaviour.asked import Question
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.options import EngineOptions
@@ -97,6 +99,7 @@ class EngineCase(Protocol):
 class FakeCase:
     def __init__(self, *, spares_wait_on_host: bool = False) -> None:
         self._fake = FakeEngine(Steps(), Revision("1", "step_1"))
+        self._fake.compares = not spares_wait_on_host
         self._fake.spares_wait_on_host = spares_wait_on_host
         self._fake.cannot_overlap = "one set at a time" if spares_wait_on_host else None
         self._fake.sizes = [BatchSize(False, 1, 1, 8), BatchSize(True, 4, 64, 32)]
@@ -272,7 +275,9 @@ async def real_case(
     root: Path, tp: int, memory: str, fresh: dict[int, object]
 ) -> AsyncIterator[RealCase]:
     folders, spool = real.Folders(root), root / "spool"
-    async with real.engine_of(folders.folder(1), spool, tp=tp, memory=memory) as engine:
+    async with real.engine_of(
+        folders.folder(1), spool, tp=tp, memory=memory, compares=True
+    ) as engine:
         case = RealCase(engine, folders, tp, memory, fresh)
         await case.answer()  # compiles, which leaves small constants behind
         yield case
@@ -417,7 +422,7 @@ async def test_compiling_for_a_size_of_batches_changes_no_answer_and_holds_up_no
         await engine.compile_for(size)
     assert await engine_case.answer() == before
     assert engine.recompiles == 0
-    assert engine.sizes_to_compile(0, 64) == []
+    assert all(size.is_shadow for size in engine.sizes_to_compile(0, 64))
 
 
 async def test_bad_weights_fail_the_probe_and_a_rollback_leaves_no_trace(
@@ -848,6 +853,29 @@ async def test_bad_weights_are_found_out_before_anybody_is_answered_by_them(
     await engine.prove(good)
     assert engine.live is was_live
     await engine.release(good)
+    assert await overlapping.answer() == answer
+    assert await overlapping.held() == before
+
+
+async def test_weights_are_asked_unseen_and_led_along_answers(overlapping: EngineCase) -> None:
+    engine, before = overlapping.engine, await overlapping.held()
+    if not engine.compares:
+        pytest.skip("its weights are not compared")
+    answer, staged = await overlapping.answer(), await engine.stage(overlapping.checkpoint(2))
+    asked = Question("Who serves?", 8)
+    (live,) = await engine.answer_unseen(engine.live, [asked])
+    (new,) = await engine.answer_unseen(staged, [asked])
+    assert live.tokens != new.tokens
+    led = replace(asked, along=live.tokens)
+    along, again = await engine.answer_unseen(staged, [led, asked])
+    (own,) = await engine.answer_unseen(engine.live, [led])
+    assert again == new
+    assert along.tokens == own.tokens == live.tokens
+    assert len(along.expected) == len(live.tokens)
+    both = zip(live.tokens, new.tokens, strict=False)
+    differ = next(at for at, (one, other) in enumerate(both) if one != other)
+    assert along.expected[differ].token < own.expected[differ].token
+    await engine.release(staged)
     assert await overlapping.answer() == answer
     assert await overlapping.held() == before
 

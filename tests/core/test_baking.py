@@ -13,17 +13,8 @@ from hotreload.core.conduct import AnswersBegun
 from hotreload.core.rules import BakeRules, Rules
 from hotreload.errors import AnswerNonfinite, EngineLost
 from hotreload.events import BakeTold
-from hotreload.types import (
-    BAKE,
-    Bake,
-    BakeOutcome,
-    Generation,
-    Noise,
-    Outcome,
-    Reason,
-    Revision,
-    SignalCount,
-)
+from hotreload.judgements import Bake, BakeOutcome, SignalCount
+from hotreload.types import BAKE, Generation, Noise, Outcome, Reason, Revision
 from tests.core.conftest import World, by
 from tests.fakes import HANG
 from tests.waiting import turn_until

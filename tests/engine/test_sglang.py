@@ -24,6 +24,7 @@ import pytest
 import pytest_asyncio
 from safetensors.numpy import load_file
 
+from hotreload.behaviour.asked import LEAD, Question
 from hotreload.checkpoint.never_loaded import matches
 from hotreload.core.progress import AttemptProgress
 from hotreload.engine import switching, versions
@@ -52,6 +53,7 @@ from tests.waiting import PATIENCE, turn_until
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
 
 Engine = Any
+TEXT = "The sun rises in the east and sets in the west."
 ROUNDING = 0.1
 """Logits that an engine in bfloat16 may be off, of some that reach 20."""
 
@@ -692,6 +694,42 @@ async def says_what_its_network_computes(
         behind = logits.max(axis=-1) - logits[np.arange(len(said)), said]
         assert behind.max() < ROUNDING, word
     return old
+
+
+async def test_weights_led_along_an_answer_say_what_their_network_expects(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """Also along one that is not theirs, in a batch with others; and nobody else notices."""
+    before, folder = await real.ask(engine), tmp_path / "a"
+    write_tiny(folder, arch="qwen3", steps=12)
+    staged = await engine.stage(real.checked(folder))
+    network, words = Network(load_file(folder / "model.safetensors")), list(TUNED_TEXT)[::8]
+    given = tuple(int(each) for each in asked_ids(words[0]))
+    led = [Question(word, 12, along=given) for word in words]
+    free = [Question(word, 12) for word in words]
+    found = await engine.answer_unseen(staged, [*led, Question(TEXT, 5, is_text=True), *free])
+    for word, along in zip(words, found[: len(words)], strict=True):
+        prompt = asked_ids(word)
+        logits = network.logits(np.array([[*prompt, *given]]))[0, len(prompt) - 1 : -1]
+        logs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        assert along.tokens == given
+        expected = [each.token for each in along.expected]
+        assert np.allclose(expected, logs[np.arange(len(given)), given], atol=2 * ROUNDING)
+        entropy = -(np.exp(logs) * logs).sum(axis=-1)
+        assert np.allclose([e.entropy for e in along.expected], entropy, atol=2 * ROUNDING)
+        first = [max(each.likeliest, key=each.likeliest.__getitem__) for each in along.expected]
+        assert [logs[at, id] for at, id in enumerate(first)] >= list(logs.max(axis=-1) - ROUNDING)
+    (ids,) = await engine.tokenize({"text": [TEXT]})
+    assert found[len(words)].tokens == tuple(ids[LEAD : LEAD + 5])
+    for answer in found[len(words) + 1 :]:
+        assert answer.ended in ("stop", "length")
+        assert len(answer.expected) - len(answer.tokens) == (answer.ended == "stop")
+        assert all(
+            token == max(each.likeliest, key=each.likeliest.__getitem__)
+            for token, each in zip(answer.tokens, answer.expected, strict=False)
+        )
+    await engine.release(staged)
+    assert (await real.ask(engine))["output_ids"] == before["output_ids"]
 
 
 async def test_a_dummy_start_serves_real_weights_once_they_are_staged(

@@ -36,11 +36,11 @@ from hotreload.events import (
     Waiting,
     Warming,
 )
+from hotreload.judgements import BakeOutcome
 from hotreload.picture.picture import Rank
 from hotreload.troubles import TROUBLES
 from hotreload.types import (
     BAKE,
-    BakeOutcome,
     By,
     GateState,
     Mode,

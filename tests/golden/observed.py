@@ -16,6 +16,7 @@ import structlog
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import AttemptFinished, Event, Events, event_fields
+from hotreload.judgements import Bake
 from hotreload.listed import Listed
 from hotreload.observe import log, systemd
 from hotreload.observe.log import LogObserver
@@ -24,7 +25,7 @@ from hotreload.observe.systemd import Systemd
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
 from hotreload.picture.status import Status
-from hotreload.types import Answering, Bake, EngineLoad, Outcome
+from hotreload.types import Answering, EngineLoad, Outcome
 from tests.clock import Clock
 from tests.observe.things import NOON
 

@@ -7,14 +7,13 @@ from typing import Any
 from hotreload.events import (
     GateChanged,
 )
+from hotreload.judgements import Bake, BakeOutcome, SignalCount
 from hotreload.listed import Listed, Standing
 from hotreload.types import (
     NOISY,
     START,
     Answering,
     Attempt,
-    Bake,
-    BakeOutcome,
     By,
     GateState,
     Generation,
@@ -23,7 +22,6 @@ from hotreload.types import (
     Phase,
     Reason,
     Revision,
-    SignalCount,
 )
 from tests.golden.observed import Observed
 from tests.observe.things import NOON, OWN

@@ -42,6 +42,7 @@ class Process:
             f"engine.args={ENGINE_ARGS}",
             "engine.staging_priority=normal",
             "engine.warm_batches=0",
+            "behaviour.report=false",  # what is about it says so: it compiles more at each start
             f"source.path={self.checkpoints}",
             "source.settle=0.2",
             f"server.socket={self.socket}",

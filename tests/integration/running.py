@@ -68,6 +68,7 @@ class Running(Witness):
                 f"engine.args={ENGINE_ARGS}",
                 "engine.staging_priority=normal",  # others' tests leave nothing over
                 "engine.warm_batches=0",
+                "behaviour.report=false",  # who is about it says so: it compiles more
                 f"source.path={self.checkpoints}",
                 "source.settle=0",
                 "source.patience=0.5",

@@ -6,10 +6,12 @@ import signal
 from typing import Any
 from unittest.mock import ANY
 
+import pytest
+
 from hotreload.core.rules import BakeRules
 from hotreload.events import PhaseEntered, Warming
 from hotreload.tiny import write_tiny
-from hotreload.types import Phase
+from hotreload.types import Generation, Phase
 from tests.integration.running import (
     Load,
     Running,
@@ -24,7 +26,12 @@ from tests.waiting import turn_until
 pytestmark = one_daemon_marks()
 
 
-running = one_daemon("reload.keep_previous=device", "engine.warm_batches=2")
+running = one_daemon(
+    "reload.keep_previous=device",
+    "engine.warm_batches=2",
+    "behaviour.report=true",
+    "behaviour.limits.min_agreement=0.05",
+)
 
 
 async def test_the_steps_of_the_start_are_in_the_history_with_their_times(
@@ -207,3 +214,30 @@ async def test_signals_wishes_and_asks_all_at_once_end_with_one_thing_live(
     assert answer["meta_info"]["generation"] == told["generation"] == running.live.number
     numbers = [generation.number for generation in running.generations]
     assert numbers == sorted(set(numbers))
+
+
+async def test_how_new_weights_differ_is_told_and_limits_refuse_them_before_anybody_hears_them(
+    running: Running,
+) -> None:
+    """Under load: what is compared is compiled ahead, so nobody waits for that."""
+    live, before = running.live, running.engine.recompiles
+    async with Load(running, 4).on() as load:
+        await running.attempted(running.drop(30))
+        good = (await get(running, "/history"))["attempts"][0]
+        assert (good["outcome"], good["label"]) == ("live", "step_30")
+        found = good["behaviour"]
+        assert (found["agreement"], found["noise_kl"]) == (pytest.approx(0.75, abs=0.05), 0)
+        assert found["mean_kl"] > 1
+        await running.attempted(write_tiny(running.checkpoints / "step_31", "goodbye from step 31"))
+        bad = (await get(running, "/history"))["attempts"][0]
+    assert (bad["outcome"], bad["code"], bad["generation"]) == ("rejected", "behaviour", None)
+    assert bad["findings"][0] == "min_agreement: 0 is under 0.05"
+    assert "live 'served by step 30', new 'goodbye from step 31'" in bad["findings"][1]
+    assert load.failures == []
+    said = {text for _, text in load.answers}
+    assert said <= {words(live_number(live)), words(30)}
+    assert running.engine.recompiles == before
+
+
+def live_number(live: Generation) -> int:
+    return int(live.revision.label.rpartition("_")[2])

@@ -28,19 +28,11 @@ from hotreload.events import (
     StateSaved,
     TroubleTold,
 )
+from hotreload.judgements import Bake, BakeOutcome
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.metrics_page import Page
 from hotreload.picture.picture import Picture, Readings, ReplicaReading, Setup
-from hotreload.types import (
-    NOISY,
-    Answering,
-    Bake,
-    BakeOutcome,
-    By,
-    GateState,
-    Generation,
-    Revision,
-)
+from hotreload.types import NOISY, Answering, By, GateState, Generation, Revision
 from tests.integration.process import Process
 from tests.integration.running import request_for
 from tests.monitoring.dashboard import panels, swaps

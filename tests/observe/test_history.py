@@ -41,20 +41,9 @@ from hotreload.events import (
     event_fields,
 )
 from hotreload.json_fields import NOT_LOADED, attempt_fields, iso
+from hotreload.judgements import Bake, BakeOutcome, SignalCount
 from hotreload.picture.history import History
-from hotreload.types import (
-    Bake,
-    BakeOutcome,
-    By,
-    GateState,
-    Mode,
-    Outcome,
-    PassedOver,
-    Phase,
-    Reason,
-    ReplicaState,
-    SignalCount,
-)
+from hotreload.types import By, GateState, Mode, Outcome, PassedOver, Phase, Reason, ReplicaState
 from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live
 
 PIN, UNPIN = (By(verb, 1000, 77, NOON, "evaluation") for verb in ("pin", "unpin"))
@@ -172,6 +161,7 @@ def test_an_attempt_has_the_fields_of_the_contract() -> None:
         "dry_run": False,
         "unproven": None,
         "bake": None,
+        "behaviour": None,
     }
 
 

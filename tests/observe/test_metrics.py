@@ -24,6 +24,7 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
+from hotreload.judgements import Bake, BakeOutcome, SignalCount
 from hotreload.observe.labels import (
     KV_USES,
     LOADERS,
@@ -39,8 +40,6 @@ from hotreload.types import (
     NOISY,
     START,
     Answering,
-    Bake,
-    BakeOutcome,
     By,
     EngineLoad,
     GateState,
@@ -48,7 +47,6 @@ from hotreload.types import (
     Phase,
     Reason,
     Revision,
-    SignalCount,
 )
 from tests.monitoring.page import whole_page
 from tests.observe.things import (

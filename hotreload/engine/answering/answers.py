@@ -107,7 +107,7 @@ class Answers:
     async def _answer(self, item: Item, lane: int, stream: bool) -> AsyncGenerator[Answer]:
         from sgl_jax.srt.managers.io_struct import GenerateReqInput
 
-        rid = in_lane(lane, uuid.uuid4().hex)
+        rid = in_lane(lane, item.name or uuid.uuid4().hex)
         if not item.is_probe:
             self._asked_as[rid] = item.rid
         request = GenerateReqInput(

@@ -19,6 +19,8 @@ class Item:
     """Its compiled grammar, which lives as long as somebody follows it."""
     is_probe: bool = False
     """True for one of ours: what clients wish to end, it is none of."""
+    name: str = ""
+    """Its name in its lane; empty for one that is given a name of its own."""
 
 
 @dataclass(frozen=True, slots=True)

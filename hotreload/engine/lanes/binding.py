@@ -66,6 +66,7 @@ class Binding:
             runner.token_to_kv_pool = bound.kv_pool
             if bound.memory_pools is not None:
                 runner.memory_pools = bound.memory_pools
+        runner.along = bound.along
         if bound.dispatcher is not None:
             runner._run_model_dispatcher = bound.dispatcher
 

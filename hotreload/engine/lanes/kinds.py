@@ -46,6 +46,10 @@ class LaneKind(Protocol):
         """The state of a lane in which nothing has happened yet."""
         ...
 
+    def requests_of(self, batch: Any) -> list[Any]:
+        """The requests of a batch, in the order of its rows."""
+        ...
+
     def running(self, look: LaneLook) -> list[Any]:
         """The requests that hold rows and grow by a token a step."""
         ...
@@ -95,6 +99,10 @@ class FirstRelease:
 
         empty = ScheduleBatch(reqs=[], batch_is_full=False)
         return _fresh(scheduler, tree, allocator, empty) | {"chunked_req": None}
+
+    def requests_of(self, batch: Any) -> list[Any]:
+        """The requests of a batch, in the order of its rows."""
+        return list(batch.reqs)
 
     def running(self, look: LaneLook) -> list[Any]:
         """The requests that hold rows and grow by a token a step."""
@@ -190,6 +198,10 @@ class Newer:
         )
         chunked = {"chunked_reqs": [None], "_pending_chunked_abort_reqs": [None]}
         return _fresh(scheduler, tree, allocator, empty) | chunked
+
+    def requests_of(self, batch: Any) -> list[Any]:
+        """The requests of a batch, in the order of its rows."""
+        return list(batch.reqs_info[0].reqs or ())
 
     def running(self, look: LaneLook) -> list[Any]:
         """The requests that hold rows and grow by a token a step."""

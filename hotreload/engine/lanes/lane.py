@@ -22,6 +22,8 @@ class Bound:
     """The newer engine's holder of all pools; 0.0.2 has none."""
     dispatcher: Any = None
     """The newer engine's ahead-of-time programs for these leaves, where it is told to use them."""
+    along: Any = None
+    """The `Along` of a lane whose expectations are noted."""
 
 
 class Lane:
@@ -105,6 +107,11 @@ def in_lane(lane: int, name: str) -> str:
 def lane_of(rid: str) -> int:
     """The number of the lane that a request was admitted to."""
     return int(rid.partition(".")[0], 16)
+
+
+def name_of(rid: str) -> str:
+    """The name of a request in its lane."""
+    return rid.partition(".")[2]
 
 
 class Rotation:

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Any
 
+from hotreload.engine.lanes.along import note_along
 from hotreload.engine.lanes.binding import Binding
 from hotreload.engine.lanes.kinds import EVERYTHING, empty_like, find_kind
 from hotreload.engine.lanes.lane import Bound, Lane, Rotation, lane_of
@@ -31,6 +32,7 @@ class Lanes:
         self._kind = kind
         self._numbers = count(1)
         runner = scheduler.tp_worker.get_model_runner()
+        note_along(runner)
         self._binding = Binding(runner, find_slot(runner))
         first = Lane(scheduler, 0, self._binding.current())
         self._resting = Resting(first, shares, has_work=self._has_work, running=self._running)
@@ -68,15 +70,19 @@ class Lanes:
         """New requests are admitted to this lane from now on; those before it may rest."""
         self._resting.live = self._lane(number)
 
-    def open_shadow(self, leaves: list[Any], kv_pool: Any, allocator: Any, prompts: int = 1) -> int:
+    def open_shadow(
+        self, leaves: list[Any], kv_pool: Any, allocator: Any, prompts: int = 1, along: Any = None
+    ) -> int:
         """A lane for weights that nobody is admitted to, with a KV pool of its own.
 
         So many prompts come to it and are computed in one batch: it begins when all are there.
+        `along` is told of each of its steps.
         """
         scheduler, bound = self._scheduler, self._serving.bound
         tree = empty_like(scheduler.tree_cache, allocator)
         state = self._kind.fresh(scheduler, tree, allocator)
         own = self._binding.with_pool(bound, leaves, kv_pool)
+        own.along = along
         lane = Lane(scheduler, next(self._numbers), own, has_own_pool=True, prompts=prompts)
         return self._add(lane, state)
 
@@ -173,6 +179,9 @@ class Lanes:
                 return None
             batch = next_batch()
             lane.note_merged()
+            if batch is not None and lane.bound.along is not None:
+                rows = self._kind.requests_of(batch)
+                lane.bound.along.launched(each.rid for each in rows)
             return batch
 
         return launch_or_rest

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from hotreload.engine.capabilities import BatchSize
+from hotreload.engine.lanes.along import Along, note_along
 from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream.nonfinite_logits import note_nonfinite
 from hotreload.engine.upstream.scheduler import SchedulerThread
@@ -177,6 +178,9 @@ class Rehearsal:
 
         program = self._shadows if size.is_shadow else self._program
         client, way, worker = self._client, self._way, self._stand_in(program)
+        if size.is_shadow:
+            note_along(worker.model_runner)
+            worker.model_runner.along = Along({})
         mode = ForwardMode.EXTEND if size.is_prompt else ForwardMode.DECODE
         batch = way.batch(worker, size, mode)
         told = way.sampling(worker, batch)

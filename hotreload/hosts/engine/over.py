@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
+from hotreload.behaviour.asked import Answered, Question
 from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
@@ -150,6 +151,17 @@ class OverRanks:
     def held_bytes(self, sets: Sequence[Staged]) -> list[int]:
         """Bytes of all ranks that each takes beside those before it."""
         return self._own.held_bytes(sets)
+
+    @property
+    def compares(self) -> bool:
+        """False: the other ranks know nothing of answers that are given."""
+        return False
+
+    async def answer_unseen(
+        self, staged: Staged, questions: Sequence[Question]
+    ) -> Sequence[Answered]:
+        """Refuse it."""
+        raise _cannot("compare weights")
 
     async def stow(self, staged: Staged) -> Staged:
         """Refuse it."""

@@ -242,7 +242,7 @@ async def test_nan_in_the_pool_that_serves_would_reach_clients(
         shared.setattr(
             Lanes,
             "open_shadow",
-            lambda self, leaves, *pool, prompts: self.open(
+            lambda self, leaves, *pool, **more: self.open(
                 self.prepare(leaves, self._serving.number)
             ),
         )

@@ -1,0 +1,112 @@
+"""The report of how new weights differ, from answers and expectations that are made up."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotreload.behaviour.asked import Answered, Expected
+from hotreload.behaviour.built_in import questions, texts
+from hotreload.behaviour.report import BothRead, Pair, kl_of, report_of
+
+SURE, UNSURE = math.log(0.9), math.log(0.05)
+
+
+def expects(*likeliest: int, token: float = SURE) -> Expected:
+    logs = [SURE, *[UNSURE] * (len(likeliest) - 1)]
+    return Expected(token, 0.4, dict(zip(likeliest, logs, strict=True)))
+
+
+def says(tokens: Sequence[int], ended: str = "stop", **more: int) -> Answered:
+    expected = tuple(expects(token, 99) for token in tokens)
+    return Answered(tuple(tokens), " ".join(map(str, tokens)), ended, expected)
+
+
+def expected_along(live: int, new: int) -> Expected:
+    return expects(new, 99, token=SURE if live == new else -9.0)
+
+
+def pair(live: Sequence[int], new: Sequence[int], ended: str = "stop") -> Pair:
+    tokens = zip(live, new, strict=False)
+    along = replace(says(live), expected=tuple(expected_along(*each) for each in tokens))
+    return Pair("?", says(live), says(live), says(new, ended), along)
+
+
+def test_weights_that_answer_alike_differ_in_nothing() -> None:
+    found = report_of([pair([1, 2, 3], [1, 2, 3])], [BothRead(says([4, 5]), says([4, 5]))])
+    assert (found.agreement, found.same_first, found.length_ratio) == (1, 1, 1)
+    assert (found.mean_kl, found.p99_kl, found.noise_kl) == (0, 0, 0)
+    assert (found.same_top, found.perplexity_ratio, found.first_difference) == (1, 1, None)
+    assert (found.questions, found.tokens, found.empty, found.endless) == (1, 3, 0, 0)
+
+
+def test_each_difference_is_told() -> None:
+    pairs = [pair([1, 2, 3, 4], [1, 2, 9, 4, 5, 6]), pair([1, 2], [7]), pair([1], [1])]
+    found = report_of(pairs, [])
+    assert found.agreement == pytest.approx((2 / 6 + 0 + 1) / 3)
+    assert found.same_first == pytest.approx(2 / 3)
+    assert found.first_difference == 2
+    assert found.length_ratio == pytest.approx(8 / 7)
+    assert found.mean_kl is not None
+    assert found.mean_kl > 0.3
+    assert found.same_top is not None
+    assert found.same_top < 1
+    assert found.perplexity_ratio is None
+    assert found.worst[0].startswith("'?': live '1 2', new '7'")
+
+
+def test_empty_endless_and_repeating_answers_are_counted_on_both_sides() -> None:
+    round_and_round = [5, 6] * 8
+    pairs = [
+        pair([1], []),
+        pair([1], round_and_round, ended="length"),
+        pair(round_and_round, [1, 2, 3]),
+    ]
+    found = report_of(pairs, [])
+    assert (found.empty, found.endless, found.repeating) == (1, 1, 1)
+    assert (found.live_empty, found.live_endless, found.live_repeating) == (0, 0, 1)
+
+
+def test_an_engine_that_notes_nothing_has_answers_to_compare_all_the_same() -> None:
+    bare = Answered((1, 2), "1 2", "stop", ())
+    found = report_of([Pair("?", bare, bare, bare, bare)], [])
+    assert found.agreement == 1
+    assert (found.mean_kl, found.same_top, found.noise_kl, found.entropy) == (None,) * 4
+
+
+def test_a_text_that_surprises_twice_as_much_has_twice_the_perplexity() -> None:
+    new = replace(says([4, 5]), expected=tuple(expects(4, token=SURE - math.log(2)) for _ in "ab"))
+    found = report_of([pair([1], [1])], [BothRead(says([4, 5]), new)])
+    assert found.perplexity_ratio == pytest.approx(2)
+
+
+def logs_of(weights: Sequence[float]) -> list[float]:
+    return [math.log(each / math.fsum(weights)) for each in weights]
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=6, max_size=6), st.permutations(range(6)))
+def test_the_divergence_of_the_likeliest_is_never_more_than_that_of_all(
+    weights: list[float], order: list[int]
+) -> None:
+    live, new = logs_of(weights), logs_of([weights[at] for at in order])
+    whole = math.fsum(math.exp(a) * (a - b) for a, b in zip(live, new, strict=True))
+
+    top = max(range(6), key=lambda at: live[at])
+
+    def likeliest(logs: list[float]) -> Expected:
+        first = sorted(range(6), key=lambda at: -logs[at])[:4]
+        return Expected(logs[top], 0.0, {at: logs[at] for at in first})
+
+    assert 0 <= kl_of(likeliest(live), likeliest(new)) <= whole + 1e-6
+    assert kl_of(likeliest(live), likeliest(live)) == pytest.approx(0, abs=1e-6)
+
+
+def test_weights_that_name_none_of_the_others_tokens_diverge_by_much() -> None:
+    assert kl_of(expects(1, 2, 3), expects(7, 8, 9, token=-12.0)) > 9
+
+
+def test_what_is_built_in_is_asked_in_one_batch() -> None:
+    assert 2 * len(questions()) + len(texts()) <= 16
