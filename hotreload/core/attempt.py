@@ -72,8 +72,8 @@ class AttemptUnderWay:
         self._replicas = replicas
         self._attempts = attempts
         self._rules = rules
-        self._is_compared = True
-        """True where new weights are compared with what is live before they are."""
+        self._is_to_compare = True
+        """True until new weights were compared with what is live."""
 
     def name(self, revision: Revision, version: str) -> None:
         """Have the weights known by this version if they are of this revision, and not live yet."""
@@ -109,7 +109,7 @@ class AttemptUnderWay:
         left = [(each.gate, each.engine.live) for each in self._replicas]
         self.progress.version = place.version
         if not await self._take_back(place):
-            self._is_compared = False  # the way back is not barred by how far it goes
+            self._is_to_compare = False  # the way back is not barred by how far it goes
             await self.reload(lambda: True, place.version)  # nothing overrules a rollback
         for gate, weights in left:
             gate.turn_out(weights)  # no conversation goes on by what was left
@@ -153,8 +153,9 @@ class AttemptUnderWay:
         self.wanted.check()  # the last cheap exit
         self.progress.is_staged = True
         await switch.prove(staged)
-        if self.progress.behaviour is None and self._is_compared:  # the first engine's is for all
+        if self._is_to_compare:
             await switch.compare(staged)
+            self._is_to_compare = False  # what the first engine finds is so on all
 
     async def _go_live(
         self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True

@@ -1,5 +1,6 @@
 """The metrics of what the picture holds: engines, weights, folders, troubles, names, hosts."""
 
+import math
 from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -8,6 +9,7 @@ from prometheus_client.registry import Collector
 from hotreload.behaviour.signals import Signal
 from hotreload.core.ledger import Ledger
 from hotreload.errors import PASSED_OVER
+from hotreload.judgements import Behaviour
 from hotreload.picture.integrity import Integrity, Trust
 from hotreload.picture.picture import Picture
 from hotreload.picture.replicas import ReplicasNow
@@ -34,6 +36,7 @@ class PictureMetrics(Collector):
         yield from _troubles(self._picture.troubles)
         yield from _pause(self._picture.pause)
         yield from _bakes(self._picture)
+        yield from _behaviour(self._picture.history.last_compared)
 
 
 def _replicas(replicas: ReplicasNow) -> Iterator[Metric]:
@@ -152,6 +155,28 @@ def _pause(pause: PauseNow) -> Iterator[Metric]:
     for how, count in pause.ended.items():
         ended.add_metric([how], count)
     yield ended
+
+
+BEHAVIOUR = {
+    "agreement": "Part of an answer that is the same up to the first token that differs",
+    "length_ratio": "Length of the new weights' answers, over that of the live ones'",
+    "mean_kl": "Mean divergence of the new weights from the live ones, in nats a token",
+    "noise_kl": "The same of the live weights, asked twice",
+    "same_top": "Share of places where both expect the same token",
+    "perplexity_ratio": "Perplexity of plain texts, over that of the live weights",
+    "seconds": "Time that the comparison took",
+}
+"""The figures of a comparison that have a metric each."""
+
+
+def _behaviour(found: Behaviour | None) -> Iterator[Metric]:
+    for name, words in BEHAVIOUR.items():
+        value = getattr(found, name, None)
+        yield GaugeMetricFamily(
+            f"hotreload_behaviour_{name}",
+            f"{words}; of the checkpoint that was compared last (NaN: none, or not measured).",
+            math.nan if value is None else value,
+        )
 
 
 def _bakes(picture: Picture) -> Iterator[Metric]:

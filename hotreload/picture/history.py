@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hotreload.events import AttemptFinished, BakeTold, DryRunFinished, Event, OperatorAsked
 from hotreload.json_fields import Fields, attempt_fields, by_fields, revision_fields
-from hotreload.judgements import Bake
+from hotreload.judgements import Bake, Behaviour
 from hotreload.picture.words import attempt_words
 from hotreload.types import Attempt, By
 
@@ -40,6 +40,12 @@ class History:
     def last(self) -> Attempt | None:
         """The attempt that ended last; dry runs are none."""
         return next((each for each in self._attempts if not each.dry_run), None)
+
+    @property
+    def last_compared(self) -> Behaviour | None:
+        """The differences that were found last between new and live weights."""
+        found = (each.behaviour for each in tuple(self._attempts))
+        return next((each for each in found if each is not None), None)
 
     def snapshot(self) -> Fields:
         """Return the /history document."""

@@ -1,5 +1,6 @@
 """Every metric of the contract, from the start, and what the events do to it."""
 
+import math
 import re
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
-from hotreload.judgements import Bake, BakeOutcome, SignalCount
+from hotreload.judgements import Bake, BakeOutcome, Behaviour, SignalCount
 from hotreload.observe.labels import (
     KV_USES,
     LOADERS,
@@ -131,6 +132,13 @@ CONTRACT = [
     "rank",
     "rank_heard_seconds{rank}",
     "bakes_total{outcome}",
+    "behaviour_agreement",
+    "behaviour_length_ratio",
+    "behaviour_mean_kl",
+    "behaviour_noise_kl",
+    "behaviour_perplexity_ratio",
+    "behaviour_same_top",
+    "behaviour_seconds",
     "bake_since_timestamp_seconds",
     "bake_answers{weights}",
     "bake_signals{signal,weights}",
@@ -227,6 +235,18 @@ def test_known_label_values_are_at_0_from_the_start(
     metrics = Counted()
     for known in values:
         assert value(metrics, name, **{label: str(known)}) == 0, known
+
+
+def test_the_last_comparison_is_told_also_of_what_was_refused() -> None:
+    assert math.isnan(value(after(), "behaviour_agreement") or 0)
+    found = Behaviour(6, 96, 0.5, 1.0, 3, 1.5, 0, 0, 0, 0, 0, 0, mean_kl=0.25)
+    compared = replace(rejected(), behaviour=found)
+    metrics = after(
+        AttemptFinished(compared, generation()), AttemptFinished(rejected(), generation())
+    )
+    assert value(metrics, "behaviour_agreement") == 0.5
+    assert value(metrics, "behaviour_mean_kl") == 0.25
+    assert math.isnan(value(metrics, "behaviour_perplexity_ratio") or 0)
 
 
 def test_a_bake_is_counted_as_it_stands_and_as_it_ends() -> None:
