@@ -20,6 +20,7 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
+from hotreload.engine.weights.filling import Filling, NotByOurs
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.spool import private_copy
 from hotreload.life import start_engine
@@ -50,8 +51,14 @@ class EngineOfWords(FakeEngine):
         revision: Revision,
         checkpoint: Checkpoint | None = None,
         probes: Sequence[Probe] = (),
+        filling: Filling | None = None,
     ) -> "EngineOfWords":
-        """Start as `SglangEngine.start` does; random weights say their name."""
+        """Start as `SglangEngine.start` does; random weights say their name.
+
+        What an engine of tensors was trusted with says nothing of one of words.
+        """
+        if filling is not None:
+            raise NotByOurs("an engine of words has no tensors")
         made = cls(revision, terms.spool, probes)
         if checkpoint is not None:
             made.live = made.made_of(checkpoint, made_from(checkpoint, options.model))
