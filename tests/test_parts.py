@@ -11,7 +11,7 @@ import pytest
 
 from hotreload.core.gate import Gate
 from hotreload.core.replica import Replica
-from hotreload.core.rules import KeepPrevious, Rules
+from hotreload.core.rules import BehaviourLimits, KeepPrevious, Rules
 from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError, NotServing
 from hotreload.events import Event, GateChanged, GenerationLive, ModeChosen
@@ -69,6 +69,8 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
             "reload.sets=3",
             "reload.finish_timeout=17",
             "reload.shadow_share=0.2",
+            "behaviour.time=18",
+            "behaviour.limits.max_kl=0.5",
         )
     )
     assert rules == Rules(
@@ -83,8 +85,11 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
         sets=3,
         finish_timeout=17,
         shadow_share=0.2,
+        compare_within=18,
+        limits=BehaviourLimits(max_kl=0.5),
     )
-    assert rules.proving_timeout == 80
+    assert (rules.proving_timeout, rules.comparing_timeout) == (80, 90)
+    assert rules_of(settings(tmp_path, "behaviour.report=false")).compare_within == 0
 
 
 def test_an_attempt_over_several_hosts_waits_until_it_can_name_who_is_late(tmp_path: Path) -> None:
