@@ -59,7 +59,7 @@ class Rules:
     """True to have several engines all ready before any goes live."""
     probe_timeout: float = 30.0
     keep_previous: KeepPrevious = KeepPrevious.DEVICE
-    compare_within: float = 0.0
+    compare_within: float = 10.0
     """Seconds for comparing new weights with the live ones, before they go live; 0: nobody does."""
     limits: BehaviourLimits = BehaviourLimits()
     """Limits on how they may differ."""

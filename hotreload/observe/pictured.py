@@ -157,7 +157,7 @@ def _pause(pause: PauseNow) -> Iterator[Metric]:
     yield ended
 
 
-BEHAVIOUR = {
+COMPARED_FIGURES = {
     "agreement": "Part of an answer that is the same up to the first token that differs",
     "length_ratio": "Length of the new weights' answers, over that of the live ones'",
     "mean_kl": "Mean divergence of the new weights from the live ones, in nats a token",
@@ -170,7 +170,7 @@ BEHAVIOUR = {
 
 
 def _behaviour(found: Behaviour | None) -> Iterator[Metric]:
-    for name, words in BEHAVIOUR.items():
+    for name, words in COMPARED_FIGURES.items():
         value = getattr(found, name, None)
         yield GaugeMetricFamily(
             f"hotreload_behaviour_{name}",

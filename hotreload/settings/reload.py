@@ -74,7 +74,7 @@ class BehaviourSettings(SettingsTable):
         "by one set of weights alone, or over several hosts, they are not.",
     )
     time: Deadline = Field(
-        default=10.0,
+        default=DEFAULT_RULES.compare_within,
         description="How long that may take. A checkpoint that it takes longer for is postponed if "
         "there are limits, and else goes live without a report. Where clients are answered "
         "meanwhile, it is divided by shadow_share.",
